@@ -280,8 +280,9 @@ class _Silence:
 def _fail_after(seconds: float) -> Iterator[None]:
     """As ``anyio.fail_after``, counted in looks: time in which this process stands still passes as one of them."""
     loop = asyncio.get_running_loop()
+    scope = anyio.CancelScope()
     left = seconds
-    timer: asyncio.TimerHandle
+    timer = loop.call_later(min(left, _LOOK_SECONDS), lambda: look())
 
     def look() -> None:
         nonlocal left, timer
@@ -291,8 +292,7 @@ def _fail_after(seconds: float) -> Iterator[None]:
         else:
             timer = loop.call_later(min(left, _LOOK_SECONDS), look)
 
-    with anyio.CancelScope() as scope:
-        timer = loop.call_later(min(left, _LOOK_SECONDS), look)
+    with scope:
         try:
             yield
         finally:

@@ -1,9 +1,10 @@
 """The bounded queue before the engine: admission, and the retry time of refused requests.
 
-A request waits from its arrival until the engine has processed all of its prompts: for its body, for the tokenizer, for
-a place in a step, and for its prefill. A generating request has left the queue and is bounded by the engine's
-concurrency. Requests are counted, whatever their choices and prompts, since they are counted before their bodies are
-read; the tokens of all their prompts are counted once known.
+A request waits from the end of its body until the engine has processed all of its prompts: for the tokenizer, for a
+place in a step, and for its prefill. One whose body still comes holds no slot, or clients that send a byte now and then
+would fill the queue; it is refused at once where the queue is full by then. A generating request has left the queue and
+is bounded by the engine's concurrency. Requests are counted, whatever their choices and prompts; the tokens of all
+their prompts are counted once known.
 """
 
 import math
@@ -35,6 +36,11 @@ class QueueSlot:
         self._tokens = 0
         self._waits = waits
         self._closed = False
+
+    def arrived(self) -> None:
+        """The request's body has come: counts the request. Raises Overloaded if the queue is full."""
+        self._queue._arrived()
+        self._waits = True
 
     def take(self, tokens: int) -> None:
         """Counts a prompt of the request. Raises Overloaded if other requests leave no room.
@@ -82,21 +88,31 @@ class AdmissionQueue:
         self.tokens = 0
         """Prompt tokens of those among them whose prompts are known."""
 
-    def enter(self, memory: MemoryShare | None = None) -> QueueSlot:
-        """``memory`` is the request's, released with its slot; None counts nothing.
+    def enter(self, memory: MemoryShare | None = None, *, body_to_come: bool = False) -> QueueSlot:
+        """``memory`` is the request's, released with its slot; None counts nothing. With ``body_to_come``,
+        :meth:`QueueSlot.arrived` counts the request.
 
         Raises Overloaded if the queue is full.
         """
+        self._check_requests()
+        slot = QueueSlot(self, memory or MemoryBudget(0).share(), waits=False)
+        if not body_to_come:
+            slot.arrived()
+        return slot
+
+    def _check_requests(self) -> None:
         if self._max_requests and self.requests >= self._max_requests:
             raise Overloaded(
                 f"{self.requests} requests are waiting, as many as this server lets wait; try again later.",
                 "queue_full",
                 self._departures.seconds_for(self._max_requests / 10),
             )
+
+    def _arrived(self) -> None:
+        self._check_requests()
         if self.requests == 0:
             self._departures.begin()
         self.requests += 1
-        return QueueSlot(self, memory or MemoryBudget(0).share())
 
     def pass_by(self) -> QueueSlot:
         """For a request without an engine."""

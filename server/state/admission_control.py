@@ -98,9 +98,12 @@ class AdmissionControl:
             raise engine_gone()
 
     @contextmanager
-    def admit(self, timeout: float | None = None, kind: ModelRole = "chat") -> Iterator[RequestContext]:
+    def admit(
+        self, timeout: float | None = None, kind: ModelRole = "chat", *, body_to_come: bool = False
+    ) -> Iterator[RequestContext]:
         """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes;
-        None: as many as the operator gives every request.
+        None: as many as the operator gives every request. With ``body_to_come``, its slot is taken by
+        :meth:`.QueueSlot.arrived`.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
         """
@@ -108,7 +111,7 @@ class AdmissionControl:
             self.check_available(kind)
             if self.paused:
                 raise Unavailable(PAUSED, "paused")
-            queue_slot = self.queue.enter(self.memory.share())
+            queue_slot = self.queue.enter(self.memory.share(), body_to_come=body_to_come)
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)
             raise

@@ -1,6 +1,6 @@
 """The first steps of every endpoint: reads the body within its limits, counts the request as live."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 
+from ...common.errors import Overloaded
 from ...config.model_registry import ModelRole
 from ...http.error_shapes import is_anthropic_request
 from ...http.root_path import route_path
@@ -56,10 +57,11 @@ class GenerationEndpoint:
         admission = self._admission
         timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
         engine_choice.set(engine_choice_of(scope["headers"], admission.engines_of(self._kind)))
-        with admission.admit(timeout, self._kind) as context:
+        with admission.admit(timeout, self._kind, body_to_come=True) as context:
             with context.bounded():
                 with admission.memory.share() as share:
                     handling = await self._begin(Request(scope, receive, send), share, context)
+                    _take_slot(context, handling)
                     response = await unless_disconnected(receive, handling)
                 del handling
             header = admission.weight_header
@@ -75,6 +77,16 @@ def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
         await send(message)
 
     return with_header
+
+
+def _take_slot(context: RequestContext, handling: Awaitable[ASGIApp]) -> None:
+    """Raises Overloaded, and closes the work that is not begun."""
+    try:
+        context.queue_slot.arrived()
+    except Overloaded:
+        if isinstance(handling, Coroutine):
+            handling.close()
+        raise
 
 
 def generation_route(

@@ -64,6 +64,32 @@ async def test_a_request_that_finds_the_queue_full_is_refused_before_its_body_is
     assert (state.admission.queue.requests, state.admission.queue.tokens, state.admission.live_requests) == (0, 0, 0)
 
 
+async def test_bodies_that_do_not_come_keep_no_place_in_the_queue_and_one_that_comes_too_late_finds_none() -> None:
+    engine = FakeEngine()
+    state = state_of(engine, max_queued_requests=2)
+    content = json.dumps(body()).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: server\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client, anyio.create_task_group() as tasks:
+        slow = [await asyncio.open_connection("127.0.0.1", httpx.URL(url).port) for _ in range(3)]
+        for _, writer in slow:
+            writer.write(head + content[:1])
+        await until(lambda: state.admission.live_requests == 3)
+        assert (await client.post(COMPLETIONS, json=body())).status_code == 200
+        engine.gate.clear()
+        for _ in range(2):
+            tasks.start_soon(lambda: client.post(COMPLETIONS, json=body()))
+        await until(lambda: state.admission.queue.requests == 2)
+        reader, writer = slow[0]
+        writer.write(content[1:])
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429")
+        assert rejections(state, "queue_full") == 1
+        engine.gate.set()
+        for _, writer in slow:
+            writer.close()
+    await until(lambda: state.admission.live_requests == 0)
+    assert state.admission.queue.requests == 0
+
+
 async def test_a_request_that_generates_makes_room_for_the_next() -> None:
     engine = FakeEngine(delay=0.01)
     state = state_of(engine, max_queued_requests=1)
