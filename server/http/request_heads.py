@@ -18,7 +18,7 @@ def refusal_of(version: str, method: bytes, headers: Headers, *, opens_websocket
     """Why a request cannot be served, or None. Names in ``headers`` are in lower case."""
     if version not in ("1.0", "1.1"):
         message = f"This server speaks HTTP/1.1, not HTTP/{version}."
-        return Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message, "unsupported_version")
+        return Refused(HTTPStatus.BAD_REQUEST, message, "unsupported_version")
     if version == "1.1" and len(_values(headers, b"host")) != 1:
         return Refused(HTTPStatus.BAD_REQUEST, "A request must have one `Host` header.")  # RFC 9112, 3.2
     codings = _values(headers, b"transfer-encoding")
@@ -27,7 +27,7 @@ def refusal_of(version: str, method: bytes, headers: Headers, *, opens_websocket
         return Refused(HTTPStatus.BAD_REQUEST, "A request of HTTP/1.0 must not have `Transfer-Encoding`.")
     if codings and [coding.lower() for coding in codings] != [b"chunked"]:
         message = "The body must be sent as it is: `Transfer-Encoding` may only be `chunked`."
-        return Refused(HTTPStatus.NOT_IMPLEMENTED, message, "unsupported_encoding")
+        return Refused(HTTPStatus.BAD_REQUEST, message, "unsupported_transfer_encoding")
     return _refusal_of_handshake(method, headers) if opens_websocket else None
 
 

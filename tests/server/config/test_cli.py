@@ -185,7 +185,7 @@ def test_env_of_a_model_tells_what_it_is_made_of_and_what_it_costs(run: Run, dem
     assert reported["KV a token"] == "22.5 KiB in bfloat16 of 30 layers, full"
     assert reported["KV at 8,192"] == "180.0 MiB"
     assert "MiB in Q4_1" in reported["weights"]
-    assert re.fullmatch(r"[\d,]+ tokens in [\d.]+ GiB of KV cache, by default", reported["fits this host"])
+    assert re.fullmatch(r"[\d,]+ tokens in [\d.]+ [MG]iB of KV cache, by default", reported["fits this host"])
 
 
 def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None:
