@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Final, Literal
 
 from .deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
+from .hf_text_part import SEEING
 from .thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
@@ -18,6 +19,10 @@ _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
     "audio": ("audio_token_id", "audio_token_index"),
 }
 
+_STILLS: Final = {seeing.model_type for seeing in SEEING.values()} - {
+    seeing.model_type for seeing in SEEING.values() if "video" in seeing.takes
+}
+"""Model types whose videos are not served, although many of their files name a token for them."""
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
 _TAPPED: Final = ("qwen3_vl", "qwen3_omni_moe")
@@ -58,6 +63,8 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         found.setdefault("image", missing)
     if lacks_timm(config):
         found.pop("image", None)
+    if config.get("model_type") in _STILLS:
+        found.pop("video", None)
     return MediaSpec(found, len(tapped_layers(config)), speaks) if found else None
 
 

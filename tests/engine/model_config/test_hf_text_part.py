@@ -197,3 +197,9 @@ def test_of_a_model_that_speaks_the_part_that_thinks_is_read() -> None:
     assert text_name("thinker.lm_head.weight") == "lm_head.weight"
     assert is_of_tower("thinker.audio_tower.conv1.weight")
     assert not is_of_tower("talker.model.norm.weight")
+
+
+def test_a_token_for_videos_that_are_not_served_counts_for_nothing() -> None:
+    named = {"image_token_id": 8, "video_token_id": 9}
+    assert media_spec({"model_type": "exaone4_5", **named}) == MediaSpec({"image": 8})
+    assert media_spec({"model_type": "qwen2_vl", **named}) == MediaSpec({"image": 8, "video": 9})
