@@ -45,10 +45,17 @@ class Kind:
     """Placeholders of what it draws besides pictures."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt attend to each other."""
+    begins: tuple[int, ...] = ()
+    """Tokens before media by which transformers counts them."""
 
     @property
     def placeholders(self) -> tuple[int, ...]:
         return (self.placeholder, *self.others)
+
+    @property
+    def unsaid(self) -> tuple[int, ...]:
+        """Tokens that transformers would take for another picture's if they stood in an answer."""
+        return (*self.placeholders, *self.begins)
 
 
 def cat(dim: int = 0) -> Merge:
@@ -201,7 +208,7 @@ def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:
     found: list[int] = []
     for _ in range(count):
         logits = reference(model, kind, prompt, found)[-1].tolist()
-        for placeholder in kind.placeholders:
-            logits[placeholder] = -math.inf
+        for token_id in kind.unsaid:
+            logits[token_id] = -math.inf
         found.append(max(range(len(logits)), key=logits.__getitem__))
     return found

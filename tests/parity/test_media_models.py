@@ -44,8 +44,9 @@ class Seeing:
         return prompt_of(self.kind, *parts)
 
     def params(self, count: int = ANSWER, told: int | None = None) -> SamplingParams:
-        banned = self.kind.placeholders  # which transformers would take for another picture's
-        return SamplingParams(max_tokens=count, temperature=0.0, banned_token_ids=banned, prompt_logprobs=told)
+        return SamplingParams(
+            max_tokens=count, temperature=0.0, banned_token_ids=self.kind.unsaid, prompt_logprobs=told
+        )
 
     def ask(self, prompt: Prompt) -> int:
         return self.engine.submit(prompt.tokens, self.params(told=VOCAB), media=prompt.media)
@@ -109,17 +110,30 @@ def test_other_families_answer_as_by_transformers(other: Seeing) -> None:
     check_prompts(other)
 
 
-@pytest.mark.proof(each="model")
-def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: Seeing) -> None:
-    model.engine.restart(model.engine.ready.num_blocks, max_num_batched_tokens=7)
+def check_cut(model: Seeing) -> None:
     prompt = model.prompt(text(3), model.picture(3), text(2), model.picture(4, 1), text(4))
+    cross = group_of(model.engine.ready.groups, "cross")
+    assert cross is not None
+    longest = max(each.length for each in prompt.media) if cross.whole else 0  # which is computed in one step
+    if cross.whole_prompts:
+        longest = len(prompt.tokens)
+    model.engine.restart(model.engine.ready.num_blocks, max_num_batched_tokens=max(7, longest))
     rid = model.ask(prompt)
     model.engine.run(check=True)
     model.check(rid, prompt)
 
 
 @pytest.mark.proof(each="model")
-def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(model: Seeing) -> None:
+def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: Seeing) -> None:
+    check_cut(model)
+
+
+@pytest.mark.proof(each="other")
+def test_other_families_answer_alike_a_prompt_that_is_cut_within_its_pictures(other: Seeing) -> None:
+    check_cut(other)
+
+
+def check_prefixes(model: Seeing) -> None:
     model.engine.restart(model.engine.ready.num_blocks)
     same, other = model.picture(5), model.picture(6)
     params = model.params()
@@ -132,8 +146,20 @@ def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(mo
         cached.append(model.engine.prompts[rid].cached_tokens)
         assert model.engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, ANSWER)
     assert cached[0] == 0
-    if group_of(model.engine.ready.groups, "state") is None:
+    if model.kind.whole_prompts:
+        assert not any(cached)
+    elif group_of(model.engine.ready.groups, "state") is None:
         assert cached[1:] == [len(first.tokens) - 1, first.media[0].start, len(first.tokens) - 40]
+
+
+@pytest.mark.proof(each="model")
+def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(model: Seeing) -> None:
+    check_prefixes(model)
+
+
+@pytest.mark.proof(each="other")
+def test_other_families_reuse_a_prefix_with_the_same_picture_and_none_with_another(other: Seeing) -> None:
+    check_prefixes(other)
 
 
 def check_losses(model: Seeing) -> None:
