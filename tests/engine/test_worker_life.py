@@ -104,6 +104,7 @@ async def test_a_start_that_is_starved_has_ten_times_as_long_and_one_that_was_st
         with anyio.fail_after(60):
             while starting.lost is None:
                 await anyio.sleep(0.01)
+    assert starting.lost is not None
     assert starting.lost.hung
 
 
