@@ -10,7 +10,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 from stentor.kernels.low_rank import LowRank
 
-from ..model_config.attention_spec import LatentAttentionSpec
+from ..model_config.latent_attention_spec import LatentAttentionSpec
 from ..model_config.model_spec import Backbone
 from .adapters import AdapterRows
 from .elementwise import elementwise

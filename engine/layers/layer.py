@@ -5,7 +5,8 @@ import torch
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
+from ..model_config.attention_spec import AttentionSpec
+from ..model_config.latent_attention_spec import LatentAttentionSpec
 from ..model_config.mlp_spec import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.model_spec import Backbone, BesideSpec, MixerSpec
 from ..model_config.streams_spec import LaurelSpec

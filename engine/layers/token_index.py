@@ -5,7 +5,7 @@ import torch
 
 from stentor import kernels
 
-from ..model_config.attention_spec import LatentAttentionSpec
+from ..model_config.latent_attention_spec import LatentAttentionSpec
 from .adapters import AdapterRows
 from .forward_batch import LayerCache
 from .layer_context import LayerContext

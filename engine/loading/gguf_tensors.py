@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
+from ..model_config.attention_spec import AttentionSpec
 from ..model_config.draft_head_spec import MTPNames, mtp_layer, mtp_names
+from ..model_config.latent_attention_spec import LatentAttentionSpec
 from ..model_config.mlp_spec import MLPSpec, MoESpec
 from ..model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
 from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec

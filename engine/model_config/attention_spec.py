@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from .config_fields import ConfigError
 from .projection import Projection
@@ -255,212 +255,7 @@ class AttentionSpec:
         if self.temperature_beta and self.temperature_floor < 1:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
         if self.rope is not None:
-            _check_rope(self.rope, self.head_dim)
-
-
-@dataclass(frozen=True)
-class IndexSpec:
-    """The index of sparse attention: a token sees those with the largest sums over heads of weight · relu(q · k)
-    (DeepSeek sparse attention, arXiv:2512.02556).
-
-    Queries are made from the queries' latent. Keys, one a token for all heads, and head weights are made from the
-    layer's input. The first dimensions of queries and keys rotate as in the attention.
-    """
-
-    heads: int
-    head_dim: int
-    top_k: int
-    """Tokens that are seen; all if there are fewer."""
-    interleaved: bool = False
-    """Whether dimension 2i rotates with 2i + 1; otherwise i with i + half of the rotating ones."""
-    shared: bool = False
-    """Whether the layer uses the choice of the last layer with an index, and caches no keys."""
-    norm_eps: float = 1e-6
-    """Epsilon of the keys' LayerNorm."""
-
-    @property
-    def scale(self) -> float:
-        """Factor on the heads' weights."""
-        return float((self.heads * self.head_dim) ** -0.5)
-
-    @property
-    def kept(self) -> int:
-        """Numbers cached a token."""
-        return 0 if self.shared else self.head_dim
-
-    def projections(self, name: str, hidden: int, rank: int) -> tuple[Projection, ...]:
-        """The projections from the queries' latent of ``rank``, to the key, and to the heads' weights."""
-        if self.shared:
-            return ()
-        return (
-            Projection(((f"{name}.wq_b", self.heads * self.head_dim),), rank, False),
-            Projection(((f"{name}.wk", self.head_dim),), hidden, False),
-            Projection(((f"{name}.weights_proj", self.heads),), hidden, False),
-        )
-
-    def shapes(self, name: str, prefix: str, hidden: int, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Shapes of its stored tensors, by name."""
-        for projection in self.projections(name, hidden, rank):
-            yield from projection.shapes(prefix)
-        if not self.shared:
-            yield f"{prefix}.{name}.k_norm.weight", (self.head_dim,)
-            yield f"{prefix}.{name}.k_norm.bias", (self.head_dim,)
-
-    def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
-        return 2 * self.heads * self.kept * seen_pairs(tokens, context)
-
-
-@dataclass(frozen=True)
-class LatentAttentionSpec:
-    """Attention with keys and values made from one vector a token (DeepSeek-V2, arXiv:2405.04434).
-
-    A layer caches a token's latent of ``kv_lora_rank`` numbers, and ``rope_dim`` rotated ones shared by all heads. A
-    head's key is ``nope_dim`` numbers made from the latent, with the rotated ones; its value is ``v_dim`` numbers made
-    from the latent.
-    """
-
-    heads: int
-    kv_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-    scale: float
-    """Factor on q·k."""
-    q_lora_rank: int = 0
-    """Size of the queries' latent; 0: queries are made from the layer's input."""
-    rope: RopeConfig | None = field(default_factory=RopeConfig)
-    """Rotation of the ``rope_dim`` numbers."""
-    interleaved: bool = True
-    """Whether number 2i of them rotates with 2i + 1; otherwise i with i + rope_dim / 2."""
-    norm_eps: float = 1e-6
-    """Epsilon of both latents' norms."""
-    bias: bool = False
-    """Whether the projections to the latents and ``o_proj`` have biases."""
-    index: IndexSpec | None = None
-    """Chooses the visible tokens; None: all before the current one."""
-    gate: str = ""
-    """Stored name of a gate of each head, whose sigmoid multiplies the head's output (Ling 3.0); "": none."""
-    made_apart: bool = False
-    """Whether the projections from the latent are stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim] and
-    ``v_b_proj`` [heads, v_dim, kv_lora_rank] (GGUF)."""
-    name: str = "self_attn"
-    """Prefix of its tensors' names."""
-    out: str = "o_proj"
-
-    window: ClassVar[int] = 0
-    """None: any earlier token may be visible."""
-
-    @property
-    def latent_dim(self) -> int:
-        """Numbers cached a token."""
-        return self.kv_lora_rank + self.rope_dim
-
-    @property
-    def q_size(self) -> int:
-        return self.heads * (self.nope_dim + self.rope_dim)
-
-    @property
-    def v_size(self) -> int:
-        return self.heads * self.v_dim
-
-    @property
-    def latent_norms(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the latents' norms."""
-        of_q = ((f"{self.name}.q_a_layernorm", self.q_lora_rank),) if self.q_lora_rank else ()
-        return (*of_q, (f"{self.name}.kv_a_layernorm", self.kv_lora_rank))
-
-    @property
-    def index_name(self) -> str:
-        """Prefix of the names of the index's tensors."""
-        return f"{self.name}.indexer"
-
-    def projections(self, hidden: int) -> tuple[Projection, ...]:
-        """All projections: of the attention, then of the index."""
-        index = self.index.projections(self.index_name, hidden, self.q_lora_rank) if self.index else ()
-        return (*self.attending(hidden), *index)
-
-    @property
-    def gates(self) -> tuple[tuple[str, int], ...]:
-        """The part of the first projection with the heads' gates, its last; empty without."""
-        return ((f"{self.name}.{self.gate}", self.heads),) if self.gate else ()
-
-    def attending(self, hidden: int) -> tuple[Projection, ...]:
-        """The projections to latents; from the queries' latent, if there is one; from the cached latent to keys and
-        values; and to the output."""
-        name, rank, kept = self.name, self.q_lora_rank, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim)
-        made = Projection(((f"{name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False)
-        out = Projection(((f"{name}.{self.out}", hidden),), self.v_size, self.bias)
-        unbiased = tuple(gate for gate, _ in self.gates)
-        if not rank:
-            query = f"{name}.q_proj"
-            return (
-                Projection(((query, self.q_size), kept, *self.gates), hidden, self.bias, (query, *unbiased)),
-                made,
-                out,
-            )
-        into = Projection(((f"{name}.q_a_proj", rank), kept, *self.gates), hidden, self.bias, unbiased)
-        return into, Projection(((f"{name}.q_b_proj", self.q_size),), rank, False), made, out
-
-    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Shapes of its stored tensors, by name."""
-        *others, made, out = self.attending(hidden)
-        for projection in (*others, *(() if self.made_apart else (made,)), out):
-            yield from projection.shapes(prefix)
-        if self.made_apart:
-            yield f"{prefix}.{self.name}.k_b_proj.weight", (self.heads, self.kv_lora_rank, self.nope_dim)
-            yield f"{prefix}.{self.name}.v_b_proj.weight", (self.heads, self.v_dim, self.kv_lora_rank)
-        for name, size in self.latent_norms:
-            yield f"{prefix}.{name}.weight", (size,)
-        if self.index:
-            yield from self.index.shapes(self.index_name, prefix, hidden, self.q_lora_rank)
-
-    def absorbs(self, tokens: int, context: int) -> bool:
-        """Whether ``tokens`` behind ``context`` others are cheaper absorbed than expanded. With a choice by the index
-        they are always absorbed."""
-        return self.chooses(tokens, context) or self._absorbed(tokens, context) <= self._expanded(tokens, context)
-
-    def chooses(self, tokens: int, context: int) -> bool:
-        """Whether the last of ``tokens`` behind ``context`` others has more tokens before it than the index chooses."""
-        return self.index is not None and tokens + context > self.index.top_k
-
-    def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions with keys and values of ``tokens`` behind ``context`` others, and of the index
-        if it has to choose."""
-        if self.index is not None and self.chooses(tokens, context):
-            return self._absorbed(tokens, context) + self.index.work(tokens, context)
-        return min(self._absorbed(tokens, context), self._expanded(tokens, context))
-
-    def _absorbed(self, tokens: int, context: int) -> int:
-        most = self.index.top_k if self.index else 0
-        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * seen_pairs(tokens, context, most)
-
-    def _expanded(self, tokens: int, context: int) -> int:
-        """The keys and values of ``tokens`` themselves are counted in :meth:`projections`."""
-        made = self.kv_lora_rank * (self.nope_dim + self.v_dim) * context
-        return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * seen_pairs(tokens, context))
-
-    @property
-    def keeps(self) -> "CacheSpec":
-        """The cache of one such layer."""
-        return CacheSpec("latent", (), 0, 1, self.latent_dim, self.index.kept if self.index else 0)
-
-    def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """None: attention has no recurrent state."""
-        return ()
-
-    def check(self) -> None:
-        """Raise :class:`ConfigError` for contradictory fields."""
-        if self.rope is not None:
-            _check_rope(self.rope, self.rope_dim)
-        if self.index is not None and not self.q_lora_rank:
-            raise ConfigError(
-                "queries of its index are made of the latent of queries, and q_lora_rank says there is none"
-            )
-        if self.index is not None and self.index.head_dim < self.rope_dim:
-            raise ConfigError(
-                f"index_head_dim is {self.index.head_dim}, expected at least the {self.rope_dim} of qk_rope_head_dim"
-            )
+            check_rope(self.rope, self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -505,7 +300,8 @@ def seen_pairs(tokens: int, context: int, most: int = 0) -> int:
     return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * most
 
 
-def _check_rope(rope: RopeConfig, head_dim: int) -> None:
+def check_rope(rope: RopeConfig, head_dim: int) -> None:
+    """Raise :class:`.config_fields.ConfigError` if the rotation does not fit the heads."""
     rotary = rope.rotary_dim or head_dim
     if rotary > head_dim or rotary % 2:
         raise ConfigError(f"{rotary} dimensions of each head rotate, expected an even number up to {head_dim}")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from .attention_spec import LatentAttentionSpec
 from .gguf_recurrent import (
     by_part,
     gated_delta,
@@ -20,6 +19,7 @@ from .gguf_recurrent import (
 )
 from .gguf_translation import GGUFFacts, GGUFTranslation, Values
 from .gguf_windowed import gemma3n, gemma4, mimo2
+from .latent_attention_spec import LatentAttentionSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
 
 _SIGMOID: Final = 2

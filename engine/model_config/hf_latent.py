@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .attention_spec import IndexSpec, LatentAttentionSpec, RopeConfig
+from .attention_spec import RopeConfig
 from .config_fields import ConfigError, Fields
 from .hf_common import check_silu, common
 from .hf_hybrid import kinds_of, mixed
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
+from .latent_attention_spec import IndexSpec, LatentAttentionSpec
 from .mlp_spec import APART, MoESpec, RouterSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers
 from .recurrent_spec import GatedDeltaSpec

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from .attention_spec import AttentionSpec, CacheSpec, LatentAttentionSpec
+from .attention_spec import AttentionSpec, CacheSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
+from .latent_attention_spec import LatentAttentionSpec
 from .mlp_spec import FeedForwardSpec, MLPSpec
 from .recurrent_spec import (
     GatedDeltaSpec,

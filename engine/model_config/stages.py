@@ -7,8 +7,9 @@ Embeddings, the last norm and the head are whole in each.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .attention_spec import AttentionSpec, LatentAttentionSpec
+from .attention_spec import AttentionSpec
 from .config_fields import ConfigError
+from .latent_attention_spec import LatentAttentionSpec
 from .model_spec import LayerSpec, ModelSpec, Norms
 
 

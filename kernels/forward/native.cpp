@@ -164,8 +164,7 @@ bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, in
     return true;
 }
 
-// B follows A directly if there are enough spans for all threads: an adapter's weights for a product are then
-// read in one go.
+// B follows A directly if there are enough spans for all threads: an adapter's weights are then read in one go.
 void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
     const Adapted& adapted = run.adapted;
     const Buffer& to = run.buffers[op.dst];
@@ -186,8 +185,7 @@ void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
     });
 }
 
-// Adds the adapters to block number `block` of gate and up, for the few rows beginning with `first` of a block
-// of `rows`.
+// Adds the adapters to block number `block` of gate and up, for the few rows from `first` on of a block of `rows`.
 void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t first, int64_t block, float* both) {
     constexpr int64_t APART = 2 * BLOCK;
     const Adapted& adapted = run.adapted;
@@ -360,8 +358,7 @@ int64_t find_fault(const Run& run, const Instruction& op) {
     return 0;
 }
 
-// Returns the declared phases of all instructions, which size the Team's memory; -1 if one declares what it may
-// not.
+// Returns the declared phases of all instructions, which size the Team's memory; -1 if one declares what it may not.
 int64_t declared_phases(const Bound& program) {
     int64_t phases = 0;
     for (int64_t i = 0; i < program.count; ++i) {
@@ -405,8 +402,7 @@ int64_t lay_out_adapted(Run& run) {
     return 0;
 }
 
-// Plans everything else that a step needs, once its numbers have been checked. Returns as run_program
-// does.
+// Plans everything else that a step needs, once its numbers have been checked. Returns as run_program does.
 int64_t plan(Run& run) {
     for (int64_t i = 0; i < run.count; ++i) {
         const Instruction& op = run.instructions[i];
@@ -484,8 +480,7 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
 
 using namespace stentor;
 
-// Returns whether a program gains from expanding codes: if there are tiles, and no experts, which
-// take few rows each.
+// Returns whether a program gains from expanding codes: if there are tiles, and no experts, which take few rows each.
 STENTOR_EXPORT int64_t stentor_expands_codes(const Bound* program) {
     const Instruction *const first = program->instructions, *const end = first + program->count;
     const auto coded = [](const Instruction& op) {

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
-from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.hf_text_part import SEEING
+from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.mmproj_config import projector_names
 from stentor.engine.model_config.model_spec import ModelSpec, checked

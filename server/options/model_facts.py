@@ -15,9 +15,10 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.stored_cuts import stored_block
-from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec, IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec
 from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig

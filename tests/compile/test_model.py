@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary
 from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.attention_spec import IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from stentor.engine.models import decoder

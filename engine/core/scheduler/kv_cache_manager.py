@@ -459,30 +459,27 @@ class KVCacheManager:
 
     def _check_row(self, sequence: Sequence, held: list[int]) -> None:
         name, size = f"sequence {sequence.name}", self.block_size
-        assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens <= sequence.length, (
-            f"{name}: lengths disagree"
-        )
-        most = sequence.num_scheduled_tokens + sequence.num_drafts_in_flight
-        assert most <= sequence.num_blocks * size, f"{name} lacks blocks"
+        computed, scheduled = sequence.num_computed_tokens, sequence.num_scheduled_tokens
+        assert computed <= scheduled <= sequence.length, f"{name}: lengths disagree"
+        assert scheduled + sequence.num_drafts_in_flight <= sequence.num_blocks * size, f"{name} lacks blocks"
         for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
             assert len(table) == sequence.num_blocks, f"{name} has {len(table)} blocks of group {group}"
             window = self.windows[group]
-            seen = max(0, sequence.num_scheduled_tokens - window + 1) // size if window else 0
+            seen = max(0, scheduled - window + 1) // size if window else 0
             assert kept <= seen, f"{name} has left behind what it sees in group {group}"
             if window:
                 most = self.needs.held_at_most[group]
                 assert len(table) - kept <= most, (
                     f"{name} holds {len(table) - kept} blocks of group {group}, over {most}"
                 )
-            for block in table[max(kept, sequence.num_scheduled_tokens // size) :]:
+            for block in table[max(kept, scheduled // size) :]:
                 assert held[block] == 1, f"block {block} will be written by {name} and is shared"
 
     def _check_spans(self) -> None:
         self.encoder_cache.check_integrity()
         holders: Counter[bytes] = Counter()
         for sequence in self.rows.running:
-            unread = sequence.request.spans_behind(sequence.num_scheduled_tokens)
-            held = sequence.spans
+            held, unread = sequence.spans, sequence.request.spans_behind(sequence.num_scheduled_tokens)
             assert unread == held[len(held) - len(unread) :], f"sequence {sequence.name} lacks media that it will read"
             holders.update(span.digest for span in held)
             # start of a row that has computed nothing yet, possibly within a span

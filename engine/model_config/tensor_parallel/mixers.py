@@ -6,8 +6,9 @@ Where there are fewer key-value heads than workers, several workers have the sam
 from dataclasses import replace
 from itertools import repeat
 
-from ..attention_spec import AttentionSpec, LatentAttentionSpec
+from ..attention_spec import AttentionSpec
 from ..config_fields import ConfigError
+from ..latent_attention_spec import LatentAttentionSpec
 from ..model_spec import MixerSpec
 from ..projection import Projection
 from .cuts import Cut, Cuts, Ranges, Rank

@@ -12,7 +12,7 @@ from stentor.engine.layers import latent_attention
 from stentor.engine.layers.latent_attention import LatentAttention
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.attention_spec import LatentAttentionSpec
+from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -9,9 +9,10 @@ import pytest
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.attention_spec import CacheSpec, IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.attention_spec import CacheSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec
