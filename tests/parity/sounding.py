@@ -133,7 +133,7 @@ def _omni(sound: Callable[[torch.Generator, int], Picture]) -> Kind:
     def draw(random: torch.Generator, size: int) -> Picture:
         return sound(random, 0) if size else qwen_picture(random, 0)
 
-    return Kind(draw, token("<|image_pad|>"), grouped, (_SOUND,), (_BEGIN, token("<|vision_start|>")))
+    return Kind(draw, token("<|image_pad|>"), grouped, (_SOUND,), begins=(_BEGIN, token("<|vision_start|>")))
 
 
 def grouped(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
