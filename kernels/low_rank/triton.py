@@ -62,7 +62,8 @@ def low_rank_down_kernel(
     slot, first, end = _piece(starts, tl.program_id(0), SLOTS, PADDED, BLOCK_T)
     ranks = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     share = tl.program_id(2)
-    scale = tl.load(scales + slot * scales_stride + tl.program_id(1) * BLOCK_R // RANKS, mask=first < end, other=0.0)
+    part = tl.program_id(1) * BLOCK_R // RANKS
+    scale = tl.load(scales + slot.to(tl.int64) * scales_stride + part, mask=first < end, other=0.0)
     if scale != 0.0:
         at = first + tl.arange(0, BLOCK_T)
         own = at < end
@@ -107,7 +108,7 @@ def low_rank_up_kernel(
     """y[row, columns of a part] += scale · (the sum of the shares of low[row]) Bᵀ."""
     slot, first, end = _piece(starts, tl.program_id(0), SLOTS, PADDED, BLOCK_T)
     part, column, last = _piece(columns, tl.program_id(1), PARTS, PADDED_PARTS, BLOCK_N)
-    scale = tl.load(scales + slot * scales_stride + part, mask=(first < end) & (column < last), other=0.0)
+    scale = tl.load(scales + slot.to(tl.int64) * scales_stride + part, mask=(first < end) & (column < last), other=0.0)
     if scale != 0.0:
         at = first + tl.arange(0, BLOCK_T)
         own = at < end

@@ -103,7 +103,7 @@ class AdmissionControl:
     ) -> Iterator[RequestContext]:
         """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes;
         None: as many as the operator gives every request. With ``body_to_come``, its slot is taken by
-        :meth:`.QueueSlot.arrived`.
+        :meth:`..overload.queue_slots.QueueSlot.arrived`.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
         """
