@@ -33,7 +33,7 @@ class AttentionLaunch(NamedTuple):
         """Launches the kernels with tensors of the layout, and a batch of the numbers, that it was prepared for."""
         given = q, k_cache, v_cache, batch.block_tables, sinks, k_scale, v_scale, out
         if self.decode is not None:
-            starts = batch.query_start if batch.ragged else None
+            starts = None if batch.ragged_tokens is None else batch.query_start
             self.decode.run(*given, seq_lens=batch.seq_lens, query_start=starts, plans=batch.plans)
         if self.prefill is not None:
             self.prefill.run(*given, query_start=batch.query_start, seq_lens=batch.seq_lens)

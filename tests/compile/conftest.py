@@ -7,8 +7,11 @@ import pytest
 from stentor.kernels import dry_run
 from stentor.tests.compile.offsets import narrow_offsets
 
-_OF_GROUPS: Final = ("addptr %scales,", "addptr %zeros,", "x1x!tt.ptr<")
-"""Scales and zeros of 32 weights or more, of which there are fewer than 2^35."""
+_OF_GROUPS: Final = (
+    *(f"addptr %{name}," for name in ("scales", "sub_scales", "mins", "sub_mins", "zeros")),
+    "x1x!tt.ptr<",
+)
+"""Numbers that 16 weights or more share, of which there are fewer than 2^35."""
 BOUNDED: Final = {
     "decode_kernel": ("ptr<i32>",),  # a counter for each sequence and kv head
     "_prefill_kernel": ("ptr<i32>",),  # a sequence's blocks, by the first of a part's keys
@@ -19,6 +22,7 @@ BOUNDED: Final = {
     "linear_skinny": _OF_GROUPS,
     "linear_general": _OF_GROUPS,
     "make_floats": _OF_GROUPS,
+    "choose_tokens": (", %ids_",),  # a token of the vocabulary
 }
 """Kernels with offsets that only look large, and how these are added."""
 _passed: set[int] = set()

@@ -120,9 +120,16 @@ def _without(shape: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in shape.items() if key != name}
 
 
+_NEWER = {
+    **dict.fromkeys(("ling", "ling-unbound"), "BailingHybridConfig"),
+    **dict.fromkeys(("lfm3", "lfm3-plain"), "Lfm3Config"),
+}
+"""Classes that transformers 5.17, which GPU machines have, has not."""
+
+
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, each made anew of the sizes in ``shape``."""
-    return {
+    made: dict[str, Callable[[], Any]] = {
         "lfm2": lambda: transformers.Lfm2Config(**shape, layer_types=CONVOLVED),
         "lfm2-biased": lambda: transformers.Lfm2Config(
             **shape, layer_types=CONVOLVED, conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False
@@ -281,6 +288,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             num_experts=0,
         ),
     }
+    return {name: make for name, make in made.items() if hasattr(transformers, _NEWER.get(name, "PreTrainedConfig"))}
 
 
 def publish_kimi(model: Any, folder: Path) -> None:

@@ -133,8 +133,8 @@ class Steering:
         steer = Steer(random_id("steer"), given, items, share)
         self._steers.add(steer)
         one.steers.append(steer)
-        await self._tell(one, "accepted", {"steer": _named(steer, one)})
         one.stop()
+        await self._tell(one, "accepted", {"steer": _named(steer, one)})
 
     async def ended(self, one: Steered) -> list[Steer]:
         """Returns the steers that a successor is to begin with; it owns them. Others wait, or have failed."""

@@ -168,7 +168,8 @@ async def test_what_is_no_message_of_a_user_is_refused_and_given_back(given: Any
 
 async def test_only_what_runs_on_the_connection_and_belongs_to_no_conversation_can_be_steered() -> None:
     engine = Held()
-    async with serving(fake_state(engine)) as address, opened(address) as socket, opened(address) as other:
+    state = fake_state(engine)
+    async with serving(state) as address, opened(address) as socket, opened(address) as other:
         codes: list[str] = []
         first = await begun(socket, engine, conversation=await conversation_at(address))
         for where in (other, socket):
@@ -176,6 +177,7 @@ async def test_only_what_runs_on_the_connection_and_belongs_to_no_conversation_c
             codes.append((await until_told(where, "response.steer.failed"))[-1]["error"]["code"])
         engine.gate.set()
         await until_the_end(socket)
+        await until(lambda: not state.admission.live_requests)
         await steer(socket, first, "Stop.")
         codes.append((await until_told(socket, "response.steer.failed"))[-1]["error"]["code"])
         assert codes == ["response_not_found", "steering_not_supported", "response_already_completed"]
