@@ -90,6 +90,8 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed
             limit = ours.limit_milliseconds
             speed, share = 1e3 * batch / milliseconds, limit / milliseconds
             figures.append(Figure(work, "transformers", speed, milliseconds, limit, share))
+            if arguments.rows is not None:
+                append(arguments.rows, asdict(figures[-1]))
     return ModelSpeed(ceilings=ceilings, figures=figures, **{**about, "machine": machine(device)})
 
 

@@ -79,6 +79,7 @@ class CudaDevice:
         return MemoryReading(
             total=total,
             free=min(free + self._of_others(), total),
+            allocated=torch.cuda.memory_allocated(self._torch_device),
             reserved=torch.cuda.memory_reserved(self._torch_device),
             peak=torch.cuda.max_memory_reserved(self._torch_device),
         )

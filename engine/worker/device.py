@@ -37,6 +37,8 @@ class MemoryReading:
     total: int
     free: int
     """As the driver reports, over all processes except workers of other models that share the device."""
+    allocated: int
+    """Of this process's tensors."""
     reserved: int
     """Held by this process's allocator, in use or cached."""
     peak: int

@@ -55,7 +55,7 @@ class DryDevice:
         return DryGraph()
 
     def memory(self) -> MemoryReading:
-        return MemoryReading(_TOTAL, _TOTAL, 0, 0)
+        return MemoryReading(_TOTAL, _TOTAL, 0, 0, 0)
 
     def forget_peak(self) -> None:
         pass

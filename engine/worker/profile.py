@@ -19,11 +19,11 @@ class MemoryProfile:
 
     total: int
     loaded: int
-    """Reserved for tensors after loading the model."""
+    """The model's tensors."""
     buffers: int
     """The runner's tensors that outlive a step."""
     activations: int
-    """Most that a step takes."""
+    """Most that a step takes, with what the allocator holds beside tensors."""
     graphs: int
     """Reserved for all sizes."""
     outside: int
@@ -114,9 +114,9 @@ def measure(
     outside = device.memory().outside
     return MemoryProfile(
         total=before.total,
-        loaded=before.reserved - compute.buffer_bytes,
+        loaded=before.allocated - compute.buffer_bytes,
         buffers=compute.buffer_bytes,
-        activations=peak - before.reserved,
+        activations=peak - before.allocated,  # with what loading left reserved: a step takes that first
         graphs=_graph_bytes(device, compute, len(graph_sizes)),
         outside=outside,
     )

@@ -168,8 +168,10 @@ def choose(y: Tensor, slots: AdapterSlots, rows: AdapterRows, variant: Choice = 
     """Returns the variant that :func:`add_low_rank_` runs. Raises ValueError if ``native`` is asked for and cannot
     run."""
     reason = None
-    if y.device.type != "cpu" or library() is None:
-        reason = unavailable_reason() or "it runs on the CPU"
+    if y.device.type != "cpu":  # first: whoever asks for the library waits until it is built
+        reason = "it runs on the CPU"
+    elif library() is None:
+        reason = unavailable_reason()
     elif not all(each is None or isinstance(each, PackedSum) for each in slots.of(rows)):
         reason = "it takes adapters that are packed"
     return select_variant(variant, native=reason)

@@ -48,8 +48,10 @@ def choose(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
     """Returns the variant that the operations of this module run on ``logits``. Raises ValueError as
     :func:`select_variant`."""
     no_native = None
-    if not native.usable(logits):
-        no_native = f"it runs on the CPU, where there is a library ({unavailable_reason() or logits.device})"
+    if not logits.is_cpu:  # first: whoever asks for the library waits until it is built
+        no_native = f"it runs on the CPU, the logits are on {logits.device}"
+    elif not native.usable(logits):
+        no_native = unavailable_reason()
     return select_variant(variant, triton=triton_unsupported_reason(logits, variant), native=no_native)
 
 

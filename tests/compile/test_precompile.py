@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stentor.engine.worker.precompile import precompile
 from stentor.kernels.dry_run import compiling
 from stentor.kernels.launch import launch
+from stentor.kernels.native import load as native_load
 from stentor.kernels.precompiled import VARIABLE, differences, unloadable
 from stentor.kernels.tuning import Config, pick, table_path, tuned_for
 from stentor.protocols.ipc.config import SpeculativeConfig, WorkerConfig
@@ -95,7 +96,9 @@ def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
             return len([kernel.run for kernel in kernels])  # finds what starts it, and has the driver load it
 
     with patch("stentor.engine.worker.precompile.fill", load):
-        return fill(model, Path()), programs
+        loaded = fill(model, Path())
+    assert not native_load._state.attempted, "a start on a GPU waits for no kernels of the CPU"
+    return loaded, programs
 
 
 def fill(model: Path, folder: Path, speculative: SpeculativeConfig | None = None) -> int:

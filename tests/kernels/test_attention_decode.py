@@ -500,12 +500,13 @@ def test_a_captured_launch_is_right_for_other_lengths() -> None:
     config, full = default_config(128, torch.bfloat16), decode.lengths
     lengths = torch.tensor([1, 1, 1, 0], dtype=torch.int32, device=DEVICE)
     out = torch.empty_like(decode.q)
+    paged = decode.paged(lengths, out, 1024)
 
     def step() -> None:
         plans: dict[Hashable, Tensor] = {}
         for _ in range(2):  # layers: what the first one plans must serve the second in each replay
             out.zero_()
-            paged_decode(decode.paged(lengths, out, 1024), rows=4, query_len=1, plans=plans)
+            paged_decode(paged, rows=4, query_len=1, plans=plans)
         assert len(plans) == 1
 
     with overridden("paged_decode", config):

@@ -297,6 +297,7 @@ def test_many_tiles_are_not_split(parts: list[int], monkeypatch: pytest.MonkeyPa
     assert_is_the_reference(step)
     assert not parts
     monkeypatch.setattr(triton_prefill, "multiprocessors", lambda _: 24)
+    monkeypatch.setattr("stentor.kernels.attention._LAUNCHES", Kept())  # the first call's launch would be repeated
     assert_is_the_reference(step)
     assert parts == [4]
 

@@ -141,6 +141,7 @@ def test_it_is_what_invariant_attention_runs(monkeypatch: pytest.MonkeyPatch) ->
     assert ran
 
 
+@pytest.mark.skipif(not interpreted(), reason="on a GPU tests/gpu/test_invariance.py shows it")
 @pytest.mark.proof(each="architecture")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gpt-oss"])
 def test_a_models_logits_are_the_same_in_any_batch_chunk_and_behind_a_cached_prefix(

@@ -276,6 +276,17 @@ def test_a_big_weight_is_made_into_floats_piece_by_piece(monkeypatch: pytest.Mon
 
 
 @pytest.mark.triton
+def test_pieces_of_a_big_weight_are_aligned_for_torchs_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stentor.kernels.linear_w4 import triton
+
+    pieces: list[tuple[int, int]] = []
+    monkeypatch.setattr(triton, "SCRATCH_BYTES", 180 * 128 * 4)
+    monkeypatch.setattr(triton, "floats", lambda planes, out, first, last: pieces.append((first, last)))
+    triton.dense(normal(1, 128, seed=1).to(DEVICE), random_weight(300, 128, 64).planes, None)
+    assert pieces == [(0, 128), (128, 256), (256, 300)]
+
+
+@pytest.mark.triton
 def test_a_tuned_size_that_would_leave_rows_out_is_refused() -> None:
     from stentor.kernels.linear_w4.triton import SKINNY
     from stentor.kernels.tuning import Config, overridden

@@ -8,6 +8,7 @@ import torch
 from stentor.kernels import StateRows
 from stentor.kernels.gated_delta import triton as delta_triton
 from stentor.kernels.gated_delta import triton_chunks as delta_chunks
+from stentor.kernels.launch import interpreted
 from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
@@ -50,7 +51,9 @@ def test_rows_are_the_references(mixer: Mixer, batch: str, dtype: torch.dtype) -
     found = mixer.run(tokens, mine, rows, "triton")
     tolerance = 1e-5 if dtype == torch.float32 else 1.6e-2
     assert_close(found, mixer.run(tokens, expected, rows, "reference"), tolerance)
-    assert_close(mine, expected, 1e-5 if mine.dtype == torch.float32 else 0.0)  # inputs are kept as they are
+    # inputs are kept as they are; a GPU multiplies the chunks of 16-bit inputs in TF32
+    exact = dtype == torch.float32 or interpreted() or rows.longest <= mamba_triton.FEW
+    assert_close(mine, expected, 0.0 if mine.dtype != torch.float32 else 1e-5 if exact else 2e-3)
     assert torch.equal(mine[4], expected[4])  # nobody's
     assert torch.equal(mine[3], expected[3])  # read by two rows
 

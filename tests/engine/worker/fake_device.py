@@ -68,6 +68,8 @@ class FakeDevice:
     outside: int = 0
     """Bytes that are none of ours."""
     allocated: int = 0
+    spare: int = 0
+    """Held by the allocator beside tensors after loading; a step's tensors take it first."""
     activations: int = 0
     """By how much the peak is above."""
     pool: int = 0
@@ -142,12 +144,13 @@ class FakeDevice:
         self._not_in_graph("memory was read")
         graphs = len(self.graphs) * self.graph
         pool = self.pool if self.graphs else 0
-        reserved = self.allocated + pool
+        reserved = self.allocated + self.spare + pool
         return MemoryReading(
             total=self.total,
             free=self.total - self.outside - reserved - graphs,
+            allocated=self.allocated,
             reserved=reserved,
-            peak=self.allocated + self.activations,
+            peak=self.allocated + max(self.activations, self.spare),
         )
 
     def forget_peak(self) -> None:

@@ -85,6 +85,13 @@ def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path,
     assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
 
 
+def test_what_loading_left_reserved_is_told_as_a_steps_and_not_as_weights(folder: Path) -> None:
+    plain, spare = (_set_up(folder, _device(activations=200 * MIB, spare=each)).ready for each in (0, 150 * MIB))
+    assert spare.memory == plain.memory, "a step takes what is reserved first"
+    more = _set_up(folder, _device(activations=100 * MIB, spare=150 * MIB)).ready
+    assert {line.what: line.bytes for line in more.memory}["activations"] == 150 * MIB
+
+
 def test_models_that_share_a_device_share_its_fraction(folder: Path, model: ModelSpec) -> None:
     device = _device(activations=20 * MIB)
     setup = _set_up(folder, device, gpu_memory_fraction=0.5, memory_share=0.75, cuda_graphs=False)
