@@ -128,8 +128,18 @@ class DeviceStep:
         rows = None
         if shape.adapter_slots:
             rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
-        given = tokens, inputs.positions, self._caches, paged
-        return self._model.forward(ForwardBatch(*given, states=states, media=media, adapter_rows=rows, taps=taps))
+        return self._model.forward(
+            ForwardBatch(
+                tokens,
+                inputs.positions,
+                self._caches,
+                paged,
+                states=states,
+                media=media,
+                adapter_rows=rows,
+                taps=taps,
+            )
+        )
 
     def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
         """Compute the logits of the rows that sample from ``hidden`` [draws, hidden]."""

@@ -38,9 +38,21 @@ class GraphsOf(Protocol):
         caches: Sequence[LayerCache],
         rows: RowTable,
         *,
-        keeps_hidden: bool,
-        taps: tuple[int, ...],
+        keeps_hidden: bool = False,
+        taps: tuple[int, ...] = (),
     ) -> "PassGraphs": ...
+
+
+def advance_all(graphs: Sequence["PassGraphs"], *, busy: bool) -> float | None:
+    """:meth:`PassGraphs.advance` of the first that can; None if all are captured."""
+    waits: list[float] = []
+    for each in graphs:
+        seconds = each.advance(busy=busy)
+        if seconds is not None:
+            waits.append(seconds)
+            if not seconds:
+                break
+    return min(waits, default=None)
 
 
 class Replayed(NamedTuple):

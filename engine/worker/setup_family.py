@@ -119,7 +119,7 @@ class _Running:
     memory: list[MemoryLine]
     notes: list[str]
     ahead: AsyncCompute | None = None
-    graphs: PassGraphs | None = None
+    graphs: Sequence[PassGraphs] = ()
     """Of steps with drafts."""
 
 
@@ -169,7 +169,7 @@ def _running_in_turn(
     config = with_rows(chosen.config, sizes.num_states)
     runner, calls, caches = _runner(family, chosen, model, sizes, drafter)
     pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
-    graphs = runner.compute.graphs if isinstance(runner.compute, SyncCompute) else None
+    graphs = runner.compute.graphs if isinstance(runner.compute, SyncCompute) else []
     name = str(at) if device is None else device.name
     memory = [
         MemoryLine("weights", _bytes_of(model), f"{dtype_name(chosen.context.dtype)} on {name}"),
@@ -264,8 +264,8 @@ def _pass_graphs(family: Family, chosen: SetupChoices, model: Any, sizes: Sizes)
         caches: Sequence[LayerCache],
         rows: RowTable,
         *,
-        keeps_hidden: bool,
-        taps: tuple[int, ...],
+        keeps_hidden: bool = False,
+        taps: tuple[int, ...] = (),
     ) -> PassGraphs:
         given = model, caches, rows, device, captured, longest
         return PassGraphs(*given, keeps_hidden=keeps_hidden, taps=taps, stall=stall)
@@ -317,13 +317,12 @@ def _warm_up_drafts(device: Device | None, running: _Running, progress: Progress
 
 def _graph_lines(device: Device | None, running: _Running) -> list[MemoryLine]:
     """The memory of the graphs of steps with drafts, which are captured while serving; captures the first of them."""
-    if device is None or (graphs := running.graphs) is None:
+    if device is None or not running.graphs:
         return []
     count = len(draft_sizes(running.config))
-    reserved = graph_bytes(device, graphs.advance, count) + graphs.buffer_bytes
-    return [
-        MemoryLine("CUDA graphs", reserved, f"{count} sizes of steps with drafts, reserved, with logits and inputs")
-    ]
+    reserved = sum(graph_bytes(device, each.advance, count) + each.buffer_bytes for each in running.graphs)
+    what = f"{count} sizes of steps with drafts, reserved, with their logits and inputs"
+    return [MemoryLine("CUDA graphs", reserved, what)]
 
 
 def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:

@@ -67,6 +67,8 @@ class SyncCompute:
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size
         sampler = Sampler(vocab_size, slots, device, ranks)
+        self.graphs: list[PassGraphs] = []
+        """Of the model, and of a model that drafts for it."""
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
         self._head: HeadPass | None = None
         self._taps: tuple[int, ...] = ()
@@ -77,17 +79,20 @@ class SyncCompute:
                 self._head = HeadPass(draft.model, draft.caches, self.rows, device)
                 drafter = DraftModel(self._head, self.rows, sampler, draft.most, behind=1)
             else:
-                plain = PlainPass(ModelPass(draft.model, draft.caches, self.rows, device))
+                own = None if graphs is None else graphs(draft.model, draft.caches, self.rows)
+                plain = PlainPass(ModelPass(draft.model, draft.caches, self.rows, device, own))
                 drafter = DraftModel(plain, self.rows, sampler, draft.most)
+                self.graphs += [own] if own is not None else []
             self._drafting = Drafting(drafter, self.rows.tokens, drafter)
         at_once = device.type != "cpu" or graphs is not None
         self._sampler = RowSampler(self.rows, sampler, vocab_size, device, self._drafting, at_once=at_once)
         self._extras = extras
-        self.graphs: PassGraphs | None = None
+        replayed: PassGraphs | None = None
         if graphs is not None:
             assert isinstance(model, Decoder)
-            self.graphs = graphs(model, caches, self.rows, keeps_hidden=self._head is not None, taps=self._taps)
-        self._pass = ModelPass(model, caches, self.rows, device, self.graphs)
+            replayed = graphs(model, caches, self.rows, keeps_hidden=self._head is not None, taps=self._taps)
+            self.graphs.insert(0, replayed)
+        self._pass = ModelPass(model, caches, self.rows, device, replayed)
 
     @property
     def calls(self) -> list[str]:
@@ -96,8 +101,8 @@ class SyncCompute:
 
     def enter(self, plan: StepPlan) -> None:
         self._copier.copy_(plan.copies)
-        if self.graphs is not None:
-            self.graphs.enter(plan.new)
+        for graphs in self.graphs:
+            graphs.enter(plan.new)
         self._sampler.enter(plan)
         if self._drafting is not None:
             self._drafting.enter(plan)

@@ -5,7 +5,7 @@ kind depends on a step's numbers of tokens and rows: the powers of two around th
 divides them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stentor.kernels import MAX_DECODE_QUERY_LEN
@@ -72,7 +72,7 @@ def warm_up_drafts(
     tokens: int,
     max_model_len: int,
     progress: ProgressCallback,
-    graphs: PassGraphs | None = None,
+    graphs: Sequence[PassGraphs] = (),
 ) -> None:
     """Run steps of up to ``slots`` rows with as many tokens as a row with up to ``drafts`` drafts has, on a runner
     without rows, which is left without. A kernel of attention is compiled for each power of two of them.
@@ -88,13 +88,14 @@ def warm_up_drafts(
         for rows in reversed(counts(slots))
         if rows * length <= tokens
     ]
-    sizes = [] if graphs is None else [replace(graphs.largest, decodes=size) for size in counts(graphs.largest.tokens)]
-    total = len(sizes) + len(plans)
-    for number, size in enumerate(reversed(sizes)):
-        assert graphs is not None
+    passes = [
+        (each, replace(each.largest, decodes=size)) for each in graphs for size in counts(each.largest.tokens)[::-1]
+    ]
+    total = len(passes) + len(plans)
+    for number, (each, size) in enumerate(passes):
         progress("preparing kernels", number, total)
-        graphs.warm(size)
-    for number, plan in enumerate(plans, len(sizes)):
+        each.warm(size)
+    for number, plan in enumerate(plans, len(passes)):
         progress("preparing kernels", number, total)
         runner.step(plan)
         runner.release([row.slot for row in plan.rows])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.engine.worker.pass_graphs import advance_all
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -42,8 +43,8 @@ def _on_the_gpu(folder: Path, speculative: SpeculativeConfig, *, graphs: bool) -
     engine = LocalEngine(config)
     compute = engine.runner.compute
     assert isinstance(compute, SyncCompute)
-    assert (compute.graphs is not None) == graphs
-    while compute.graphs is not None and compute.graphs.advance(busy=False) is not None:
+    assert bool(compute.graphs) == graphs
+    while advance_all(compute.graphs, busy=False) is not None:
         pass
     return engine
 

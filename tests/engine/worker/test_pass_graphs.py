@@ -6,13 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.models.decoder import Decoder
+from stentor.engine.worker.caches import allocate_caches, cache_tensors, page_groups
 from stentor.engine.worker.graphs import GraphSize, draft_sizes
+from stentor.engine.worker.model_pass import ModelPass
+from stentor.engine.worker.pass_graphs import PassGraphs, advance_all
+from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.setup import set_up_on
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
+from stentor.kernels.variants import Variant
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
 from stentor.tests.engine.local import LocalEngine, Outcome, model_config
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.test_draft_heads import Made
@@ -21,6 +32,8 @@ from stentor.tests.parity import tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+CPU, BF16 = torch.device("cpu"), torch.bfloat16
+BLOCK = 16
 NGRAM = SpeculativeConfig("ngram", 3)
 
 
@@ -34,8 +47,7 @@ class DeviceEngine(LocalEngine):
         with force_variant("reference"):
             super().__init__(config, set_up_on(config, lambda *_: None, self.device))
             assert isinstance(self.runner.compute, SyncCompute)
-            self.graphs = self.runner.compute.graphs
-            while self.graphs is not None and self.graphs.advance(busy=False) is not None:
+            while advance_all(self.runner.compute.graphs, busy=False) is not None:
                 pass
 
     def run(self, **options: Any) -> None:
@@ -139,3 +151,56 @@ def test_a_head_drafts_from_the_hidden_states_of_a_graph(method: str, tmp_path: 
     stats = [engine.scheduler.stats() for engine in engines]
     assert stats[0].accepted_by_position == stats[1].accepted_by_position
     assert sum(stats[0].accepted_by_position) > 0
+
+
+def test_a_draft_models_passes_are_graphs_too(folder: Path) -> None:
+    by_itself = SpeculativeConfig("draft_model", 3, model=str(folder))
+    engines = [DeviceEngine(folder, speculative=by_itself, cuda_graphs=graphs) for graphs in (True, False)]
+    found, expected = (_run(engine, _many(3)) for engine in engines)
+    _same(found, expected)
+    stats = [engine.scheduler.stats() for engine in engines]
+    assert stats[0].num_accepted_tokens > 0.9 * stats[0].num_draft_tokens > 0
+    assert engines[0].replays > 2 * engines[0].steps, "of the model, and of each further draft"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "variant"),
+    [("olmo3", "reference"), ("qwen3-moe", "reference"), pytest.param("llama", "triton", marks=pytest.mark.triton)],
+)
+def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
+    architecture: str, variant: Variant, tmp_path: Path
+) -> None:
+    """Rows of several tokens, one among them a prompt's rest, in a size of more; the block of padding holds NaN."""
+    tiny.make(architecture, tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    model = Decoder(checkpoint.decoder, LayerContext(CPU, BF16, False), CONTEXT)
+    model.load(iterate_weights(checkpoint, BF16))
+    groups = model.config.cache_groups
+    pages = page_groups(groups, CONTEXT)
+    caches = allocate_caches(groups, 13, BLOCK, CPU, BF16, pages)
+    table = RowTable(4, CONTEXT, BLOCK, 1 + max(cache.group for cache in caches))
+    blocks = iter(range(12))
+    for slot, length in enumerate((20, 17, 9)):
+        own = [next(blocks) for _ in range(-(-length // BLOCK))] * len(table.blocks)
+        table.add(NewRow(slot, _prompt(length, slot), length, SamplingParams(max_tokens=1), 0, own))
+    rows = [RowStep(0, 16, 4, [], True, 3), RowStep(1, 16, 1, [], True), RowStep(2, 6, 3, [], False)]
+    eager, device = ModelPass(model, caches, table, CPU), FakeDevice()
+    graphs = PassGraphs(model, caches, table, device, [GraphSize(12, query_len=4)], CONTEXT, keeps_hidden=True)
+    with force_variant("reference"), torch.inference_mode():
+        eager.run([RowStep(row.slot, 0, row.start, [], False) for row in rows])
+        expected = eager.run(rows).logits
+    for tensor in cache_tensors(caches):
+        tensor[-1] = torch.nan
+    with force_variant(variant), torch.inference_mode():
+        while graphs.advance(busy=False) is not None:
+            pass
+        for tensor in cache_tensors(caches):
+            tensor[-1] = torch.nan
+        found = ModelPass(model, caches, table, CPU, graphs).run(rows, every=True)
+    (graph,) = device.graphs
+    assert graph.replays == 1
+    assert found.logits is not None
+    torch.testing.assert_close(found.logits, expected, rtol=0.05, atol=0.05)
+    assert found.states is not None
+    assert list(found.states[0]) == [0, 4, 5]
+    assert found.states[1].shape == (8, model.config.hidden_size)
