@@ -274,6 +274,7 @@ class AsyncCompute:
         if masks is not None:
             self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), memory)
         if forwarded.graph is not None:
+            assert forwarded.graph.draw is not None
             forwarded.graph.draw.replay()
         elif staged.shape.draws:
             self._step.draw(inputs, staged.shape.draws)

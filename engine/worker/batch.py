@@ -47,15 +47,19 @@ def build_batch(
         )
     else:
         forward = ForwardBatch.whole(tokens, VarlenBatch(torch.from_numpy(layout.query_start), longest))
-    ends = layout.query_start[1:].tolist()
-    last = [
-        at for row, end in zip(rows, ends, strict=True) if row.sample for at in range(end - 1 - row.num_drafts, end)
-    ]
+    last = last_tokens(rows, layout.query_start[1:].tolist())
     return Batch(
         forward=forward,
         starts=layout.query_start[:-1].tolist(),
         last=torch.tensor(last, dtype=torch.int64, device=device),
     )
+
+
+def last_tokens(rows: Sequence[RowStep], ends: Sequence[int]) -> list[int]:
+    """Indices of the last token of each row that samples, and of its drafts; ``ends`` are those of all rows."""
+    return [
+        at for row, end in zip(rows, ends, strict=True) if row.sample for at in range(end - 1 - row.num_drafts, end)
+    ]
 
 
 def few_tokens(row: RowStep) -> bool:

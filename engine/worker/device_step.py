@@ -11,7 +11,7 @@ import torch
 from stentor.kernels import AttentionBatch
 
 from ..layers.adapters import NOBODY, AdapterRows, RowGroups
-from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
+from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
 from .graphs import GraphSize
@@ -61,10 +61,11 @@ class DeviceStep:
         model: Decoder,
         caches: Sequence[LayerCache],
         buffers: RowBuffers,
-        sampler: DeviceSampler,
+        sampler: DeviceSampler | None,
         max_seq_len: int,
         states: RowStates | None = None,
     ) -> None:
+        """``sampler``: None if the host samples."""
         self._model = model
         self._caches = caches
         self._buffers = buffers
@@ -84,20 +85,26 @@ class DeviceStep:
         decode_rows: int,
         max_query_len: int,
         max_seq_len: int,
+        query_len: int = 1,
         media: MediaBatch | None = None,
         adapters: AdapterRows = NOBODY,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         """Hidden states [tokens, hidden]; writes KV and recurrent states.
 
-        ``media``: embeddings in place of tokens. ``adapters``: those that the host must know, for products without a
-        table.
+        Args:
+            query_len: most tokens of a decode row. Above 1, all rows are decode rows, ``inputs`` says how many tokens
+                each has, and the host knows these.
+            media: embeddings in place of tokens.
+            adapters: those that the host must know, for products without a table.
+            taps: copies the stream on the way.
         """
         buffers = self._buffers
         tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
         for known, own in zip(buffers.tables, tables, strict=True):
             torch.index_select(known, 0, inputs.row_slots, out=own)
         tokens = inputs.tokens
-        if decode_rows:
+        if decode_rows and query_len == 1:
             last = buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
             given = tokens.narrow(0, 0, decode_rows)
             torch.where(given < 0, last, given, out=given)
@@ -110,6 +117,8 @@ class DeviceStep:
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
                 decode_rows=decode_rows,
+                decode_query_len=query_len,
+                ragged_tokens=shape.tokens if query_len > 1 else None,
             )
             for own, slots in zip(tables, inputs.kv_slots.view(len(tables), -1), strict=True)
         ]
@@ -120,7 +129,16 @@ class DeviceStep:
         if shape.adapter_slots:
             rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
         return self._model.forward(
-            ForwardBatch(tokens, inputs.positions, self._caches, paged, states=states, media=media, adapter_rows=rows)
+            ForwardBatch(
+                tokens,
+                inputs.positions,
+                self._caches,
+                paged,
+                states=states,
+                media=media,
+                adapter_rows=rows,
+                taps=taps,
+            )
         )
 
     def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
@@ -133,6 +151,7 @@ class DeviceStep:
     def draw(self, inputs: Inputs, draws: int) -> None:
         """Sample one token for each row that samples, and store it as the row's last token."""
         buffers = self._buffers
+        assert self._sampler is not None
         sampled_token_ids = buffers.sampled_token_ids.narrow(0, 0, draws)
         self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, sampled_token_ids)
         if (ranks := self._model.context.ranks) is not None:

@@ -5,7 +5,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from .async_compute import AsyncCompute, AsyncRunner, Launched
 from .device import Mark
 from .device_lease import AloneOnDevice, DeviceLease
 from .graphs import CaptureError
+from .pass_graphs import PassGraphs, advance_all
 from .pending import Pending
 from .prefault import Prefault
 from .sync_compute import Forwarded, SyncRunner
@@ -116,13 +117,19 @@ class SyncExecutor:
     """Runs one step at a time and waits for it."""
 
     def __init__(
-        self, runner: SyncRunner, send: Send, lease: DeviceLease | None = None, pages: Prefault | None = None
+        self,
+        runner: SyncRunner,
+        send: Send,
+        lease: DeviceLease | None = None,
+        pages: Prefault | None = None,
+        graphs: Sequence[PassGraphs] = (),
     ) -> None:
-        """``pages``: pages of the KV cache, faulted in while no message comes."""
+        """Between steps, while no message comes, ``pages`` of the KV cache are faulted in, or ``graphs`` captured."""
         self._runner = runner
         self._send = send
         self._turns = lease or AloneOnDevice()
         self._pages = pages
+        self._graphs = graphs
         self._idle_from = 0.0
         self._names = RowNames()
         self._held: AwaitingMasks[Forwarded] | None = None
@@ -175,12 +182,26 @@ class SyncExecutor:
         self._send(failure)
 
     def rest(self) -> float | None:
+        if self._graphs:
+            return self._capture(self._graphs)
         if self._pages is None or not self._pages.wanted:
             return None
         if (left := self._idle_from + _IDLE_SECONDS - time.monotonic()) > 0:
             return left
         self._pages.take_one()
         return 0.0
+
+    def _capture(self, graphs: Sequence[PassGraphs]) -> float | None:
+        """See :meth:`.graphs.StepGraphs.advance`."""
+        if self._held is not None:
+            return None  # its logits are where a capture would write others
+        left = self._idle_from + _IDLE_SECONDS - time.monotonic()
+        try:
+            seconds = advance_all(graphs, busy=left > 0)
+        except CaptureError as error:
+            self._fail(capture_failure(error))
+            return 0.0
+        return seconds if seconds is None or left <= 0 else min(seconds, left)
 
     def close(self) -> None:
         pass

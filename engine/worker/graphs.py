@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stentor.kernels import MAX_DECODE_QUERY_LEN
 from stentor.protocols.ipc.config import WorkerConfig
 
 from .device import Device, Graph
@@ -41,11 +42,13 @@ class GraphSize:
     """The steps that one graph can run: any with up to so many decode rows and prompt tokens."""
 
     decodes: int
-    """Rows of one token each."""
+    """Rows of one token each, or the tokens of rows with drafts; see ``query_len``."""
     prompt_tokens: int = 0
     """Tokens of all prompts together; 0: the graph is for decode rows only."""
     adapted: bool = False
     """Whether rows may have adapters; other graphs do not check for any."""
+    query_len: int = 1
+    """Most tokens of a decode row. Above 1, ``decodes`` counts their tokens: one row, or up to as many."""
 
     @property
     def prompts(self) -> int:
@@ -70,6 +73,8 @@ class GraphSize:
 
     def __str__(self) -> str:
         beside = f" and {self.prompt_tokens} tokens of prompts" if self.prompt_tokens else ""
+        if self.query_len > 1:
+            return f"{self.decodes} tokens of rows with drafts"
         return f"{self.decodes} decoding rows{beside}{' with adapters' if self.adapted else ''}"
 
 
@@ -130,6 +135,24 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     return [largest, *(size for size in ordered if size != largest)]
 
 
+def draft_sizes(config: WorkerConfig) -> list[GraphSize]:
+    """The sizes of steps in which rows have drafts, in order of capture: the largest, then from few tokens to many.
+
+    A size is a number of tokens, however rows share them, so there are no more than for decode rows: 35 by default, up
+    to 256 tokens. Empty without drafts, or where :func:`graph_sizes` is.
+    """
+    if config.speculative is None or not graph_sizes(config):
+        return []
+    longest = min(1 + config.speculative.num_speculative_tokens, MAX_DECODE_QUERY_LEN)
+    query_len = 1 << (longest - 1).bit_length()
+    most = min(config.max_num_seqs * query_len, config.max_num_batched_tokens)
+    if config.cuda_graph_sizes:
+        tokens = sorted({min(rows * query_len, most) for rows in config.cuda_graph_sizes})
+    else:
+        tokens = default_sizes(min(most, _FREE_TOKENS))
+    return [GraphSize(count, query_len=query_len) for count in (tokens[-1], *tokens[:-1])]
+
+
 def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:
     """The sizes in order, limited to ``rows`` decode rows."""
     return list(dict.fromkeys(replace(size, decodes=min(size.decodes, rows)) for size in sizes))
@@ -169,7 +192,8 @@ class StepGraph:
 
     size: GraphSize
     forward: Graph
-    draw: Graph
+    draw: Graph | None
+    """None if the host samples."""
 
 
 class StepGraphs:
@@ -186,7 +210,7 @@ class StepGraphs:
         device: Device,
         sizes: Sequence[GraphSize],
         warm: Callable[[GraphSize], None],
-        bodies: Callable[[GraphSize], tuple[Body, Body]],
+        bodies: Callable[[GraphSize], tuple[Body, Body | None]],
         budget: StallBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -194,7 +218,7 @@ class StepGraphs:
         Args:
             sizes: in order of capture.
             warm: runs a padding-only step of a size.
-            bodies: returns the forward and draw of a size, to be captured.
+            bodies: returns the forward and draw of a size, to be captured; no draw if the host samples.
         """
         self._device = device
         self._waiting = list(sizes)
@@ -289,7 +313,8 @@ class StepGraphs:
                 self._warmed = size
                 return
             forward, draw = self._bodies(size)
-            graph = StepGraph(size, self._device.capture(forward), self._device.capture(draw))
+            first, second = self._device.capture(forward), None if draw is None else self._device.capture(draw)
+            graph = StepGraph(size, first, second)
         except Exception as error:
             self._waiting.clear()
             raise CaptureError(f"capturing a CUDA graph of {size} failed: {type(error).__name__}") from error

@@ -15,7 +15,8 @@ from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
-from .batch import build_batch, few_tokens
+from .batch import build_batch, few_tokens, last_tokens
+from .pass_graphs import PassGraphs
 from .rows import RowTable
 from .runner import Findings, RowExtras
 
@@ -42,8 +43,17 @@ class Passed:
 class ModelPass:
     """A model over its caches: one native call if it is a program without calls, else its forward."""
 
-    def __init__(self, model: ServedModel, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        caches: Sequence[LayerCache],
+        rows: RowTable,
+        device: torch.device,
+        graphs: PassGraphs | None = None,
+    ) -> None:
+        """``graphs``: of this model over these caches."""
         self._model = model
+        self._graphs = graphs
         self._caches = caches
         self._whole = isinstance(model, PoolingModel) and not caches
         self._rows = rows
@@ -96,9 +106,11 @@ class ModelPass:
         self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
     ) -> Passed:
         """The first ``coded`` rows multiply by coded weights without expanding them."""
-        alone = self._step is not None and not taps and (extras is None or not extras.concerns(rows))
-        if alone and self._adapts_as_program(rows):
+        alone = extras is None or not extras.concerns(rows)
+        if alone and self._step is not None and not taps and self._adapts_as_program(rows):
             return self._run_program(rows, coded, every=every)
+        if alone and self._graphs is not None and (passed := self._replay(self._graphs, rows, every=every)) is not None:
+            return passed
         batch = build_batch(rows, self._rows, None if self._whole else self._caches, self._device)
         if self._expands:
             batch = replace(batch, forward=replace(batch.forward, coded=sum(row.count for row in rows[:coded])))
@@ -116,6 +128,23 @@ class ModelPass:
             taps=torch.cat(tapped.found, dim=1) if taps else None,
             adapters=adapters,
             findings=Findings() if extras is None else extras.read(batch, rows, hidden),
+        )
+
+    def _replay(self, graphs: PassGraphs, rows: Sequence[RowStep], *, every: bool) -> Passed | None:
+        """Run the pass as a graph; None if there is none for it."""
+        if every and not graphs.keeps_hidden:
+            return None
+        if (replayed := graphs.run(rows)) is None:
+            return None
+        starts = list(itertools.accumulate((row.count for row in rows), initial=0))
+        last = last_tokens(rows, starts[1:])
+        logits = replayed.logits
+        if 0 < len(last) < len(logits):
+            logits = logits.index_select(0, torch.tensor(last, dtype=torch.int64, device=self._device))
+        return Passed(
+            logits=logits if last else None,
+            states=None if replayed.hidden is None else (starts[:-1], replayed.hidden),
+            taps=replayed.taps,
         )
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """The numbers of a step for a device, decode rows first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,6 +119,41 @@ def pad_step(
         draw_rows=draws,
         places=[int(draws[place]) for place in numbers.places],
     )
+
+
+def pad_drafted(
+    rows: Sequence[RowStep], table: RowTable, size: GraphSize, *, null_slot: int, null_block: int
+) -> dict[str, Numbers]:
+    """The sections of a pass over rows of up to ``size.query_len`` tokens, which ``table`` has, padded to ``size``.
+
+    The tokens of padding are rows of one token each, and rows without tokens follow.
+    """
+    count, size_of_block = len(rows), table.block_size
+    # writes of padding to a single position of the null block would serialise
+    nowhere = null_block * size_of_block + np.arange(size.tokens, dtype=np.int64) % size_of_block
+    tokens, positions = np.zeros(size.tokens, dtype=np.int64), np.zeros(size.tokens, dtype=np.int64)
+    kv_slots = np.tile(nowhere, (len(table.blocks), 1))
+    row_slots = np.full(size.rows, null_slot, dtype=np.int64)
+    query_start, seq_lens = np.zeros(size.rows + 1, dtype=np.int32), np.zeros(size.rows, dtype=np.int32)
+    real = 0
+    if rows:
+        layout = lay_out(rows)
+        real = len(layout.positions)
+        tokens[:real] = table.tokens[layout.token_slots, layout.positions]
+        positions[:real] = layout.positions
+        kv_slots[:, :real] = table.kv_slots(layout)
+        row_slots[:count] = layout.slots
+        query_start[: count + 1] = layout.query_start
+        seq_lens[:count] = layout.seq_lens
+    query_start[count + 1 :] = np.minimum(np.arange(1, size.rows - count + 1) + real, size.tokens)
+    return {
+        "tokens": tokens,
+        "positions": positions,
+        "kv_slots": kv_slots.reshape(-1),
+        "row_slots": row_slots,
+        "query_start": query_start,
+        "seq_lens": seq_lens,
+    }
 
 
 def no_rows() -> StepNumbers:

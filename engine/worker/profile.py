@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
@@ -117,7 +117,7 @@ def measure(
         loaded=before.allocated - compute.buffer_bytes,
         buffers=compute.buffer_bytes,
         activations=peak - before.allocated,  # with what loading left reserved: a step takes that first
-        graphs=_graph_bytes(device, compute, len(graph_sizes)),
+        graphs=graph_bytes(device, compute.advance, len(graph_sizes)),
         outside=outside,
     )
 
@@ -126,18 +126,24 @@ _MEASURED_GRAPHS: Final = 8
 """Graphs measured; the driver allocates memory in pieces that may hold several graphs."""
 
 
-def _graph_bytes(device: Device, compute: AsyncCompute, sizes: int) -> int:
+class Advance(Protocol):
+    """See :meth:`.graphs.StepGraphs.advance`."""
+
+    def __call__(self, *, busy: bool) -> float | None: ...
+
+
+def graph_bytes(device: Device, advance: Advance, sizes: int) -> int:
     """Estimated bytes of all graphs, from capturing the first sizes. The largest is first: its temporaries are the
     shared pool. The driver's memory for each is extrapolated to all."""
     if not sizes:
         return 0
-    compute.advance(busy=False)  # a run without a graph
+    advance(busy=False)  # a run without a graph
     device.settle()
     before = device.memory()
-    compute.advance(busy=False)
+    advance(busy=False)
     pool = max(device.memory().reserved - before.reserved, 0)
     measured = min(sizes, _MEASURED_GRAPHS)
     for _ in range(2 * (measured - 1)):
-        compute.advance(busy=False)
+        advance(busy=False)
     own = max(device.memory().outside - before.outside, 0)
     return pool + -(-own * sizes // measured)

@@ -36,9 +36,17 @@ class RowSampler:
         vocab_size: int,
         device: torch.device,
         drafting: Drafting | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
-        """``drafting`` gets the tokens that rows gain."""
+        """
+        Args:
+            drafting: gets the tokens that rows gain.
+            at_once: sample all positions of rows with drafts before any of them is read, as a device should; else
+                those behind a refused draft are not sampled.
+        """
         self._rows = rows
+        self._at_once = at_once
         self._drafting = drafting
         self._sampler = sampler
         self._rules = RuleTable(vocab_size, device)
@@ -101,9 +109,18 @@ class RowSampler:
         slots = [row.slot for row in sampled]
         firsts = list(accumulate((1 + row.num_drafts for row in sampled), initial=0))
         said: list[list[TokenLogprobs | None]] = [[] for _ in sampled]
+        ahead = None
+        if self._at_once and not any(allowed):
+            ahead = self._sampler.ahead(
+                logits,
+                [row.slot for row in sampled for _ in range(1 + row.num_drafts)],
+                [behind for row in sampled for behind in range(1 + row.num_drafts)],
+            )
 
         def draw(behind: int, places: list[int]) -> list[int]:
             at = [firsts[place] + behind for place in places]
+            if ahead is not None:
+                return self._sampler.take([slots[place] for place in places], [ahead[each] for each in at])
             known = None if best is None else [best[each] for each in at]
             masks = allowed[behind] if behind < len(allowed) else NO_MASKS
             drawing = [slots[place] for place in places]

@@ -111,6 +111,26 @@ class Sampler:
             return tokens, None
         return tokens, self._logprobs(logits, raw, rows, tokens)
 
+    def ahead(self, logits: torch.Tensor, slots: Sequence[int], behind: Sequence[int]) -> list[int] | None:
+        """What :meth:`sample` would sample at all positions of rows with drafts, in one call.
+
+        Position i is the one ``behind[i]`` tokens after the next one of row ``slots[i]``; its logits [V] are right if
+        these tokens are the drafts before it. Returns None if a row has penalties, bias or allowed tokens, or asks for
+        log-probabilities.
+        """
+        rows = [self._row(slot) for slot in slots]
+        if any(row.edits or row.logprobs is not None for row in rows):
+            return None
+        if all(row.greedy for row in rows):
+            return self._agreed(sampling.argmax(logits).tolist())
+        indices = [row.index + more for row, more in zip(rows, behind, strict=True)]
+        of_rows, at = (torch.tensor(list(each), device=self._device) for each in (slots, indices))
+        return self._agreed(sampling.draw(logits, of_rows, at, self._slot_params).tolist())
+
+    def take(self, slots: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Append tokens of :meth:`ahead`, one a row; returns those that the rows take."""
+        return [self._row(slot).append(token) for slot, token in zip(slots, tokens, strict=True)]
+
     def draft(self, logits: torch.Tensor, slots: Sequence[int], best: list[int] | None = None) -> list[int]:
         """What :meth:`sample` would sample, without masks and log-probabilities; appended to the rows until
         :meth:`take_back`."""

@@ -20,16 +20,20 @@ from .adapter_rows import store_of
 from .adapter_setup import adapter_bytes, check_room
 from .async_compute import AsyncCompute, AsyncRunner
 from .cached_weights import open_cached
-from .caches import allocate_caches, cache_groups, cache_tensors, host_memory
+from .caches import allocate_caches, cache_groups, cache_tensors, host_memory, kv_block_bytes
 from .device import Device
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
 from .families import Family, Settled, Sizes, Text, agreed, with_rows
+from .graphs import draft_sizes
 from .host_tier import check_host_tier, device_bytes, host_lines, with_host
 from .limits import limits_of
 from .memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
+from .pass_graphs import GraphsOf, PassGraphs
 from .prefault import Prefault
+from .profile import graph_bytes
+from .rows import RowTable
 from .runner import ModelRunner
 from .setup_choices import SetupChoices, choose
 from .setup_device import attention_notes, run_ahead
@@ -89,6 +93,7 @@ def set_up_family(
             sizes = _sizes_of_device(family, chosen, model, device)
         running = _running_in_turn(family, chosen, model, sizes, drafter)
         _warm_up_drafts(device, running, progress)
+        running.memory.extend(_graph_lines(device, running))
     _complete(running.runner, family.first_steps(running.config, model, running.sizes), progress)
     ready = _ready(family, chosen, model, running)
     return Setup(
@@ -114,6 +119,8 @@ class _Running:
     memory: list[MemoryLine]
     notes: list[str]
     ahead: AsyncCompute | None = None
+    graphs: Sequence[PassGraphs] = ()
+    """Of steps with drafts."""
 
 
 def _sizes_of_host(family: Family, chosen: SetupChoices, settled: Settled | None) -> Sizes:
@@ -139,6 +146,8 @@ def _sizes_of_device(family: Family, chosen: SetupChoices, model: Any, device: D
     config, context = chosen.config, chosen.context
     budget = _measured(family, chosen, model, device)
     budget -= adapter_bytes(config, context.adapters)
+    if family.groups and draft_sizes(config):
+        budget -= kv_block_bytes(family.groups, config.block_size, chosen.cache_dtype)  # the null block of graphs
     sizes = family.size(config, lambda: model, chosen.wanted, chosen.cache_dtype, budget)
     return with_host(config, agreed(sizes, context.ranks))
 
@@ -160,13 +169,15 @@ def _running_in_turn(
     config = with_rows(chosen.config, sizes.num_states)
     runner, calls, caches = _runner(family, chosen, model, sizes, drafter)
     pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
+    graphs = runner.compute.graphs if isinstance(runner.compute, SyncCompute) else []
     name = str(at) if device is None else device.name
     memory = [
         MemoryLine("weights", _bytes_of(model), f"{dtype_name(chosen.context.dtype)} on {name}"),
         *draft_lines(drafter),
         *family.memory(config, model, sizes),
     ]
-    return _Running(config, runner, partial(SyncExecutor, runner, pages=pages), sizes, memory, call_notes(calls))
+    executor = partial(SyncExecutor, runner, pages=pages, graphs=graphs)
+    return _Running(config, runner, executor, sizes, memory, call_notes(calls), graphs=graphs)
 
 
 def _ready(family: Family, chosen: SetupChoices, model: Any, running: _Running) -> WorkerReady:
@@ -212,9 +223,11 @@ def _runner(
     """
     config, at, cache_dtype = with_rows(chosen.config, sizes.num_states), chosen.context.device, chosen.cache_dtype
     caches: list[LayerCache] = []
+    graphs = _pass_graphs(family, chosen, model, sizes)
+    blocks = sizes.blocks + (graphs is not None)  # the last one is the null block
     try:
         if family.groups:
-            caches = allocate_caches(family.groups, sizes.blocks, config.block_size, at, cache_dtype, sizes.pages)
+            caches = allocate_caches(family.groups, blocks, config.block_size, at, cache_dtype, sizes.pages)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         room = format_bytes(sizes.blocks * sizes.block_bytes)
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
@@ -231,8 +244,33 @@ def _runner(
         proposer=make_proposer(config),
         draft=draft,
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, at),
+        graphs=graphs,
     )
     return ModelRunner(compute, extras), compute.calls, caches
+
+
+def _pass_graphs(family: Family, chosen: SetupChoices, model: Any, sizes: Sizes) -> GraphsOf | None:
+    """Makes the graphs of steps with drafts; None on a CPU, and for models whose passes cannot be captured."""
+    device, captured = chosen.device, draft_sizes(chosen.config)
+    if device is None or not captured or not isinstance(family, Text) or not isinstance(model, Decoder):
+        return None
+    if family.spec.states:
+        return None  # the mixers' inputs of refused drafts are read on the host's command
+    config = chosen.config
+    stall, longest = config.cuda_graph_stall, sizes.max_model_len
+
+    def make(
+        model: Decoder,
+        caches: Sequence[LayerCache],
+        rows: RowTable,
+        *,
+        keeps_hidden: bool = False,
+        taps: tuple[int, ...] = (),
+    ) -> PassGraphs:
+        given = model, caches, rows, device, captured, longest
+        return PassGraphs(*given, keeps_hidden=keeps_hidden, taps=taps, stall=stall)
+
+    return make
 
 
 def _measured(family: Family, chosen: SetupChoices, model: Any, device: Device) -> int:
@@ -273,7 +311,18 @@ def _warm_up_drafts(device: Device | None, running: _Running, progress: Progress
         config.max_num_batched_tokens,
         sizes.max_model_len,
         progress,
+        running.graphs,
     )
+
+
+def _graph_lines(device: Device | None, running: _Running) -> list[MemoryLine]:
+    """The memory of the graphs of steps with drafts, which are captured while serving; captures the first of them."""
+    if device is None or not running.graphs:
+        return []
+    count = len(draft_sizes(running.config))
+    reserved = sum(graph_bytes(device, each.advance, count) + each.buffer_bytes for each in running.graphs)
+    what = f"{count} sizes of steps with drafts, reserved, with their logits and inputs"
+    return [MemoryLine("CUDA graphs", reserved, what)]
 
 
 def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:

@@ -14,6 +14,7 @@ from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
 from .caches import BlockCopier, cache_tensors
 from .model_pass import ModelPass, Passed, ServedModel
+from .pass_graphs import GraphsOf, PassGraphs
 from .row_sampler import RowSampler
 from .rows import RowTable
 from .runner import ModelRunner, RowExtras
@@ -51,9 +52,14 @@ class SyncCompute:
         proposer: Proposer | None = None,
         draft: ProposingModel | None = None,
         host: torch.Tensor | None = None,
+        graphs: GraphsOf | None = None,
     ) -> None:
-        """Drafts come from ``proposer`` or from the model of ``draft``; without either, plans must not have any.
-        ``host`` is the memory of the host tier."""
+        """
+        Args:
+            proposer: proposes drafts, unless the model of ``draft`` does; without either, plans must not have any.
+            host: memory of the host tier.
+            graphs: makes the graphs of the model's passes.
+        """
         self.model = model
         kept = caches if draft is None else [*caches, *draft.caches]
         self._copier = BlockCopier(cache_tensors(kept), host)
@@ -61,21 +67,32 @@ class SyncCompute:
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size
         sampler = Sampler(vocab_size, slots, device, ranks)
+        self.graphs: list[PassGraphs] = []
+        """Of the model, and of a model that drafts for it."""
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
         self._head: HeadPass | None = None
         self._taps: tuple[int, ...] = ()
+        """Layers before which the draft head takes the stream."""
         if draft is not None:
             if isinstance(draft.model, DraftHead):
                 self._taps = draft.model.spec.taps
                 self._head = HeadPass(draft.model, draft.caches, self.rows, device)
                 drafter = DraftModel(self._head, self.rows, sampler, draft.most, behind=1)
             else:
-                plain = PlainPass(ModelPass(draft.model, draft.caches, self.rows, device))
+                own = None if graphs is None else graphs(draft.model, draft.caches, self.rows)
+                plain = PlainPass(ModelPass(draft.model, draft.caches, self.rows, device, own))
                 drafter = DraftModel(plain, self.rows, sampler, draft.most)
+                self.graphs += [own] if own is not None else []
             self._drafting = Drafting(drafter, self.rows.tokens, drafter)
-        self._sampler = RowSampler(self.rows, sampler, vocab_size, device, self._drafting)
+        at_once = device.type != "cpu" or graphs is not None
+        self._sampler = RowSampler(self.rows, sampler, vocab_size, device, self._drafting, at_once=at_once)
         self._extras = extras
-        self._pass = ModelPass(model, caches, self.rows, device)
+        replayed: PassGraphs | None = None
+        if graphs is not None:
+            assert isinstance(model, Decoder)
+            replayed = graphs(model, caches, self.rows, keeps_hidden=self._head is not None, taps=self._taps)
+            self.graphs.insert(0, replayed)
+        self._pass = ModelPass(model, caches, self.rows, device, replayed)
 
     @property
     def calls(self) -> list[str]:
@@ -84,6 +101,8 @@ class SyncCompute:
 
     def enter(self, plan: StepPlan) -> None:
         self._copier.copy_(plan.copies)
+        for graphs in self.graphs:
+            graphs.enter(plan.new)
         self._sampler.enter(plan)
         if self._drafting is not None:
             self._drafting.enter(plan)

@@ -5,7 +5,7 @@ kind depends on a step's numbers of tokens and rows: the powers of two around th
 divides them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stentor.kernels import MAX_DECODE_QUERY_LEN
@@ -15,6 +15,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from .adapter_setup import as_adapted
 from .async_compute import AsyncCompute, AsyncRunner
 from .graphs import GraphSize
+from .pass_graphs import PassGraphs
 from .setup_parts import ProgressCallback
 from .sync_compute import SyncRunner
 
@@ -71,9 +72,13 @@ def warm_up_drafts(
     tokens: int,
     max_model_len: int,
     progress: ProgressCallback,
+    graphs: Sequence[PassGraphs] = (),
 ) -> None:
     """Run steps of up to ``slots`` rows with as many tokens as a row with up to ``drafts`` drafts has, on a runner
-    without rows, which is left without. A kernel of attention is compiled for each power of two of them."""
+    without rows, which is left without. A kernel of attention is compiled for each power of two of them.
+
+    ``graphs``: of the runner; their passes are run as they will be captured.
+    """
     longest = min(1 + drafts, MAX_DECODE_QUERY_LEN, max_model_len)
     lengths = sorted({1, longest, *(length for length in (2, 4, 8) if length < longest)}, reverse=True)
     greedy = SamplingParams(max_tokens=1, temperature=0.0)
@@ -83,11 +88,18 @@ def warm_up_drafts(
         for rows in reversed(counts(slots))
         if rows * length <= tokens
     ]
-    for number, plan in enumerate(plans):
-        progress("preparing kernels", number, len(plans))
+    passes = [
+        (each, replace(each.largest, decodes=size)) for each in graphs for size in counts(each.largest.tokens)[::-1]
+    ]
+    total = len(passes) + len(plans)
+    for number, (each, size) in enumerate(passes):
+        progress("preparing kernels", number, total)
+        each.warm(size)
+    for number, plan in enumerate(plans, len(passes)):
+        progress("preparing kernels", number, total)
         runner.step(plan)
         runner.release([row.slot for row in plan.rows])
-    progress("preparing kernels", len(plans), len(plans))
+    progress("preparing kernels", total, total)
 
 
 def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iterator[StepPlan]:

@@ -51,6 +51,8 @@ PROJECTIONS = r"re:.*proj$"
 """What forms of weights are of: not a router."""
 
 DECODE = Shape(rows=SLOTS, tokens=SLOTS, draws=SLOTS, updates=SLOTS), SLOTS
+DRAFTED = Shape(rows=SLOTS, tokens=SLOTS, draws=0)
+"""As a graph of :mod:`stentor.engine.worker.pass_graphs`: as many rows as tokens, any of which may be a draft."""
 MIXED = Shape(rows=4, tokens=200, draws=4), 3
 PROMPTS = Shape(rows=2, tokens=40, draws=2), 0
 
@@ -109,15 +111,24 @@ class _Stage:
         )
         return view_inputs(torch.empty(staged_bytes(shape), dtype=torch.uint8, device=META), shape), shape
 
-    def run(self, shape: Shape, decode_rows: int) -> None:
+    def run(self, shape: Shape, decode_rows: int, query_len: int = 1) -> None:
+        """``query_len``: most tokens of a decode row; above 1, the host samples."""
         inputs, shape = self.inputs(shape)
         with no_waiting():
             if shape.updates:
                 self.step.update_tables(inputs)
-            longest = 1 + shape.tokens - shape.rows
+            longest = query_len if query_len > 1 else 1 + shape.tokens - shape.rows
             hidden = self.step.forward(
-                inputs, shape, decode_rows=decode_rows, max_query_len=longest, max_seq_len=LENGTH
+                inputs,
+                shape,
+                decode_rows=decode_rows,
+                max_query_len=longest,
+                max_seq_len=LENGTH,
+                query_len=query_len,
             )
+            if query_len > 1:
+                self.step.logits(hidden, inputs, shape)
+                return
             self.step.logits(hidden.index_select(0, inputs.logits_indices), inputs, shape)
             self.step.draw(inputs, shape.draws)
 
@@ -134,6 +145,10 @@ def test_no_architecture_waits_in_a_step(name: str, launched: list[str]) -> None
     for shape, decode_rows in (DECODE, MIXED, PROMPTS):
         stage.run(shape, decode_rows)
     assert len(launched) >= 3 * 3 * len(stage.spec.layers)  # its kernels ran, and not their plain forms
+    if not stage.spec.states:
+        launched.clear()
+        stage.run(DRAFTED, SLOTS, query_len=4)
+        assert len(launched) >= 3 * len(stage.spec.layers)
 
 
 ADAPTED = ("llama", "phi3", "gemma2", "gemma4-small", "gpt-oss", "qwen2-moe", "qwen3-next", "deepseek-v3")
