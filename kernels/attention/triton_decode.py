@@ -26,6 +26,8 @@ JOINED_NUMBERS = 8192
 """Numbers that one turn of the joining loop reads, from several items at once, into registers."""
 PLANNED_NUMBERS = 4096
 """Numbers that a program of the plan compares: its items with each row."""
+MOST_PLANNED = 256
+"""The most items that a program of the plan writes."""
 LEAST_COUNTERS = 1 << 16
 _COUNTERS: dict[torch.device, list[Tensor]] = {}
 """Counters of finished programs; the last tensor of each list is in use. See :func:`counters`."""
@@ -115,7 +117,8 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = Fa
     sharing = {"QUERY_LEN": query_len, "WINDOWED": windowed}
     starts = paged.query_start if ragged else None
     padded = padded_rows(rows)
-    block = max(1, min(PLANNED_NUMBERS // padded, next_power_of_2(items)))
+    # not fitted to `items`, which changes from step to step: each size is a kernel that is compiled while streams wait
+    block = max(1, min(PLANNED_NUMBERS // padded, MOST_PLANNED))
     split = prepare(
         split_kernel,
         (cdiv(items, block),),

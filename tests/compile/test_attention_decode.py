@@ -32,10 +32,10 @@ def compiled(
     capability: int = 90,
     config: Config | None = None,
     everything: bool = False,
+    keys: int = 4096,
 ) -> list[CompiledKernel]:
     """The kernels of a launch over caches of ``dtype``, in bfloat16 unless they are float32; ``everything``: window,
     soft cap and sinks."""
-    keys = 4096
     own = torch.float32 if dtype == torch.float32 else torch.bfloat16
 
     def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -137,6 +137,12 @@ def test_a_program_copies_without_a_word_to_its_other_warps_and_is_one_for_all_s
     assert few.cubin == many.cubin
     copies = next(at for at, each in enumerate(few.instructions) if each.startswith("LDGSTS"))
     assert not [each for each in few.instructions[:copies] if each.startswith(("BAR", "SHFL", "REDUX", "MUFU"))]
+
+
+def test_a_plan_is_made_by_one_kernel_for_a_range_of_batches_whatever_their_lengths() -> None:
+    """One that is compiled while a step waits for it takes 140 ms."""
+    batches = [(rows, keys) for rows in (17, 24, 33, 64) for keys in (256, 1024, 4096)]
+    assert len({compiled(LLAMA_8B, rows, 64, torch.bfloat16, keys=keys)[0].cubin for rows, keys in batches}) == 1
 
 
 def test_programs_count_themselves_once_what_all_their_threads_have_stored_is_in_memory() -> None:
