@@ -48,6 +48,7 @@ def test_a_round_of_streams_counts_all_tokens_over_the_time_of_all() -> None:
     assert (found["ttft_ms_p50"], found["ttft_ms_p99"]) == (500, 1000)
     assert found["decode_tokens_per_s"] == (2 / 1.0 + 2 / 0.5) / 2
     assert (found["itl_ms_p50"], found["itl_ms_p99"]) == (250, 500)
+    assert found["longest_gap_ms"] == (500 + 250) / 2
     assert found["itl_tokens_per_s"] == 4
     assert found["tokens_per_chunk"] == 1
 
