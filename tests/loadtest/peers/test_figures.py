@@ -118,7 +118,7 @@ def test_without_a_peer_there_is_no_ratio() -> None:
 
 def test_rows_follow_the_shapes_and_end_with_the_start() -> None:
     rows = measures(["1", "32", "prefill"])
-    assert [row.shape for row in rows] == [*2 * ["1"], *5 * ["32"], *2 * ["prefill"], *2 * ["start"]]
+    assert [row.shape for row in rows] == [*2 * ["1"], *6 * ["32"], *2 * ["prefill"], *2 * ["start"]]
     assert len({row.label for row in rows}) == len(rows)
 
 
