@@ -56,10 +56,11 @@ class PromptBudget:
         """Prompt tokens of a step with so many decoding rows.
 
         As many as keep the step within the target time, but prompts get at least half of the time, also where decoding
-        alone takes longer than that.
+        alone takes longer than that. Pooling models have a bound in tokens only: others wait for a layer of them, or
+        their worker has chosen the tokens by the time of a whole pass.
         """
         most, target = self._limits.max_mixed_prefill_tokens, self._limits.target_itl
-        if not target:
+        if not target or self._limits.is_pooling:
             return most
         tokens = min(most, self._times.prompt_tokens(decoding, target * (_CROWDED if crowded else 1)))
         return min(most, max(_GRAIN, int(tokens) // _GRAIN * _GRAIN))

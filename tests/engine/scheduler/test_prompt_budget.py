@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 
@@ -103,6 +104,22 @@ def test_prompts_get_half_of_that_while_others_wait_for_the_device() -> None:
     engine.submit([8] * 100, max_tokens=1)
     engine.drain()
     assert timed.steps[-3:] == [(0, 48), (0, 48), (0, 4)]
+
+
+def test_texts_to_embed_come_by_their_number_of_tokens_while_others_wait_for_the_device() -> None:
+    engine = Engine(
+        max_num_batched_tokens=64,
+        max_mixed_prefill_tokens=40,
+        num_blocks=99,
+        attention_scope="all",
+        target_itl=0.1,
+        seconds_of=lambda plan: 9.0,
+    )
+    engine.crowded = True
+    for _ in range(4):
+        engine.submit([7] * 20, pooling=Pooling("embed"))
+    engine.drain()
+    assert [[row.count for row in plan.rows] for plan in engine.plans] == [[20, 20], [20, 20]]
 
 
 def test_without_a_target_the_number_of_tokens_alone_bounds_prompts() -> None:
