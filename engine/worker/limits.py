@@ -12,7 +12,7 @@ SUITED = {
         block_size=16,
         max_num_seqs=128,
         max_num_batched_tokens=2048,
-        max_mixed_prefill_tokens=96,
+        max_mixed_prefill_tokens=512,
         max_prefill_chunk=512,
         max_admitted_tokens=512,
     ),

@@ -114,6 +114,7 @@ def measures(shapes: Sequence[str]) -> list[Measure]:
                 for share in ("p50", "p99"):
                     label = f"{shape} streams: {time.upper()} {share} ms"
                     rows.append(Measure(shape, f"{time}_ms_{share}", label, digits=digits))
+            rows.append(Measure(shape, "longest_gap_ms", f"{shape} streams: a stream's longest gap ms"))
     rows.append(Measure(START, "ready_s", "start to ready, s", digits=1))
     rows.append(Measure(START, "memory_mib", "resident MiB after load"))
     return rows
@@ -124,6 +125,8 @@ def streams_round(answers: Sequence[Answer]) -> Round:
 
     ``decode_tokens_per_s`` is that of a stream, from its first output to its last; ``itl_tokens_per_s`` the inverse
     of the median gap. ITL is the gap between two moments at which a stream brought output, pooled over all streams.
+    ``longest_gap_ms`` is the median over streams of each one's longest: where a stream of more than 100 tokens stands
+    still once, the pooled p99 does not show it.
     """
     tokens = sum(answer.tokens for answer in answers)
     ttft = [answer.ttft for answer in answers]
@@ -141,6 +144,7 @@ def streams_round(answers: Sequence[Answer]) -> Round:
         found["itl_tokens_per_s"] = 1 / quantile(gaps, 0.5)
         found["itl_ms_p50"] = 1e3 * quantile(gaps, 0.5)
         found["itl_ms_p99"] = 1e3 * quantile(gaps, 0.99)
+        found["longest_gap_ms"] = 1e3 * statistics.median(max(answer.gaps) for answer in answers if answer.gaps)
     return found
 
 

@@ -162,8 +162,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_mixed_prefill_tokens: Annotated[
         int,
         Flag(
-            "most prompt tokens in a step with decoding sequences, which wait for them; 0 means the device's "
-            "default: 96 on a CPU, 2048 on a GPU. Does not limit a burst of prompts",
+            "most prompt tokens in a step with decoding sequences, whatever --target-itl has time for; 0 means the "
+            "device's default: 512 on a CPU, 2048 on a GPU",
             0,
             2**24,
         ),
@@ -421,6 +421,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="overload",
         ),
     ] = 10.0
+    target_itl: Annotated[
+        float,
+        Flag(
+            "seconds between two tokens of a sequence to keep to while prompts are computed: a step takes as many "
+            "prompt tokens beside decoding sequences as fit, by the times of earlier steps, but prompts get at least "
+            "half of the time; 0 leaves it to --max-mixed-prefill-tokens",
+            kind="seconds",
+        ),
+    ] = 0.08
 
 
 DEFAULT_STEP_SECONDS: Final = 10.0

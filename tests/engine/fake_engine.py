@@ -1,7 +1,7 @@
 """A real scheduler over :mod:`.fake_worker`, in a loop whose every turn, loss and arrival a test decides."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
-from stentor.tests.engine.fake_worker import FakeWorker
+from stentor.tests.engine.fake_worker import FakeWorker, takes_no_time
 from stentor.tests.engine.media import Audio, Heard, Shelf
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, constraint_over
 
@@ -59,6 +59,8 @@ class Engine:
         max_model_len: int = 64,
         prefix_cache: bool = True,
         aging_seconds: float = 10.0,
+        target_itl: float = 0.0,
+        seconds_of: Callable[[StepPlan], float] = takes_no_time,
         encoder_slots: int = 0,
         encoder_capacity: int = 0,
         whole_spans: int = 0,
@@ -87,7 +89,7 @@ class Engine:
         step, or with ``whole_prompts`` each prompt; with ``sliced`` they may be encoded in parts, and ``media_room``
         is what the worker tells; with ``late_media`` they are written when :meth:`write` says so. With
         ``slow_grammars`` a grammar is there when :meth:`compiled` says so, with ``slow_adapters`` an adapter when
-        :meth:`read_adapter` does."""
+        :meth:`read_adapter` does. ``seconds_of`` is how long the worker says that a step took."""
         self.slow_adapters = slow_adapters
         self.adapter_orders: list[AdapterRef] = []
         """Adapters that the worker was told to load and has not."""
@@ -117,7 +119,7 @@ class Engine:
             "is_pooling": bool(attention_scope),
             "host": HostSizes(host_blocks, 1000, host_states, 100),
         }
-        config = SchedulerConfig(prefix_cache, priority_aging_seconds=aging_seconds)
+        config = SchedulerConfig(prefix_cache, priority_aging_seconds=aging_seconds, target_itl=target_itl)
         self._new_scheduler = partial(
             Scheduler,
             max_model_len=max_model_len,
@@ -133,7 +135,7 @@ class Engine:
             max_cpu_loras=max_cpu_loras,
         )
         self.scheduler = self._new_scheduler(**self.sizes)
-        self.max_drafts, self.media_room = max_drafts, media_room
+        self.max_drafts, self.media_room, self.seconds_of = max_drafts, media_room, seconds_of
         self.worker = self._new_worker()
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []
@@ -164,7 +166,7 @@ class Engine:
 
     def _new_worker(self) -> FakeWorker:
         worker = FakeWorker(**self.sizes, max_drafts=self.max_drafts, read=self.shelf.reader.read, media=self._media)
-        worker.media_room = self.media_room
+        worker.media_room, worker.seconds_of = self.media_room, self.seconds_of
         return worker
 
     def _media(self, name: str) -> list[Media]:

@@ -39,6 +39,10 @@ from stentor.tests.engine.fake_model import (
 )
 
 
+def takes_no_time(plan: StepPlan) -> float:
+    return 0.0
+
+
 @dataclass
 class Row:
     tokens: list[int]
@@ -115,6 +119,7 @@ class FakeWorker:
         """The same of media that have been encoded in part, and in how many slices."""
         self.media_room = 0
         """As results tell it."""
+        self.seconds_of: Callable[[StepPlan], float] = takes_no_time
         self.completed: list[int] = []
         """Slots that slices of the step have completed."""
         self.num_blocks, self.host = num_blocks, host
@@ -324,7 +329,7 @@ class FakeWorker:
             tokens,
             logprobs if any(entry is not None for entry in logprobs) else None,
             pieces,
-            0.0,
+            self.seconds_of(plan),
             self.heard,
             self.pooled,
             counts if any(count > 1 for count in counts) else None,

@@ -1,16 +1,12 @@
 """Plans rows that need one position each, and their drafts."""
 
-import math
-
 from ..sequence import Sequence
 from .draft_control import DraftControl
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_decodes(
-    step: StepBuilder, memory: KVCacheManager, *, drafting: bool = False, yielding_from: float = math.inf
-) -> list[Sequence]:
+def plan_decodes(step: StepBuilder, memory: KVCacheManager, *, drafting: bool = False) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
     A row's last token may still be in flight: only its position is needed, since the worker has the token. Rows come
@@ -20,11 +16,10 @@ def plan_decodes(
     Args:
         drafting: steps in flight may gain a row several tokens. A row that they may bring to its last token waits for
             their results.
-        yielding_from: rows of text that began at or after this ``time.monotonic()`` wait after their first token.
     """
     running = memory.rows.running
     block_size = memory.block_size
-    streams, states, yielding = step.streams, memory.states, yielding_from < math.inf
+    streams, states = step.streams, memory.states
     longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
@@ -40,9 +35,6 @@ def plan_decodes(
             longer.append(sequence)
             continue
         at = sequence.num_scheduled_tokens
-        if yielding and _yields_to_burst(sequence, yielding_from):
-            step.waiting += 1
-            continue
         new_blocks: list[int] = []
         if drafting and sequence.num_drafts_in_flight:
             at += sequence.num_drafts_in_flight
@@ -55,13 +47,6 @@ def plan_decodes(
             new_blocks = memory.cover(sequence, at + 1)
         step.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
     return longer
-
-
-def _yields_to_burst(sequence: Sequence, yielding_from: float) -> bool:
-    request = sequence.request
-    if request.inputs or request.first_scheduled is None:
-        return False
-    return request.first_scheduled >= yielding_from and sequence.num_scheduled_tokens >= request.prompt_len
 
 
 def plan_drafts(step: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:

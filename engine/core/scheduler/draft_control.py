@@ -142,7 +142,7 @@ class DraftControl:
             known = sequence.acceptance = Acceptance()
         if not self._is_priced(rows):
             return min(limit, _MOST_UNPRICED)
-        cost = self._costs.get(_class_of(rows))
+        cost = self._costs.get(row_class(rows))
         price = 0.0 if cost is None else cost.price * rows * _MARGIN
         if price <= 0.0:
             return limit
@@ -169,7 +169,7 @@ class DraftControl:
         self._takes_no_time = result.seconds == 0.0
         if result.seconds > 0.0 and self.most and flight.decodes_alone:
             rows = len(flight.rows)
-            cost = self._costs.setdefault(_class_of(rows), StepCost())
+            cost = self._costs.setdefault(row_class(rows), StepCost())
             was_priced = cost.is_priced
             cost.add(total, result.seconds)
             if cost.is_priced and not was_priced:
@@ -177,7 +177,7 @@ class DraftControl:
 
     def _is_priced(self, rows: int) -> bool:
         """Whether the cost of drafts is known for this number of rows."""
-        cost = self._costs.get(_class_of(rows))
+        cost = self._costs.get(row_class(rows))
         return self._takes_no_time or (cost is not None and cost.is_priced)
 
     def _note(self, sequences: Iterable[Row], drafted: Sequence[int], counts: Sequence[int]) -> int:
@@ -201,6 +201,6 @@ class DraftControl:
         return sum(drafted)
 
 
-def _class_of(rows: int) -> int:
+def row_class(rows: int) -> int:
     """Class of row counts whose steps take about equal time: each number up to 8, then four an octave."""
     return rows if rows <= 8 else 8 + math.floor(4 * math.log2(rows / 8))

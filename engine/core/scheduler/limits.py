@@ -43,6 +43,8 @@ class Limits:
     max_frame: int
     """Bytes of one row in a step."""
     aging_seconds: float
+    target_itl: float
+    """Seconds that a step with rows that decode is to take at most; 0: any."""
     stream: StreamShape | None
     max_loras: int
     """Adapters that rows may use at a time."""
@@ -75,6 +77,8 @@ class Limits:
             raise ValueError(
                 f"priority_aging_seconds is {self.aging_seconds}; it must be a finite number of seconds, 0 or more"
             )
+        if not math.isfinite(self.target_itl) or self.target_itl < 0:
+            raise ValueError(f"target_itl is {self.target_itl}; it must be a finite number of seconds, 0 or more")
 
     def refusal_of(self, submit: Submit, memory: KVCacheManager) -> str | None:
         """Why a request can never run; None if it can."""

@@ -11,20 +11,47 @@ from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Sequence]) -> None:
+def plan_prompts(
+    step: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], most_admitted: int, now: float
+) -> list[Resource]:
+    """Continue running prefills, and admit at most ``most_admitted`` tokens of waiting sequences; returns the resources
+    that these lacked at the end.
+
+    In a step that is shared, a most important prompt of text that the step cannot complete comes last: half of the
+    budget is kept for it, and it gets what the others leave. So a long prompt does not hold up short ones, and is not
+    held up by them.
+    """
+    first: list[Sequence] = []
+    kept = 0
+    most = next((each for each in unfinished if not each.request.inputs), None) if step.is_shared else None
+    if most is not None and most.plannable > step.budget:
+        first, kept = [most], -(-step.budget // 2)
+        unfinished = [sequence for sequence in unfinished if sequence is not most]
+    step.budget -= kept
+    _plan_chunks(step, memory, unfinished)
+    withheld = max(0, step.budget - most_admitted)
+    step.budget -= withheld
+    lacked = _admit_waiting(step, memory, now)
+    step.budget += withheld + kept
+    _plan_chunks(step, memory, first, alone=True)
+    return lacked
+
+
+def _plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Sequence], *, alone: bool = False) -> None:
     """Continue running prefills while the budget lasts, most important first.
 
-    Their blocks were promised at admission.
+    Their blocks were promised at admission. ``alone``: nobody else can use the rest of the budget.
     """
     for sequence in sequences:
         if not step.budget:
             return
-        count = memory.affordable(sequence, min(sequence.plannable, step.budget, step.chunk))
+        share = step.share_of(sequence, alone=alone)
+        count = memory.affordable(sequence, share)
         # blocks that it left behind are held by others too: it waits for them while another row has work
         if count <= 0:
             if step.works or not memory.preempt_for(sequence):
                 continue
-            count = memory.affordable(sequence, min(sequence.plannable, step.budget, step.chunk))
+            count = memory.affordable(sequence, share)
         if memory.states is not None:
             count = memory.states.cut(sequence, count)
         if step.whole_spans:
@@ -40,7 +67,7 @@ def plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Seque
             step.budget = max(step.budget, 0)
 
 
-def admit_waiting(step: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
+def _admit_waiting(step: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
     """Admit waiting sequences in order of importance; returns the resources that were lacking at the end.
 
     A resource that a sequence lacks is kept for it: no sequence behind it that needs it is admitted, however small. All
@@ -304,7 +331,7 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, memory: KVCach
     sequence.num_hashed_blocks = len(prefix.tables[0])
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)
-    count = sequence.length if request.no_chunking else min(sequence.plannable, step.budget, step.chunk)
+    count = sequence.length if request.no_chunking else step.share_of(sequence, alone=not memory.queue)
     if memory.states is not None:
         count = memory.states.cut(sequence, count)
     if step.whole_spans:

@@ -1,17 +1,18 @@
-"""Bounds the prompt tokens of a step beside rows that decode, except in a burst of prompts."""
+"""Bounds the prompt tokens of a step beside rows that decode, so that no row waits long for its next token."""
 
-import math
+from typing import Final
 
-from ..sequence import Sequence
+from stentor.protocols.ipc.steps import StepResult
+
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits
-from .prefill import waits_for_media
-from .step import StepBuilder
+from .step import InFlightStep, StepBuilder
+from .step_times import StepTimes
 
-_BURST = 4
-"""Prompts that make a burst, if they are also at least half as many as the rows that decode."""
-_YIELDING_SECONDS = 1.0
-"""From the beginning of a burst, its rows wait this long with their second tokens for the first tokens of the rest."""
+_GRAIN: Final = 16
+"""Prompt tokens beside decoding rows are a multiple of this, and at least as many: products of fewer are slower."""
+_CROWDED: Final = 0.5
+"""Share of the target time that a step may take while other engines wait for the device: rows wait for theirs too."""
 
 
 class PromptBudget:
@@ -19,32 +20,21 @@ class PromptBudget:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._burst = 0
-        """Prompts of the burst that have not begun or are not computed to their end."""
-        self._burst_since = 0.0
+        self._times = StepTimes()
         self._media_room = 0
         """Tokens of prompts with media that a step may compute beside decoding rows of text, from the worker; 0 if
         unknown."""
 
-    def yielding_from(self, now: float) -> float:
-        """Rows of requests that began at or after this time do not decode yet; infinity if all do.
-
-        A row costs as much in a step with prompts as in one without, and the first tokens of the rest of the burst
-        would wait for it. Rows that decoded before the burst are not delayed.
-        """
-        return self._burst_since if self._burst and now < self._burst_since + _YIELDING_SECONDS else math.inf
-
-    def bound(
-        self, step: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], now: float, *, crowded: bool
-    ) -> None:
+    def bound(self, step: StepBuilder, memory: KVCacheManager, *, crowded: bool) -> None:
         """Set the budgets for prompts of a step that has its decodes already; mutates the step.
 
-        ``unfinished``: running prefills. ``crowded``: other engines wait for the device.
+        ``crowded``: other engines wait for the device.
         """
         limits = self._limits
-        self._note_burst(len(step.rows), memory, unfinished, now)
-        if crowded or (step.rows and not self._burst):
-            step.budget = min(step.budget, limits.max_mixed_prefill_tokens)
+        step.decoding = len(step.rows)
+        if crowded or step.rows:
+            step.budget = min(step.budget, self._beside(step.decoding, crowded=crowded))
+            step.is_shared = not limits.is_pooling
         if limits.sees_all:
             step.budget = min(step.budget, limits.max_prefill_chunk)
         step.max_encodings = limits.max_mixed_encodings if crowded or step.rows else limits.max_encodings
@@ -55,33 +45,22 @@ class PromptBudget:
             if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in step.owners)):
                 step.media_budget = self._media_room
 
-    def begun(self, prompts: int) -> None:
-        """Count the prompts that begin with the step."""
-        self._burst = max(0, self._burst - prompts)
+    def learn(self, flight: InFlightStep, result: StepResult) -> None:
+        """Record how long a step took, and the worker's bound on tokens of prompts with media."""
+        self._media_room = result.media_room or self._media_room
+        if not flight.readers:  # the time of encodings is none of tokens
+            computed = sum([row.count for row in flight.rows])
+            self._times.learn(flight.decoding, computed - flight.decoding, result.seconds)
 
-    def told(self, media_room: int) -> None:
-        """Record the worker's bound on tokens of prompts with media; 0: no news."""
-        self._media_room = media_room or self._media_room
+    def _beside(self, decoding: int, *, crowded: bool) -> int:
+        """Prompt tokens of a step with so many decoding rows.
 
-    def _note_burst(self, decoding: int, memory: KVCacheManager, unfinished: list[Sequence], now: float) -> None:
-        """Count the prompts that could begin, and note whether they are a burst, in which decoding rows are not spared.
-
-        Small chunks would not shorten the total wait of those rows, only spread it, and the burst would wait longer for
-        its first tokens. The burst lasts to its last prompt, however many of it decode by then. Prompts that wait for
-        media do not count, nor do prompts with media where their tokens beside decoding rows are bounded.
+        As many as keep the step within the target time, but prompts get at least half of the time, also where decoding
+        alone takes longer than that. Pooling models have a bound in tokens only: others wait for a layer of them, or
+        their worker has chosen the tokens by the time of a whole pass.
         """
-        free = memory.rows.max_rows - len(memory.rows.running)
-        if memory.cross is not None and not memory.cross.window:
-            bounded = self._media_room > 0 and memory.cross.sliced
-            begin = sum(
-                not (sequence.request.inputs if bounded else waits_for_media(memory, sequence))
-                for sequence in unfinished
-            )
-            queued = sum(count for needs, count in memory.queue.waiting.items() if "encoder" not in needs)
-        else:
-            begin, queued = len(unfinished), len(memory.queue)
-        waiting = begin + (free and min(queued, free))
-        is_burst = waiting >= _BURST and 2 * waiting >= decoding
-        if is_burst and not self._burst:
-            self._burst_since = now
-        self._burst = waiting if is_burst else min(self._burst, waiting)
+        most, target = self._limits.max_mixed_prefill_tokens, self._limits.target_itl
+        if not target or self._limits.is_pooling:
+            return most
+        tokens = min(most, self._times.prompt_tokens(decoding, target * (_CROWDED if crowded else 1)))
+        return min(most, max(_GRAIN, int(tokens) // _GRAIN * _GRAIN))

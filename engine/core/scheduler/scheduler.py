@@ -1,6 +1,5 @@
 """The scheduler's interface to the engine loop."""
 
-import math
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 
@@ -29,7 +28,7 @@ from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
-from .prefill import admit_waiting, find_prefix, lacks_media, plan_chunks
+from .prefill import find_prefix, lacks_media, plan_prompts
 from .prerequisites import Prerequisites
 from .prompt_budget import PromptBudget
 from .recovery import Recovery, WorkerRecovery
@@ -100,7 +99,7 @@ class Scheduler:
     ) -> None:
         """
         Args:
-            max_mixed_prefill_tokens: prompt tokens of a step with rows that decode. None: the whole budget.
+            max_mixed_prefill_tokens: most prompt tokens of a step with rows that decode. None: the whole budget.
             max_prefill_chunk: tokens of one prompt in a step. None: the whole budget.
             max_admitted_tokens: tokens of prompts that begin in one step. None: the whole budget.
             max_drafts: draft tokens of a row in a step; ``draft_caps`` bounds them by the number of rows.
@@ -131,6 +130,7 @@ class Scheduler:
             max_plan_bytes=max_plan_bytes,
             max_frame=max_frame,
             aging_seconds=config.priority_aging_seconds,
+            target_itl=config.target_itl,
             stream=stream,
             max_loras=max_loras,
             is_pooling=is_pooling,
@@ -271,18 +271,10 @@ class Scheduler:
             streams=limits.stream is not None,
             max_bytes=limits.max_plan_bytes,
         )
-        drafting, yielding_from = limits.max_drafts > 0, self._prompts.yielding_from(now)
-        unfinished = plan_decodes(step, memory, drafting=drafting, yielding_from=yielding_from)
-        self._prompts.bound(step, memory, unfinished, now, crowded=crowded)
-        plan_chunks(step, memory, unfinished)
-        withheld = max(0, step.budget - limits.max_admitted_tokens)
-        step.budget -= withheld
-        self._lacked = admit_waiting(step, memory, now)
-        step.budget += withheld
-        self._prompts.begun(len(step.new) + len(step.forks))
+        unfinished = plan_decodes(step, memory, drafting=limits.max_drafts > 0)
+        self._prompts.bound(step, memory, crowded=crowded)
+        self._lacked = plan_prompts(step, memory, unfinished, limits.max_admitted_tokens, now)
         self.prerequisites.media_wanted += step.wanted
-        if not step.works and yielding_from < math.inf:  # no prompt can use the step: let the rows that yield decode
-            plan_decodes(step, memory, drafting=drafting)
         if not step.works:
             return None
         if limits.max_drafts:
@@ -312,6 +304,7 @@ class Scheduler:
                 step.rows,
                 step.owners,
                 step.sampled,
+                step.decoding,
                 step.masked,
                 entered,
                 readers,
@@ -355,7 +348,7 @@ class Scheduler:
         flight = self._flights[0]
         flight.check(result)
         self._flights.popleft()
-        self._prompts.told(result.media_room)
+        self._prompts.learn(flight, result)
         if self._limits.max_drafts:
             self._drafts.learn(flight, result)
         for slot, digest, begun in flight.slices:

@@ -42,6 +42,8 @@ class InFlightStep(NamedTuple):
     rows: list[RowStep]
     owners: list[Owner]
     sampled: int
+    decoding: int
+    """Rows that decode; the others compute prompts."""
     masked: list[int]
     """Slots of the rows that may be restricted. If there are any, the worker waits for masks before it samples."""
     entered: frozenset[int]
@@ -141,7 +143,7 @@ class StepBuilder:
 
     ``budget`` is the number of tokens that may still be added, ``media_budget`` those of prompts with media, ``chunk``
     the most of one row. ``streams``: rows may have to wait for streamed input. ``waiting`` counts rows that have
-    nothing to compute now, but may all have in the next step.
+    nothing to compute now, but may all have in the next step. ``decoding`` counts rows that decode.
     """
 
     __slots__ = (
@@ -153,9 +155,11 @@ class StepBuilder:
         "_room",
         "budget",
         "chunk",
+        "decoding",
         "encode",
         "forks",
         "inputs",
+        "is_shared",
         "masked",
         "max_encodings",
         "media_budget",
@@ -185,6 +189,8 @@ class StepBuilder:
         """By request: the index in ``new`` of the row that brings its prompt, and that row's parameters."""
         self._counted = 0
         self.chunk = chunk
+        self.is_shared = False
+        """Whether no prompt of text may use the whole budget while others wait, unless it is complete with that."""
         self.streams = streams
         self.max_encodings = 0
         self.sliced = False
@@ -204,7 +210,7 @@ class StepBuilder:
         self.forks: list[ForkedRow] = []
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
-        self.sampled = self.waiting = 0
+        self.sampled = self.waiting = self.decoding = 0
         self.masked: list[int] = []
 
     @property
@@ -220,6 +226,13 @@ class StepBuilder:
             self._room -= row.count
         self._counted = len(self.rows)
         return self._room
+
+    def share_of(self, sequence: Sequence, *, alone: bool) -> int:
+        """Positions of a prompt that the step may compute. ``alone``: no other could use what it leaves."""
+        wanted = min(sequence.plannable, self.chunk)
+        if self.is_shared and not alone and wanted > self.budget and not sequence.request.inputs:
+            return -(-self.budget // 2)
+        return min(wanted, self.budget)
 
     def takes(self, sequence: Sequence) -> bool:
         """Whether the plan has space for a row that is to enter."""

@@ -7,8 +7,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.fake_worker import takes_no_time
 from stentor.tests.examples import examples
+
+
+def _takes_longer_and_longer(plan: StepPlan) -> float:
+    return 0.001 * plan.step
+
+
+def _takes_a_millisecond_a_token(plan: StepPlan) -> float:
+    return 0.001 * sum(row.count for row in plan.rows)
+
 
 # Few distinct prefixes, so that requests meet in the prefix cache.
 _STEMS = [[3] * 40, [4, 5] * 20, [3] * 8 + [6] * 32]
@@ -29,6 +40,8 @@ def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) 
         "max_mixed_prefill_tokens": st.sampled_from([1, 3, 64]),
         "max_prefill_chunk": st.sampled_from([1, 2, 5, 64]),
         "max_admitted_tokens": st.sampled_from([None, 1, 4]),
+        "target_itl": st.sampled_from([0.0, 0.01, 1.0]),
+        "seconds_of": st.sampled_from([takes_no_time, _takes_longer_and_longer, _takes_a_millisecond_a_token]),
         "prefix_cache": st.booleans(),
         "max_plan_bytes": st.sampled_from([1, 400, 1 << 20]),
         "slow_grammars": st.booleans(),

@@ -3,7 +3,7 @@ from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 
 
 def test_what_the_operator_left_open_suits_the_device() -> None:
-    assert limits_of(with_limits(WorkerConfig("m"), "cpu")) == StepLimits(16, 128, 2048, 96, 512)
+    assert limits_of(with_limits(WorkerConfig("m"), "cpu")) == StepLimits(16, 128, 2048, 512, 512)
     assert limits_of(with_limits(WorkerConfig("m"), "cuda")) == StepLimits(64, 256, 2048, 2048, 2048)
 
 

@@ -48,6 +48,7 @@ def test_a_round_of_streams_counts_all_tokens_over_the_time_of_all() -> None:
     assert (found["ttft_ms_p50"], found["ttft_ms_p99"]) == (500, 1000)
     assert found["decode_tokens_per_s"] == (2 / 1.0 + 2 / 0.5) / 2
     assert (found["itl_ms_p50"], found["itl_ms_p99"]) == (250, 500)
+    assert found["longest_gap_ms"] == (500 + 250) / 2
     assert found["itl_tokens_per_s"] == 4
     assert found["tokens_per_chunk"] == 1
 
@@ -117,7 +118,7 @@ def test_without_a_peer_there_is_no_ratio() -> None:
 
 def test_rows_follow_the_shapes_and_end_with_the_start() -> None:
     rows = measures(["1", "32", "prefill"])
-    assert [row.shape for row in rows] == [*2 * ["1"], *5 * ["32"], *2 * ["prefill"], *2 * ["start"]]
+    assert [row.shape for row in rows] == [*2 * ["1"], *6 * ["32"], *2 * ["prefill"], *2 * ["start"]]
     assert len({row.label for row in rows}) == len(rows)
 
 

@@ -156,6 +156,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-queued-grammars": ("1", 1),
     "request-timeout": ("1.5", 1.5),
     "priority-aging-seconds": ("2", 2.0),
+    "target-itl": ("0.2", 0.2),
     "stream-buffer": ("16KiB", 16 << 10),
     "slow-reader-timeout": ("0", 0.0),
     "limit-mm-per-prompt": ("image=4,video=0", MediaCounts(image=4, video=0)),
