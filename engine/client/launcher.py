@@ -27,10 +27,11 @@ class EngineLauncher:
         """The memory of the requests' media, of all processes."""
         self.killed = ""
         """Why the present process was killed; "" if it was not."""
+        self.is_starting = False
+        """Whether the present process starts, in place of one that had been ready."""
         self._config = config
         self._restarts = restarts
         self._is_new = process is not None
-        self._is_starting = False
 
     @property
     def needs_start(self) -> bool:
@@ -62,19 +63,19 @@ class EngineLauncher:
         self._is_new = True
 
     def take(self, *, successor: bool) -> EngineProcess:
-        """The process that was started; ``successor``: in place of one that had been ready."""
+        """The process that was started, and whose events are read from now on."""
         assert self.process is not None
-        self._is_new, self._is_starting, self.killed = False, successor, ""
+        self._is_new, self.is_starting, self.killed = False, successor, ""
         return self.process
 
     def started(self) -> None:
         """Record that the present process is ready, or has ended."""
-        self._is_starting = False
+        self.is_starting = False
 
     def end_start(self) -> None:
         """End a successor that starts: no request is with it, and a sleep would only end its worker."""
-        if self._is_starting:
-            self._is_starting = False
+        if self.is_starting:
+            self.is_starting = False
             self._restarts.excuse()
             self.kill(_RETIRED)
 
