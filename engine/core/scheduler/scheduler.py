@@ -212,13 +212,10 @@ class Scheduler:
 
         ``crowded``: other engines wait for the device, so the step is kept as short as beside rows that decode.
         """
-        if len(self._flights) >= MAX_IN_FLIGHT or not self._recovery.group_runs(in_flight=bool(self._flights)):
+        if len(self._flights) >= MAX_IN_FLIGHT:
             return None
-        step = self._fill_step(now, crowded=crowded)
-        return self._launch(step) if step.works else None
-
-    def _fill_step(self, now: float, *, crowded: bool) -> StepBuilder:
-        """Choose the work of the next step, which may be none."""
+        if not self._recovery.group_runs(in_flight=bool(self._flights)):
+            return None
         memory, limits = self._memory, self._limits
         if memory.cross is not None and not memory.cross.window:
             memory.drop_read_spans()
@@ -241,14 +238,11 @@ class Scheduler:
         self.prerequisites.media_wanted += step.wanted
         if not step.works and yielding_from < math.inf:  # no prompt can use the step: let the rows that yield decode
             plan_decodes(step, memory, drafting=drafting)
-        if step.works and drafting:
+        if not step.works:
+            return None
+        if limits.max_drafts:
             plan_drafts(step, memory, self._drafts)
-        return step
-
-    def _launch(self, step: StepBuilder) -> StepPlan:
-        """The plan of a step that is in flight from now on."""
-        memory = self._memory
-        if self._limits.stream is not None:
+        if limits.stream is not None:
             step.feed()
         plan = StepPlan(
             self._recovery.epoch,
