@@ -36,6 +36,7 @@ from stentor.protocols.ipc.config import EngineConfig, Weights, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
 from stentor.server.app.state import AuxiliaryModels, ServerState, compose
+from stentor.server.app.text_side import TextSide
 from stentor.server.asr.asking import Asking
 from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
 from stentor.server.config.limits import ConnectionLimits, GrammarLimits, LimitsConfig, OverloadConfig
@@ -368,14 +369,17 @@ def fake_state(
         realtime=realtime,
         store=storing,
     )
-    state = compose(
-        config,
-        client,
+    text = TextSide(
         tokens,
         TemplateRenderer(tokens) if renderer is None else renderer,
         OutputFormat() if output is None else output,
-        vocab_size,
         GenerationDefaults(eos_token_ids=eos_token_ids),
+    )
+    state = compose(
+        config,
+        client,
+        text,
+        vocab_size,
         access=access or AccessControl(),
         observer=observer or Observer(),
         metrics=metrics,
