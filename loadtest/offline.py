@@ -26,6 +26,7 @@ from rich.console import Console
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.errors import EngineUnavailable
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.exception_groups import first_cause
@@ -52,7 +53,7 @@ Round = Sequence[tuple[int, int]]
 async def _ask(client: EngineClient, prompt: list[int], output: int) -> Answer:
     sent, arrivals, tokens = time.perf_counter(), list[float](), 0
     try:
-        stream = client.submit(prompt, SamplingParams(max_tokens=output, temperature=0.0), [0])
+        stream = client.submit(EngineRequest(prompt, SamplingParams(max_tokens=output, temperature=0.0), [0]))
     except EngineUnavailable as error:
         raise ToolError(f"the engine takes no more requests: {error}") from error
     async for events in stream:

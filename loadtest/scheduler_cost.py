@@ -19,9 +19,9 @@ import msgspec
 from rich.console import Console
 
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
-from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.actors import Submit, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
-from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.config import EngineConfig, StepLimits, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 
@@ -54,14 +54,10 @@ class SteadyDecode:
     def __init__(self, rows: int, queue: int, steps: int) -> None:
         prefill_steps = rows * PROMPT_TOKENS // _STEP_TOKENS + 2
         length = PROMPT_TOKENS + prefill_steps + steps + MAX_IN_FLIGHT + 1
-        self.scheduler = Scheduler(
-            num_blocks=(rows + 1) * (length // BLOCK_SIZE + 2),
-            block_size=BLOCK_SIZE,
-            max_num_seqs=rows,
-            max_num_batched_tokens=max(_STEP_TOKENS, rows),
-            max_model_len=length,
-            config=SchedulerConfig(),
-        )
+        budget = max(_STEP_TOKENS, rows)
+        limits = StepLimits(BLOCK_SIZE, rows, budget, budget, budget)
+        num_blocks = (rows + 1) * (length // BLOCK_SIZE + 2)
+        self.scheduler = Scheduler(WorkerReady(num_blocks, length, [], [], limits), EngineConfig(WorkerConfig("none")))
         self._flying: deque[StepPlan] = deque()
         draw = random.Random(0)
         for number in range(rows + queue):

@@ -18,6 +18,7 @@ from stentor.engine.client.client import EngineClient
 from stentor.engine.client.controls import ControlFailed
 from stentor.engine.client.errors import EngineAsleep, EngineUnavailable
 from stentor.engine.client.media import Media
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
@@ -31,11 +32,11 @@ from stentor.protocols.ipc.actors import (
     Thinking,
 )
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
-from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.config import EngineConfig, Weights, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
 from stentor.server.app.state import AuxiliaryModels, ServerState, compose
+from stentor.server.app.text_side import TextSide
 from stentor.server.asr.asking import Asking
 from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
 from stentor.server.config.limits import ConnectionLimits, GrammarLimits, LimitsConfig, OverloadConfig
@@ -289,34 +290,20 @@ class FakeEngine:
         await self.gate.wait()
         await self._runs.wait()
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        media: Sequence[Media] = (),
-        probe: PromptProbe | None = None,
-        resumed: list[list[int]] | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> FakeStream:
+    def submit(self, request: EngineRequest) -> FakeStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")
-        self.submitted.append((seeds, priority, salt))
-        self.names.append(name)
-        self.adapters.append(adapter)
-        self.grammars.append(grammar)
-        self.thinking.append(thinking)
-        self.media.append(media)
-        self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
-        if resumed is not None:
-            self.streams[-1].skip(resumed)
-        return self.streams[-1]
+        self.submitted.append((request.seeds, request.priority, request.salt))
+        self.names.append(request.name)
+        self.adapters.append(request.adapter)
+        self.grammars.append(request.grammar)
+        self.thinking.append(request.thinking)
+        self.media.append(request.media)
+        stream = FakeStream(self, len(self.streams), request.prompt, request.params, len(request.seeds))
+        self.streams.append(stream)
+        if request.resumed is not None:
+            stream.skip(request.resumed)
+        return stream
 
     @property
     def live(self) -> int:
@@ -382,14 +369,17 @@ def fake_state(
         realtime=realtime,
         store=storing,
     )
-    state = compose(
-        config,
-        client,
+    text = TextSide(
         tokens,
         TemplateRenderer(tokens) if renderer is None else renderer,
         OutputFormat() if output is None else output,
-        vocab_size,
         GenerationDefaults(eos_token_ids=eos_token_ids),
+    )
+    state = compose(
+        config,
+        client,
+        text,
+        vocab_size,
         access=access or AccessControl(),
         observer=observer or Observer(),
         metrics=metrics,

@@ -7,7 +7,7 @@ streams only pause.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import assert_never
 
 import anyio
@@ -26,30 +26,28 @@ from stentor.protocols.ipc.actors import (
     Stalled,
     Stats,
     Submit,
-    Thinking,
     TokensBatch,
 )
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
-from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.codec import decode_client
-from stentor.protocols.ipc.config import EngineConfig, Weights
-from stentor.protocols.ipc.pooling import Pooling
-from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.config import EngineConfig
 
 from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
-from ..channel.arena import Arena, ArenaFull
+from ..channel.arena import ArenaFull
 from ..channel.pieces import submit_frames
 from ..processes.exception_groups import first_cause, one_line
-from ..processes.launch import EngineProcess, launch_engine
+from ..processes.launch import EngineProcess
 from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
 from .controls import Controls
 from .errors import EngineAsleep, EngineLost, EngineUnavailable
 from .journal import Journal
-from .media import Media, MediaStore
+from .launcher import EngineLauncher
+from .media import MediaStore
 from .outages import Heartbeat, Observer, Outages
+from .request import EngineRequest
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
 from .trials import Trials
@@ -60,7 +58,6 @@ _SHUTDOWN_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 """How long to wait for the exit status of a process that closed its channel."""
 _HUNG = "the engine process hung: it was killed"
-_RETIRED = "the engine process was ended while it started: it was told to sleep"
 _MAX_SUBMIT = MAX_FRAME - (1 << 20)
 """Most bytes of a request's largest frame; a resubmission takes a little more."""
 
@@ -82,13 +79,11 @@ class EngineClient:
             max_submit: bytes; a request with a larger frame ends with an error.
         """
         self._max_submit = max_submit
-        self._config = config
-        self._process = process
-        self._launched = process is not None
-        """Whether ``_process`` is new, not one that was lost."""
         self._on_progress = on_progress
+        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
+        self._launcher = EngineLauncher(config, process, self._restarts)
         self._journal = Journal()
-        self._media = MediaStore(Arena() if process is None else process.arena)
+        self._media = MediaStore(self._launcher.arena)
         self._next_rid = 0
         self._send_queue = SendQueue()
         """Empty while no engine is ready: the next one is served from the journal."""
@@ -97,27 +92,13 @@ class EngineClient:
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
-        self.controls = Controls(
-            self._send_queue,
-            wake=self._heartbeat.wake,
-            discard_weights=self._discard_weights,
-            end_start=self._end_start,
-            use_weights=self._use_weights,
-            weights=config.worker.weights,
-        )
+        self.controls = Controls(self._send_queue, self._launcher, self._heartbeat.wake)
         """Pause, sleep, other weights, resets."""
-        self._hung = False
-        """Whether the present process was killed because it hung."""
-        self._starting = False
-        """Whether the present process starts, as successor of another."""
-        self._retired = False
-        """Whether the present process was killed because it is to sleep."""
         self._started = asyncio.Event()
         self.ready: EngineReady | None = None
         """The message of the latest engine whose model completed a real step; None before the first."""
         self.failure: str | None = None
         """Why there is no engine any more; None before."""
-        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
 
     @property
     def stalled(self) -> str | None:
@@ -148,44 +129,17 @@ class EngineClient:
     @property
     def pid(self) -> int | None:
         """The pid of the present or the last engine process."""
-        return self._process.child.pid if self._process is not None else None
+        process = self._launcher.process
+        return None if process is None else process.child.pid
 
     def watch_recoveries(self, observer: Observer) -> None:
         """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._outages.watch(observer)
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        media: Sequence[Media] = (),
-        probe: PromptProbe | None = None,
-        streamed: bytes | None = None,
-        pooling: Pooling | None = None,
-        resumed: list[list[int]] | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> RequestStream:
+    def submit(self, request: EngineRequest) -> RequestStream:
         """Submit a request. While :attr:`stalled` it waits.
 
         Raises :class:`EngineUnavailable`, and :class:`..channel.arena.ArenaFull` if there is no space for its media.
-
-        Args:
-            name: the request's id in logs.
-            grammar: in llguidance's dialect of Lark, or the JSON of its grammars. Needs :meth:`set_vocabulary`.
-            thinking: limit of thinking tokens. Needs :meth:`set_vocabulary`.
-            media: the media that stand in the prompt or are attended to.
-            probe: results wanted of the prompt besides tokens.
-            streamed: first audio of a streaming transcription, continued by :meth:`.RequestStream.append`.
-            pooling: what a pooling model returns for the prompt, in place of tokens.
-            resumed: tokens by sequence that an earlier run of the server delivered; each sequence continues after them.
-            adapter: the LoRA adapter.
         """
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
@@ -194,32 +148,33 @@ class EngineClient:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         cross = group_of(self.ready.groups, "cross")
         try:
-            spans = self._media.place(rid, media, 0 if cross is None else cross.window)
-            audio = None if streamed is None else self._media.stream(rid, streamed)
+            spans = self._media.place(rid, request.media, 0 if cross is None else cross.window)
+            audio = None if request.streamed is None else self._media.stream(rid, request.streamed)
         except ArenaFull:
             self._media.sweep(self._journal.has)
             raise
-        request = Submit(
+        resumed = request.resumed
+        submit = Submit(
             rid,
-            prompt,
-            params,
-            seeds,
-            priority,
-            salt,
+            request.prompt,
+            request.params,
+            request.seeds,
+            request.priority,
+            request.salt,
             time.monotonic(),
-            name=name,
-            grammar=grammar,
-            thinking=thinking,
+            name=request.name,
+            grammar=request.grammar,
+            thinking=request.thinking,
             inputs=spans,
-            probe=probe,
+            probe=request.probe,
             streamed=None if audio is None else audio.streamed(),
-            pooling=pooling,
-            adapter=adapter,
+            pooling=request.pooling,
+            adapter=request.adapter,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         # encoded even if it has to wait, so that a request too large is refused now
-        frames = tuple(submit_frames(request))
-        stream = RequestStream(request, self._abort, self._append, audio)
+        frames = tuple(submit_frames(submit))
+        stream = RequestStream(submit, self._abort, self._append, audio)
         if (size := max(map(len, frames))) > self._max_submit:
             stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
             self._media.sweep(self._journal.has)
@@ -281,8 +236,8 @@ class EngineClient:
             self._send_queue.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
-                if self._process is not None:
-                    await self._process.shut_down(_SHUTDOWN_SECONDS)
+                if (process := self._launcher.process) is not None:
+                    await process.shut_down(_SHUTDOWN_SECONDS)
             self._media.arena.close()
 
     # ---- engine processes
@@ -305,16 +260,16 @@ class EngineClient:
     async def _live(self) -> None:
         """Run one engine process. Raises :class:`EngineLost`, or ``PermanentFailure`` if another would fail too."""
         try:
-            if not self._launched:
+            if self._launcher.needs_start:
                 await self.controls.awake()
-                self._start_process()
-            self._launched = False
-            await self._converse()
+                self._launcher.start()
+            await self._converse(self._launcher.take(successor=self.ready is not None))
         except EngineLost as lost:
             if self.ready is not None:
                 self._trials.judge(self._journal, self._send_queue.holds, self._outages, self._restarts)
                 self._lose_engine(str(lost))  # before the process is dead, which may take long
-            if self._process is not None and not await self._process.aclose():
+            process = self._launcher.process
+            if process is not None and not await process.aclose():
                 raise PermanentFailure(f"{lost}; the process does not die") from lost
             raise
         except PermanentFailure:
@@ -323,31 +278,6 @@ class EngineClient:
             logger.exception("the conversation with the engine broke off")
             why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
             raise PermanentFailure(why) from error
-
-    def _start_process(self) -> None:
-        before = self._process
-        try:
-            self._process = (
-                launch_engine(self._config, arena=self._media.arena) if before is None else before.again(self._config)
-            )
-        except (ChannelError, OSError) as error:
-            raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
-
-    def _end_start(self) -> None:
-        """End a successor that starts: no request is with it, and its worker would only end again."""
-        if self._starting and self._process is not None:
-            self._starting, self._retired = False, True
-            self._restarts.excuse()
-            self._process.child.kill()
-
-    def _discard_weights(self) -> None:
-        if self._process is not None:
-            self._process.discard_weights()
-
-    def _use_weights(self, weights: Weights) -> None:
-        """Later engines load these."""
-        worker = self._config.worker.with_weights(weights)
-        self._config = msgspec.structs.replace(self._config, worker=worker)
 
     def _lose_engine(self, why: str) -> None:
         """Mark that no step can run until another engine is ready. May be called more than once for one engine."""
@@ -366,7 +296,7 @@ class EngineClient:
 
     def _note_ready(self, ready: EngineReady) -> None:
         self.ready = ready
-        self._starting = False
+        self._launcher.started()
         self._restarts.ready()
         self._started.set()
         self._outages.end(len(self._journal))
@@ -398,12 +328,9 @@ class EngineClient:
 
     # ---- communication with one process
 
-    async def _converse(self) -> None:
+    async def _converse(self, process: EngineProcess) -> None:
         """Send and receive until the engine fails; raises the reason as :meth:`_live` does."""
-        assert self._process is not None
-        engine, child = self._process.endpoint, self._process.child
-        self._hung = self._retired = False
-        self._starting = self.ready is not None
+        engine, child = process.endpoint, process.child
         end: EngineLost | PermanentFailure = EngineLost(_HUNG)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -414,7 +341,7 @@ class EngineClient:
                 if self._trials.group is not None:
                     tasks.start_soon(self._end_quiet_trials)
                 end = await self._receive_to_the_end(engine, child)
-            self._starting = False
+            self._launcher.started()
             tasks.cancel_scope.cancel()
         raise end
 
@@ -440,8 +367,7 @@ class EngineClient:
         die."""
         await self._heartbeat.stopped(self._awaits_engine, self._send_queue.ping)
         self._outages.count_watchdog_kill()
-        self._hung = True
-        child.kill()
+        self._launcher.kill(_HUNG)
         self._lose_engine(_HUNG)
         if not await child.kill_and_wait():
             conversation.cancel()
@@ -456,9 +382,7 @@ class EngineClient:
         except PeerDied:
             with anyio.move_on_after(_EXIT_SECONDS):
                 await child.wait()
-            if self._hung or self._retired:
-                return EngineLost(_HUNG if self._hung else _RETIRED)
-            return EngineLost(f"the engine process was lost: {child.description}")
+            return EngineLost(self._launcher.killed or f"the engine process was lost: {child.description}")
         except (ChannelError, msgspec.DecodeError) as error:
             return EngineLost(f"the conversation with the engine broke off: {one_line(error)}")
         return PermanentFailure(failed.message) if failed.final else EngineLost(failed.message)

@@ -1,14 +1,19 @@
 """Operations on the engine as a whole: pausing, sleeping, other weights, resets, profiles, loading an adapter."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Literal, TypeVar
+
+import anyio
 
 from stentor.protocols.ipc.actors import Control, ControlDone, ControlOperation
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm, WarmAdapter
 from stentor.protocols.ipc.config import Weights
 
+from .launcher import EngineLauncher
 from .send_queue import SendQueue
+
+T = TypeVar("T")
 
 
 class ControlFailed(Exception):
@@ -20,37 +25,35 @@ class ControlFailed(Exception):
         self.weights = weights
 
 
+async def on_all(engines: Iterable[T], operation: Callable[[T], Coroutine[Any, Any, None]]) -> None:
+    """Run an operation on several engines at once. Raises one of the :class:`ControlFailed` after all have ended."""
+    failures: list[ControlFailed] = []
+
+    async def one(engine: T) -> None:
+        try:
+            await operation(engine)
+        except ControlFailed as failure:  # not through the group, which would cancel the others
+            failures.append(failure)
+
+    async with anyio.create_task_group() as tasks:
+        for engine in engines:
+            tasks.start_soon(one, engine)
+    if failures:
+        raise failures[0]
+
+
 class Controls:
     """Sends operations to the present engine, each with a number by which the engine answers.
 
     Pause, sleep and other weights last over the loss of an engine.
     """
 
-    def __init__(
-        self,
-        queue: SendQueue,
-        wake: Callable[[], None],
-        discard_weights: Callable[[], None],
-        end_start: Callable[[], None],
-        use_weights: Callable[[Weights], None],
-        weights: Weights,
-    ) -> None:
-        """
-        Args:
-            wake: called once the engine has something to answer.
-            discard_weights: called to drop prepared weights while there is no engine.
-            end_start: called to end the successor of an engine while it starts.
-            use_weights: called with the weights that later engines are to load.
-            weights: those of the first engine.
-        """
+    def __init__(self, queue: SendQueue, launcher: EngineLauncher, wake: Callable[[], None]) -> None:
+        """``wake`` is called once the engine has something to answer."""
         self._queue = queue
+        self._launcher = launcher
         self._wake = wake
-        self._discard_weights = discard_weights
-        self._end_start = end_start
-        self._use_weights = use_weights
-        self.weights = weights
-        """Those that the engine loads, or has loaded."""
-        self._loaded_weights = weights
+        self._loaded_weights = launcher.weights
         """The last ones that a worker has loaded."""
         self._next = 0
         self._asked: dict[int, asyncio.Future[ControlDone | None]] = {}
@@ -71,6 +74,11 @@ class Controls:
     def __bool__(self) -> bool:
         """Whether an answer is awaited."""
         return bool(self._asked or self._loading)
+
+    @property
+    def weights(self) -> Weights:
+        """Those that the engine loads, or has loaded."""
+        return self._launcher.weights
 
     async def pause(self) -> None:
         """Stop steps until :meth:`resume`, also those of later engines. Returns once the last results are delivered.
@@ -93,8 +101,8 @@ class Controls:
         self._sleep = "discard" if discard else "sleep"
         self._end_loading()
         if discard and self._woken is not None:
-            self._discard_weights()
-        self._end_start()
+            self._launcher.discard_weights()
+        self._launcher.end_start()
         await self._see_through(self._sleep)
 
     async def wake(self) -> None:
@@ -109,7 +117,7 @@ class Controls:
             self._woken.set()
         done = await self._see_through("wake")
         if done is not None and done.error:
-            self._set_weights(self._loaded_weights)
+            self._launcher.use_weights(self._loaded_weights)
             raise ControlFailed(done.error, self.weights)
         self._loaded_weights = self.weights
 
@@ -121,14 +129,14 @@ class Controls:
         ones then stay in use.
         """
         if not self._serving and self._woken is not None:
-            self._set_weights(weights)
+            self._launcher.use_weights(weights)
             return
         done = await self._carry_out("reload", weights)
         if done is None:
             raise ControlFailed("the engine is away, and the next one loads the former weights", self.weights)
         if done.error:
             raise ControlFailed(done.error, self.weights)
-        self._set_weights(weights)
+        self._launcher.use_weights(weights)
         if self._sleep is None:
             self._loaded_weights = weights
 
@@ -182,7 +190,7 @@ class Controls:
         """Hold back the start of an engine for as long as a sleep lasts: its worker would only end again."""
         while self._sleep is not None:
             if self._sleep == "discard":
-                self._discard_weights()
+                self._launcher.discard_weights()
             self._woken = asyncio.Event()
             self._found.set()
             try:
@@ -218,10 +226,6 @@ class Controls:
         for answer in self._loading.values():
             if not answer.done():
                 answer.set_result(None)
-
-    def _set_weights(self, weights: Weights) -> None:
-        self.weights = weights
-        self._use_weights(weights)
 
     async def _insist(self, operation: ControlOperation) -> None:
         """Raises :class:`ControlFailed`, also if there is no engine."""

@@ -22,9 +22,10 @@ from stentor.protocols.ipc.config import Weights
 
 from ..processes.exception_groups import first_cause
 from .client import EngineClient
-from .controls import ControlFailed, Controls
+from .controls import ControlFailed, Controls, on_all
 from .errors import EngineUnavailable
 from .outages import Observer, add_counters
+from .request import EngineRequest
 from .send_queue import VocabularySource
 from .stream import RequestStream
 
@@ -139,14 +140,7 @@ class EngineReplicas:
         for client in self._clients:
             client.set_vocabulary(source)
 
-    def submit(
-        self,
-        prompt: list[int],
-        *arguments: Any,
-        salt: str = "",
-        adapter: AdapterRef | None = None,
-        **options: Any,
-    ) -> RequestStream:
+    def submit(self, request: EngineRequest) -> RequestStream:
         """See :meth:`.client.EngineClient.submit`; raises as that of the engine that was chosen.
 
         An engine that the client chose gets the request in whatever state it is.
@@ -157,9 +151,9 @@ class EngineReplicas:
         if wish.engine is not None:
             able = [wish.engine]
         loads = {number: self._clients[number].live_requests for number in able}
-        session = (salt, wish.session) if wish.session else None
-        chosen = self._router.choose(prompt, (salt, None if adapter is None else adapter.number), loads, session)
-        return self._clients[chosen].submit(prompt, *arguments, salt=salt, adapter=adapter, **options)
+        session = (request.salt, wish.session) if wish.session else None
+        root = (request.salt, None if request.adapter is None else request.adapter.number)
+        return self._clients[self._router.choose(request.prompt, root, loads, session)].submit(request)
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter on every engine; the answer is the first refusal, if any. Raises
@@ -250,26 +244,11 @@ class ReplicaControls:
         """Have the other engines load the weights that one has kept."""
         kept = failure.weights
         if kept is not None:
-            others = [client for client in self._living() if client.controls.weights != kept]
-            await self._all(lambda controls: controls.reload(kept), others)
+            others = [client.controls for client in self._living() if client.controls.weights != kept]
+            await on_all(others, lambda controls: controls.reload(kept))
 
-    async def _all(
-        self, what: Callable[[Controls], Coroutine[Any, Any, None]], clients: Sequence[EngineClient] | None = None
-    ) -> None:
-        """``clients``: None for all. Raises one of the :class:`.controls.ControlFailed`, after all have ended."""
-        failures: list[ControlFailed] = []
-
-        async def one(controls: Controls) -> None:
-            try:
-                await what(controls)
-            except ControlFailed as failure:  # not through the group, which would cancel the others
-                failures.append(failure)
-
-        async with anyio.create_task_group() as tasks:
-            for client in self._living() if clients is None else clients:
-                tasks.start_soon(one, client.controls)
-        if failures:
-            raise failures[0]
+    async def _all(self, operation: Callable[[Controls], Coroutine[Any, Any, None]]) -> None:
+        await on_all([client.controls for client in self._living()], operation)
 
 
 class Router:

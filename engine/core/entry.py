@@ -198,29 +198,8 @@ async def _run_worker(
     keeper = WorkerKeeper(source, config.worker, config.recovery.start_patience)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
-    drafts = config.worker.speculative
     try:
-        scheduler = Scheduler(
-            num_blocks=ready.num_blocks,
-            block_size=ready.limits.block_size,
-            max_num_seqs=ready.limits.max_num_seqs,
-            max_num_batched_tokens=ready.limits.max_num_batched_tokens,
-            max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
-            max_prefill_chunk=ready.limits.max_prefill_chunk,
-            max_admitted_tokens=ready.limits.max_admitted_tokens or None,
-            max_model_len=ready.max_model_len,
-            groups=ready.groups,
-            is_pooling=config.worker.is_pooling,
-            stream=ready.stream,
-            max_encodings=ready.limits.max_encodings or None,
-            max_mixed_encodings=ready.limits.max_mixed_encodings or None,
-            max_loras=config.worker.max_loras if config.worker.enable_lora else 0,
-            max_cpu_loras=config.worker.max_cpu_loras,
-            max_drafts=ready.limits.max_drafts,
-            draft_caps=() if drafts is None else drafts.num_speculative_tokens_per_batch_size,
-            host=ready.host,
-            config=config.scheduler,
-        )
+        scheduler = Scheduler(ready, config)
         loop = EngineLoop(client, worker, keeper, scheduler, config.recovery, co_tenants=co_tenants, events=events)
         await client.send(encoder.encode(engine_ready(ready)))
         # Objects that live until the end need no further walks: a full collection costs milliseconds within a step.

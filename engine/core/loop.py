@@ -14,11 +14,10 @@ While the loop is stalled, paused or asleep (:mod:`.operator`), requests are acc
 runs. The client gets :class:`Stalled` as soon as the worker is killed, since the process may take long to die.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Never, Protocol, assert_never
+from typing import Never, assert_never
 
 import anyio
 import msgspec
@@ -34,7 +33,6 @@ from stentor.protocols.ipc.actors import (
     MediaWritten,
     Ping,
     Profiled,
-    Progress,
     Released,
     Resource,
     ResumedPart,
@@ -62,12 +60,13 @@ from .event_publisher import EventPublisher
 from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared
 from .grammar.structured_output import StructuredOutputManager
-from .operator import ASLEEP, Operator, WeightsOwner
+from .operator import Operator
 from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import Watchdog
 from .worker_group import WorkerGroup
-from .worker_life import OnProgress, Sleep, WorkerLost
+from .worker_life import Sleep, WorkerLost
+from .worker_succession import WorkerDown, WorkerMessage, Workers, WorkerStuck, WorkerSuccession, WorkerUp
 
 logger = logging.getLogger(__name__)
 
@@ -77,47 +76,16 @@ _MAILBOX_MESSAGES = 32
 _TOO_LARGE = "what the request brings is larger than the engine can pass on"
 
 
-class WorkerDown(NamedTuple):
-    """The worker is dead, or its successor failed to start."""
-
-    why: str
-    hung: bool
-    delay: asyncio.Future[float]
-    """Set by the loop: seconds to wait before the next start."""
-    blameless: bool
-    """Whether the cause is known not to be a request."""
-    retired: bool = False
-    """Whether it is a successor whose start was ended because the engine is to sleep."""
-
-
-class WorkerStuck(NamedTuple):
-    """The worker was killed but does not die; a successor could not get the memory that it holds."""
-
-    why: str
-    hung: bool
-
-
-class WorkerUp(NamedTuple):
-    """The next worker is ready."""
-
-    ready: WorkerReady
-
-
-class Workers(WeightsOwner, Protocol):
-    """Where the loop gets its workers from (:class:`.entry.WorkerKeeper`)."""
-
-    async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]: ...
-
-
-Message = EngineInbox | Prepared | StepResult | AdapterLoaded | Profiled | WorkerDown | WorkerStuck | WorkerUp
+Message = EngineInbox | Prepared | WorkerMessage
 
 
 class EngineLoop:
     """Runs from the first worker's readiness until :class:`Shutdown`, the client's death, or too many worker deaths.
 
-    Two pumps fill the mailbox: one reads the client's channel, the other the worker's. The mailbox is bounded for the
-    client's messages: a loop that waits for a slow client stops reading, which puts back-pressure on senders. The
-    worker's results are always accepted, since there are never more than the steps in flight.
+    Two tasks fill the mailbox: one reads the client's channel, :class:`.WorkerSuccession` the worker's. The mailbox is
+    bounded for the client's messages: a loop that waits for a slow client stops reading, which puts
+    back-pressure on senders. Messages about workers are always accepted, since there are never more than the steps in
+    flight and one loss.
     """
 
     def __init__(
@@ -142,10 +110,7 @@ class EngineLoop:
             co_tenants: other engines on the worker's device. A worker that waits for the device is not taken to hang.
         """
         self.mailbox: Mailbox[Message] = Mailbox(_MAILBOX_MESSAGES)
-        self.worker = worker
-        """The current worker group. The caller of :meth:`run` ends it."""
         self._client = client
-        self._workers = workers
         self._operator = Operator(scheduler, workers)
         self._scheduler = scheduler
         self._grammar_queue = GrammarQueue(StructuredOutputManager())
@@ -153,11 +118,17 @@ class EngineLoop:
         self._restarts = Restarts(RestartPolicy(config.max_worker_deaths), clock)
         self._watchdog = Watchdog(config, clock, sleep, co_tenants)
         self._co_tenants, self._events = co_tenants, events
+        self._succession = WorkerSuccession(
+            worker,
+            workers,
+            self._operator,
+            self._watchdog,
+            report=self.mailbox.push,
+            killed=self._stall,
+            sleep=sleep,
+        )
         self._max_frame = max_frame
-        self._sleep = sleep
         self._serving = True
-        self._starting: anyio.CancelScope | None = None
-        """Ends the start of the next worker; None unless one starts."""
         self._stalled = ""
         """The last reason for a stall that the client was sent; "" after a worker became ready."""
         self._telling = 0
@@ -165,6 +136,11 @@ class EngineLoop:
         self._watchdog_kills = 0
         self._stats_sent = 0.0
         self._draft_log = DraftLog()
+
+    @property
+    def worker(self) -> WorkerGroup:
+        """The current worker group. The caller of :meth:`run` ends it."""
+        return self._succession.worker
 
     async def run(self) -> None:
         """Serve until :class:`Shutdown`.
@@ -177,7 +153,7 @@ class EngineLoop:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._pump_client)
-                tasks.start_soon(self._keep_worker)
+                tasks.start_soon(self._succession.run)
                 tasks.start_soon(self._watchdog.run, lambda: self.worker, lambda: self._telling > 0, self._stall)
                 await self._send_stats()
                 while await self._turn():
@@ -258,7 +234,7 @@ class EngineLoop:
                 await self._send_stats()
                 await self._give_up(why)
             case WorkerUp(ready=ready):
-                _add(out, self._scheduler.resize(ready.num_blocks, ready.groups, ready.host))
+                _add(out, self._scheduler.resize(ready))
                 self._serving, self._stalled = True, ""
                 self._restarts.ready()
                 self._operator.worker_ready()
@@ -267,8 +243,8 @@ class EngineLoop:
                 self._stats_sent = 0.0
             case Control() as control:
                 self._operator.take(control)
-                if self._operator.asleep and self._starting is not None:
-                    self._starting.cancel()
+                if self._operator.asleep:
+                    self._succession.end_start()
             case WarmAdapter() as warm:
                 if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
                     await self._tell(answer)
@@ -417,49 +393,6 @@ class EngineLoop:
             for frame in await self._client.receive():
                 await self.mailbox.tell(decode_engine.decode(frame))
 
-    async def _keep_worker(self) -> None:
-        """Pump the worker's results; after a loss, tell the loop and start the next worker."""
-        while True:
-            async with self.worker.guarded():
-                lost: WorkerLost | None = await self._pump_worker()
-            await self.worker.end(0.0)
-            while lost is not None:
-                if lost.stuck:
-                    self.mailbox.push(WorkerStuck(str(lost), lost.hung))
-                    return
-                lost = await self._start_worker(lost)
-
-    async def _pump_worker(self) -> WorkerLost:
-        try:
-            while True:
-                for result in await self.worker.receive():
-                    if isinstance(result, StepResult):
-                        self._watchdog.steps.completed(result.step)
-                    self.mailbox.push(result)
-                if self.worker.verdict is not None:
-                    await self._stall(self.worker.verdict)
-        except WorkerLost as lost:
-            return lost
-
-    async def _start_worker(self, lost: WorkerLost) -> WorkerLost | None:
-        """Start a successor of a lost worker. Returns how the successor was lost, or None if it is ready."""
-        delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay, lost.graphs, lost.retired))
-        seconds = await delay
-        try:
-            with anyio.CancelScope() as self._starting:
-                if self._operator.asleep:  # again, before this task went on
-                    self._starting.cancel()
-                await self._sleep(seconds)
-                self.worker, ready = await self._workers.start(_ignore)
-                self.mailbox.push(WorkerUp(ready))
-                return None
-        except WorkerLost as again:
-            return again
-        finally:
-            self._starting = None
-        return WorkerLost(ASLEEP, retired=True)
-
 
 def engine_ready(ready: WorkerReady) -> EngineReady:
     """The message that tells the client about a ready worker."""
@@ -474,10 +407,6 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.experts,
         ready.limits.max_num_seqs,
     )
-
-
-async def _ignore(progress: Progress) -> None:
-    """Drop start-up progress: after the first start the client only learns that the engine is stalled."""
 
 
 def _log_arrival(request: Submit) -> None:

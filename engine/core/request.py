@@ -42,6 +42,26 @@ def _heard_with(inputs: list[InputSpan], adapter: int) -> list[InputSpan]:
     return [msgspec.structs.replace(span, digest=named(span)) if span.start < 0 else span for span in inputs]
 
 
+def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingParams, SamplingParams]:
+    """What the worker needs of the parameters, and the same for a row whose prompt's log-probabilities are known."""
+    row = params
+    # A constraint enforces min_tokens itself, so that a complete grammar can end the output before.
+    if constrained and params.min_tokens:
+        row = msgspec.structs.replace(row, min_tokens=0)
+    # Only the constraint enforces banned sequences, and they may be large.
+    if params.banned_sequences:
+        row = msgspec.structs.replace(row, banned_sequences=())
+    # Log-probabilities of a prompt cost the worker time.
+    plain = row if params.prompt_logprobs is None else msgspec.structs.replace(row, prompt_logprobs=None)
+    return row, plain
+
+
+def _shared_needs(submit: Submit) -> frozenset[Resource]:
+    if submit.adapter is None:
+        return _WITH_MEDIA if submit.inputs else _BY_ALL
+    return _WITH_MEDIA_AND_ADAPTER if submit.inputs else _WITH_ADAPTER
+
+
 class Request:
     """One prompt and its sequences. Lengths are in tokens, times in seconds of the client's monotonic clock."""
 
@@ -108,19 +128,7 @@ class Request:
         self.prompt = submit.prompt
         self.prompt_len = len(submit.prompt)
         self.params = params
-        self.row_params = params
-        # A constraint enforces min_tokens itself, so that a complete grammar can end the output before.
-        if "grammar" in awaits and params.min_tokens:
-            self.row_params = msgspec.structs.replace(self.row_params, min_tokens=0)
-        # Only the constraint enforces banned sequences, and they may be large.
-        if params.banned_sequences:
-            self.row_params = msgspec.structs.replace(self.row_params, banned_sequences=())
-        # Parameters without prompt_logprobs, sent to the row once these are known: they cost the worker time.
-        self.plain_params: SamplingParams = (
-            self.row_params
-            if params.prompt_logprobs is None
-            else msgspec.structs.replace(self.row_params, prompt_logprobs=None)
-        )
+        self.row_params, self.plain_params = _row_params(params, constrained="grammar" in awaits)
         self.salt = submit.salt
         self.adapter = submit.adapter
         self.inputs = submit.inputs if submit.adapter is None else _heard_with(submit.inputs, submit.adapter.number)
@@ -129,9 +137,7 @@ class Request:
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
         self.sees_all = sees_all
-        self.needs = _WITH_MEDIA if submit.inputs else _BY_ALL
-        if submit.adapter is not None:
-            self.needs = _WITH_MEDIA_AND_ADAPTER if submit.inputs else _WITH_ADAPTER
+        self.needs = _shared_needs(submit)
         """Shared resources that it needs."""
         self.awaits = awaits
         """Resources of its own that have not come; until then sequences without a row are LOADING."""

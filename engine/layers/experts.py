@@ -14,7 +14,7 @@ from stentor.kernels.linear_packed.weight import TILE
 from stentor.protocols.ipc.config import MoEBackend
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
-from ..quantization.choose import Layer, Selection, select
+from ..quantization.choose import LinearTraits, Selection, select
 from ..quantization.formats import Format, FP4Format, GGUFFormat, OnlineFormat
 from ..quantization.stored import FP4Weight, gpt_oss_weight
 from .coded import coded_matrices, gather_blocks, gather_coded, put_fp4
@@ -367,7 +367,7 @@ def _selection(format: Format, spec: MoESpec, hidden: int, context: LayerContext
     """The kernel for experts of a format. Raises :class:`WeightError`."""
     inputs, outputs = (spec.inner, (hidden,)) if out else (hidden, (spec.inner,) * (spec.into // spec.inner))
     place = (context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
-    layer = Layer(format, *place, experts=True)
+    layer = LinearTraits(format, *place, experts=True)
     try:
         return select(layer, context.backend)
     except ValueError as error:

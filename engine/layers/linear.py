@@ -14,7 +14,7 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 
 from ..model_config.model_spec import TaskAdapters
 from ..model_config.projection import Projection
-from ..quantization.choose import Layer, Selection, select
+from ..quantization.choose import LinearTraits, Selection, select
 from ..quantization.formats import (
     Format,
     FP4Format,
@@ -328,7 +328,7 @@ def _chosen(
     stored = {part: format for part, format in formats.items() if format is not None}
     selections: dict[str, Selection] = {}
     for part, format in stored.items():
-        layer = Layer(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
+        layer = LinearTraits(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
         try:
             selections[part] = select(layer, context.backend)
         except ValueError as error:

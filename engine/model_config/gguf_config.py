@@ -76,29 +76,19 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
     rope = replace(rope_of(fields, head_dim, shapes, read_floats), interleaved=interleaved)
     divisor = fields.number("logit_scale", 1.0) or 1.0
     mlp = _experts(fields, architecture, experts) if experts else _mlp(fields, architecture, shapes)
-    layer = LayerSpec(
-        AttentionSpec(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            scale=fields.number("attention.scale", 0.0) or head_dim**-0.5,
-            rope=rope,
-            softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap),
-            qk_norm=architecture.qk_norm,
-            qkv_bias="blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes,
-            output_bias="blk.0.attn_output.bias" in shapes,
-            fused=architecture.fused,
-        ),
-        replace(mlp, **architecture.mlp),
-        architecture.norms,
+    attention = AttentionSpec(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=fields.number("attention.scale", 0.0) or head_dim**-0.5,
+        rope=rope,
+        softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap),
+        qk_norm=architecture.qk_norm,
+        qkv_bias="blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes,
+        output_bias="blk.0.attn_output.bias" in shapes,
+        fused=architecture.fused,
     )
-    layer = replace(
-        layer,
-        mixer=replace(layer.attention, **architecture.mixer),
-        **architecture.layer,
-    )
-    if architecture.norms.kind == "layer" and "blk.0.ffn_norm.weight" not in shapes:  # one norm for both parts
-        layer = replace(layer, norms=replace(layer.norms, mlp_in=""), parallel=True)
+    layer = _layer(architecture, attention, mlp, shapes)
     spec = ModelSpec(
         architecture=(experts and architecture.mixture) or architecture.name,
         vocab_size=embedding[1],
@@ -119,6 +109,24 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
     spec = replace(spec, **architecture.model)
     if GEMMA_27B_LAYERS.get(name) == layers:
         spec = with_mixers(spec, scale=(hidden / heads) ** -0.5)
+    return checked(_with_windows(spec, name, fields, architecture, rope))
+
+
+def _layer(
+    architecture: GGUFArchitecture, attention: AttentionSpec, mlp: MLPSpec | MoESpec, shapes: Shapes
+) -> LayerSpec:
+    layer = LayerSpec(replace(attention, **architecture.mixer), replace(mlp, **architecture.mlp), architecture.norms)
+    layer = replace(layer, **architecture.layer)
+    if architecture.norms.kind == "layer" and "blk.0.ffn_norm.weight" not in shapes:  # one norm for both parts
+        layer = replace(layer, norms=replace(layer.norms, mlp_in=""), parallel=True)
+    return layer
+
+
+def _with_windows(
+    spec: ModelSpec, name: str, fields: Fields, architecture: GGUFArchitecture, rope: RopeConfig
+) -> ModelSpec:
+    """The spec with the windows of some layers, and with the rotation of those whose angles depend on that."""
+    layers = len(spec.layers)
     window, slides = _windows(fields, architecture, layers)
     if name in _STRETCHES_FULL_LAYERS_ONLY:
         local = RopeConfig(
@@ -131,7 +139,7 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
     if period := architecture.still_pattern:
         spec = with_mixers(spec, [kind == "full" for kind in alternating_layers(layers, period)], rope=None)
     # a window longer than the context counts as none
-    return checked(with_mixers(spec, slides, window=window if window < spec.max_position else 0))
+    return with_mixers(spec, slides, window=window if window < spec.max_position else 0)
 
 
 def _mlp(fields: Fields, architecture: GGUFArchitecture, shapes: Shapes) -> MLPSpec:

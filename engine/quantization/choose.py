@@ -47,8 +47,8 @@ CODED_GROUPS = (16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
-class Layer:
-    """The properties of a layer that the choice depends on."""
+class LinearTraits:
+    """The properties of a linear layer that the choice depends on."""
 
     format: Format
     device: torch.device
@@ -81,7 +81,7 @@ class Selection:
         return f"weights in {format.name}: expanded to {plain}, since {'; '.join(self.refusals)}"
 
 
-def select(layer: Layer, wanted: Backend = "auto") -> Selection:
+def select(layer: LinearTraits, wanted: Backend = "auto") -> Selection:
     """The implementation for a layer. Raises ValueError, with all reasons, if there is none.
 
     ``wanted`` other than ``auto`` skips preferred implementations; ``kernels`` also requests them on any device, where
@@ -99,7 +99,7 @@ def select(layer: Layer, wanted: Backend = "auto") -> Selection:
     raise ValueError(f"nothing multiplies weights in {layer.format.name}: {'; '.join(refusals)}")
 
 
-def _place(layer: Layer) -> str | None:
+def _place(layer: LinearTraits) -> str | None:
     if layer.device.type != "cuda":
         return f"the kernels for it run on CUDA, not on {layer.device.type}"
     if layer.invariant:
@@ -109,7 +109,7 @@ def _place(layer: Layer) -> str | None:
     return None
 
 
-def _packed(layer: Layer) -> str | None:
+def _packed(layer: LinearTraits) -> str | None:
     if layer.device.type != "cpu":
         return f"packed weights are for the CPU, not {layer.device.type}"
     if not layer.packed:
@@ -130,17 +130,17 @@ def _packed(layer: Layer) -> str | None:
     return None
 
 
-def _shape(layer: Layer) -> str | None:
+def _shape(layer: LinearTraits) -> str | None:
     return _experts_shape(layer) if layer.experts else _SHAPES[type(layer.format)](layer)
 
 
-def _expanded(layer: Layer) -> str | None:
+def _expanded(layer: LinearTraits) -> str | None:
     if isinstance(layer.format, OnlineFormat):
         return "plain weights would gain nothing from being quantised first: leave --quantization out"
     return None
 
 
-def _experts_shape(layer: Layer) -> str | None:
+def _experts_shape(layer: LinearTraits) -> str | None:
     match layer.format:
         case FP4Format(group=group) | Int4Format(act_order=False, group=group) if group and layer.inputs % group:
             return f"their groups of {group} do not divide {layer.inputs} inputs"
@@ -159,7 +159,7 @@ def _experts_shape(layer: Layer) -> str | None:
     return "no kernel multiplies by such codes of experts"
 
 
-def _fp8_shape(layer: Layer) -> str | None:
+def _fp8_shape(layer: LinearTraits) -> str | None:
     assert isinstance(layer.format, FP8Format)
     if layer.format.granularity != "block":
         return None
@@ -171,7 +171,7 @@ def _fp8_shape(layer: Layer) -> str | None:
     return None
 
 
-def _int4_shape(layer: Layer) -> str | None:
+def _int4_shape(layer: LinearTraits) -> str | None:
     assert isinstance(layer.format, Int4Format)
     group = layer.format.group
     if not layer.format.whole_groups:
@@ -181,14 +181,14 @@ def _int4_shape(layer: Layer) -> str | None:
     return None
 
 
-def _gguf_shape(layer: Layer) -> str | None:
+def _gguf_shape(layer: LinearTraits) -> str | None:
     assert isinstance(layer.format, GGUFFormat)
     if layer.format.kind not in GGUF_KERNELS:
         return f"they take {', '.join(sorted(GGUF_KERNELS))}"
     return None
 
 
-def _fp4_shape(layer: Layer) -> str | None:
+def _fp4_shape(layer: LinearTraits) -> str | None:
     assert isinstance(layer.format, FP4Format)
     if layer.format.packing == "gpt-oss":
         return "they take those of experts alone"
@@ -197,7 +197,7 @@ def _fp4_shape(layer: Layer) -> str | None:
     return None
 
 
-def _grouped_int8_shape(layer: Layer) -> str | None:
+def _grouped_int8_shape(layer: LinearTraits) -> str | None:
     assert isinstance(layer.format, GroupedInt8Format)
     if layer.format.act_order:
         return "they take groups in the order of the inputs"
@@ -206,11 +206,11 @@ def _grouped_int8_shape(layer: Layer) -> str | None:
     return None
 
 
-def _any_shape(layer: Layer) -> str | None:
+def _any_shape(layer: LinearTraits) -> str | None:
     return None
 
 
-_SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
+_SHAPES: Mapping[type[Format], Callable[[LinearTraits], str | None]] = {
     FP8Format: _fp8_shape,
     Int8Format: _any_shape,
     Int4Format: _int4_shape,
@@ -220,7 +220,7 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
     OnlineFormat: _any_shape,
 }
 
-_PREFERENCE: Mapping[Backend, tuple[Callable[[Layer], str | None], ...]] = {
+_PREFERENCE: Mapping[Backend, tuple[Callable[[LinearTraits], str | None], ...]] = {
     "kernels": (_place, _shape),
     "packed": (_packed,),
     "expanded": (_expanded,),

@@ -26,7 +26,7 @@ from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
-from ..quantization.choose import Layer, select
+from ..quantization.choose import LinearTraits, select
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from ..sharing.cpu_plan import CpuPlan, WorkerPlace, plan_cpus
 from ..sharing.cpu_topology import CpuTopology, read_topology
@@ -91,7 +91,7 @@ def multiplied_from_codes(quantized: QuantizedCheckpoint | None) -> bool:
     if not formats:
         return False
     ((format, _),) = formats.most_common(1)
-    layer = Layer(format, torch.device("cpu"), torch.bfloat16, _WHOLE_GROUPS, (_WHOLE_GROUPS,), packed=True)
+    layer = LinearTraits(format, torch.device("cpu"), torch.bfloat16, _WHOLE_GROUPS, (_WHOLE_GROUPS,), packed=True)
     return select(layer).name == "packed"
 
 

@@ -364,11 +364,11 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_prefill_chunk: int
     """Tokens of one prompt."""
     max_encodings: int = 0
-    """Most encoded audio windows in a step, for a transcription model."""
+    """Media that it encodes; 0: any number."""
     max_mixed_encodings: int = 0
-    """The same beside decoding rows, which wait for them."""
+    """The same beside rows that decode, which wait for them; 0: as many as without."""
     max_admitted_tokens: int = 0
-    """Tokens of prompts that begin in it; 0: no more than the step has room for."""
+    """Tokens of prompts that begin in it; 0: as many as it has room for."""
     max_drafts: int = 0
     """Draft tokens that a decoding row may have behind its own; 0: none are proposed."""
 

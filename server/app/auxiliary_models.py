@@ -15,7 +15,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.processes.supervisor import Supervisor
 
-from ..asr.model import TranscriptionEngine, TranscriptionModel
+from ..asr.model import TranscriptionModel
 from ..asr.stream_vocabulary import stream_vocabulary_of
 from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
 from ..asr.vocabulary import Vocabulary, settings_of
@@ -26,6 +26,7 @@ from ..media.collect import Accepted
 from ..media.mmproj_processor import given_files
 from ..pooling.model import EmbeddingModel
 from ..text.errors import TokenizerError
+from ..text.generation import ModelEngine
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
@@ -152,7 +153,7 @@ class ServedNames(Protocol):
     def served_names(self) -> tuple[str, ...]: ...
 
 
-def open_transcription(config: ServedNames, client: TranscriptionEngine, folder: Path) -> TranscriptionModel:
+def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -> TranscriptionModel:
     """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.

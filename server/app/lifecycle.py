@@ -101,17 +101,15 @@ class Listener(TlsServer):
 def serve(config: Config, engines: Mapping[ModelRole, Sequence[EngineProcess]], access: AccessControl) -> int:
     """Runs the server until a signal or an engine ends it; returns the exit code.
 
-    ``config`` must have been located, and ``engines`` launched with :meth:`.engines`. Raises
+    ``config`` must have been located, and ``engines`` launched as ``config.engines`` says. Raises
     :class:`..http.listening.StartError`.
     """
     allow_connections()
     with listening(config) as sock:
         warn_if_open(config, sock, keys=access.keys.required)
-        try:
+        with _as_start_error(CheckpointError):
             checkpoint = open_main(config)
             defaults = generation_defaults(config.model, checkpoint)
-        except CheckpointError as error:
-            raise StartError(str(error)) from error
         failure: BaseException
         try:
             run = partial(_run, config, checkpoint, defaults, sock, engines, access)
@@ -206,6 +204,14 @@ async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, A
             raise StartError(f"--lora-modules {adapter.name}={adapter.path}: {answer.error}")
 
 
+@contextlib.contextmanager
+def _as_start_error(*refusals: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except refusals as error:
+        raise StartError(str(error)) from error
+
+
 async def load_state(
     config: Config,
     checkpoint: Checkpoint,
@@ -226,38 +232,30 @@ async def load_state(
     drafting = config.engine.worker.speculative
     draft = Path(drafting.model) if drafting is not None and drafting.model else None
     room, templates = TokenizationBudget(inflight // 2), config.limits.template
-    try:
+    with _as_start_error(CheckpointError, StoreRefused):
         text = await anyio.to_thread.run_sync(
             open_text_side, config.model, checkpoint, defaults, templates, room, draft
         )
         store = await opened_store(config.store)
-    except (CheckpointError, StoreRefused) as error:
-        raise StartError(str(error)) from error
     logger.info("output: %s", text.output)
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, text.pool.tokenizer, text.defaults.eos_token_ids))
     names = config.model.served_names
-    try:
+    with _as_start_error(CheckpointError):
         spec = spec_of(checkpoint) if config.main == "chat" else None
-    except CheckpointError as error:
-        raise StartError(str(error)) from error
     taken = taken_of(spec, config.media)
     asking = asking_of(taken, checkpoint)
-    try:
+    with _as_start_error(CheckpointError, ValueError):
         enabled, kinds = config.engine.worker.enable_lora, config.adapted_kinds
         adapters = config.adapters.registry(enabled=enabled, main=config.main, kinds=kinds)
         registry = config.registry(transcribes=asking is not None, adapters=adapters)
-    except (CheckpointError, ValueError) as error:
-        raise StartError(str(error)) from error
     beside: dict[ModelRole, AnyEngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )
     opener = MediaOpener(config, store, metrics.registry)
-    try:
+    with _as_start_error(CheckpointError):
         media = opener.open(given_files(checkpoint) or checkpoint.folder, names[0], taken, width_of(checkpoint))
-    except CheckpointError as error:
-        raise StartError(str(error)) from error
     at_end.callback(media.close)
     auxiliary = await open_auxiliary_models(
         config, engines, metrics.registry, room, opener, supervisor, at_end, transcribes=asking is not None
@@ -268,11 +266,8 @@ async def load_state(
     return compose(
         config,
         client,
-        text.pool,
-        text.renderer,
-        text.output,
+        text,
         checkpoint.config.vocab_size,
-        text.defaults,
         access=access,
         observer=open_observer(config.observe, metrics, names[0]),
         metrics=metrics,

@@ -22,7 +22,7 @@ from ..batches.runner import BatchRunner
 from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..config.models import ModelConfig
-from ..generation.chat_model import ChatModel, GenerationDefaults
+from ..generation.chat_model import ChatModel
 from ..generation.model_facts import ModelFacts
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
@@ -33,7 +33,6 @@ from ..middleware.access_control import AccessControl
 from ..observability.figures import AdapterFigures, WeightFigures
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
-from ..parsing.output import OutputFormat
 from ..pooling.model import EmbeddingModel
 from ..state.admission_control import AdmissionControl, ModelRunner
 from ..state.engine_control import Controls, EngineControl
@@ -42,8 +41,6 @@ from ..state.other_weights import OtherWeights
 from ..state.store_services import StoreServices
 from ..storage.database import Database
 from ..text.grammar_tokens import token_bytes_of
-from ..text.pool import TokenizerPool
-from ..text.renderers.interface import Renderer
 from ..tools.gateway import McpGateway
 from ..tts.model import SpeechModel
 from .main_model import open_main
@@ -155,11 +152,8 @@ class ServerState:
 def compose(
     config: Config,
     client: AnyEngineClient,
-    pool: TokenizerPool,
-    renderer: Renderer,
-    output: OutputFormat,
+    text: TextSide,
     vocab_size: int,
-    defaults: GenerationDefaults,
     *,
     access: AccessControl,
     observer: Observer,
@@ -174,7 +168,7 @@ def compose(
     runners: Mapping[ModelRole, ModelRunner],
     controls: Collection[Controls],
 ) -> ServerState:
-    """``client`` is the main model's, ``runners`` are those of all models, and ``controls`` are of all engines.
+    """``client`` and ``text`` are the main model's, ``runners`` those of all models, and ``controls`` of all engines.
 
     ``spec`` has the chat model's media, ``media`` their processor and that of documents, ``asking`` the transcription
     prompt if it transcribes. ``facts`` are the main model's.
@@ -183,19 +177,19 @@ def compose(
     control = EngineControl(admission, controls, client.controls, config.model.weight_version)
     others = OtherWeights(config.engine.worker, config.model.weights_folder, partial(open_main, config))
     WeightFigures(metrics.registry, config.model.served_names[0], control)
-    grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
+    grammars = Grammars(lambda: token_bytes_of(text.pool.tokenizer, text.defaults.eos_token_ids), config.limits.grammar)
     if config.engine.worker.enable_lora:
         most, name_of = config.engine.worker.max_loras, registry.adapters.name_of
         AdapterFigures(config.model.served_names[0], most, lambda: client.stats, name_of, metrics.registry)
     chat = ChatModel(
         config=config.model,
         client=client,
-        pool=pool,
-        renderer=renderer,
-        output=output,
+        pool=text.pool,
+        renderer=text.renderer,
+        output=text.output,
         grammars=grammars,
         vocab_size=vocab_size,
-        defaults=defaults,
+        defaults=text.defaults,
         admission=admission,
         registry=registry,
         metrics=metrics,

@@ -1,51 +1,21 @@
 """A transcription model, as the server knows it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import anyio
 
-from stentor.engine.client.media import Media
 from stentor.protocols.common.errors import refused
-from stentor.protocols.ipc.actors import EngineReady, FinishReason, Thinking
-from stentor.protocols.ipc.adapters import AdapterRef
-from stentor.protocols.ipc.audio import PromptProbe
-from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.actors import FinishReason
 
-from ..text.generation import EngineEventStream
+from ..text.generation import ModelEngine
 from .languages import code_of
 from .vocabulary import Vocabulary
 
 _DETECTIONS: Final = 2
 _SHOWN_CHARS: Final = 64
 """Characters of a refused language in the message."""
-
-
-class TranscriptionEngine(Protocol):
-    """Takes requests with audio; see :class:`stentor.engine.client.client.EngineClient`."""
-
-    @property
-    def ready(self) -> EngineReady | None: ...
-
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        resumed: list[list[int]] | None = None,
-        media: Sequence[Media] = (),
-        probe: PromptProbe | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` if the engine accepts no requests, and
-        :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the media."""
 
 
 class RequestObserver(Protocol):
@@ -69,7 +39,7 @@ class TranscriptionModel:
 
     served_names: tuple[str, ...]
     """Never empty."""
-    client: TranscriptionEngine
+    client: ModelEngine
     vocabulary: Vocabulary
     parallel_windows: int = 8
     """Chunks of one file that are heard at the same time, at most."""

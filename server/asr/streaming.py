@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from stentor.engine.channel.arena import ArenaFull
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -38,17 +39,7 @@ class StreamingTranscriptionEngine(Protocol):
     @property
     def ready(self) -> EngineReady | None: ...
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        streamed: bytes | None = None,
-    ) -> AudioStream:
+    def submit(self, request: EngineRequest) -> AudioStream:
         """Raises :class:`stentor.engine.client.errors.EngineUnavailable` if the engine accepts no requests, and
         :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the audio."""
 
@@ -131,7 +122,7 @@ class StreamedTranscript:
             self._account = open_account(len(prompt), params.max_tokens)
         try:
             begun = vocabulary.before
-            self._stream = model.client.submit(prompt, params, [0], salt=salt, name=name, streamed=begun)
+            self._stream = model.client.submit(EngineRequest(prompt, params, [0], salt=salt, name=name, streamed=begun))
         except BaseException as error:
             if self._account is not None:
                 self._account.close("abort", "")

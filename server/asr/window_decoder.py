@@ -10,14 +10,15 @@ import msgspec
 
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..common.errors import MediaFull, generation_error
-from ..text.generation import EngineEventStream
-from .model import OpenAccount, RequestObserver, TranscriptionEngine
+from ..text.generation import EngineEventStream, ModelEngine
+from .model import OpenAccount, RequestObserver
 from .options import SamplingOptions, TranscriptionOptions
 
 logger = logging.getLogger(__name__)
@@ -65,9 +66,7 @@ def is_soundless(pcm: bytes) -> bool:
 class WindowDecoder:
     """The way to the engine for one request of a client: all windows of it go under its name, and on its account."""
 
-    def __init__(
-        self, client: TranscriptionEngine, options: TranscriptionOptions, open_account: OpenAccount | None
-    ) -> None:
+    def __init__(self, client: ModelEngine, options: TranscriptionOptions, open_account: OpenAccount | None) -> None:
         self._client = client
         self._options = options
         self._open_account = open_account
@@ -112,7 +111,7 @@ class WindowDecoder:
         answer = EngineOutput([], [], AlignmentOutput(), ended=False)
         finished: Finished | None = None
         try:
-            stream = self._client.submit(
+            request = EngineRequest(
                 prompt,
                 params,
                 [seed],
@@ -123,6 +122,7 @@ class WindowDecoder:
                 probe=None if no_speech is None and align is None else PromptProbe(no_speech, align),
                 adapter=options.adapter,
             )
+            stream = self._client.submit(request)
             try:
                 finished = await _read(stream, answer, account)
             finally:

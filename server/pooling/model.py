@@ -1,20 +1,15 @@
 """A model that makes vectors or scores, as the server knows it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
-from stentor.engine.client.media import Media
 from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
-from stentor.protocols.ipc.actors import EngineReady
-from stentor.protocols.ipc.adapters import AdapterRef
-from stentor.protocols.ipc.pooling import Pooling, PoolingTask
-from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.pooling import PoolingTask
 
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
-from ..text.generation import EngineEventStream
+from ..text.generation import ModelEngine
 from ..text.pool import TokenizerPool
 from .affix_tokens import AffixTokens, PairAffixTokens
 from .metrics import EmbeddingMetrics
@@ -27,29 +22,6 @@ PairForm = Literal["pair", "qwen3", "qwen3_vl", "jina_vl", "bge", "template"]
 """How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker, of
 Qwen3-VL-Reranker (which may see both) or of BGE's Gemma, or by the model's chat template, to which they are messages of
 the roles ``query`` and ``document``."""
-
-
-class PoolingEngine(Protocol):
-    """Takes requests for vectors and scores; see :class:`stentor.engine.client.client.EngineClient`."""
-
-    @property
-    def ready(self) -> EngineReady | None: ...
-
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        media: Sequence[Media] = (),
-        pooling: Pooling | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` if the engine accepts no requests, and
-        :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the media."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +52,7 @@ class EmbeddingModel:
 
     served_names: tuple[str, ...]
     """Never empty."""
-    client: PoolingEngine
+    client: ModelEngine
     pool: TokenizerPool
     config: PoolingConfig
     ends: AffixTokens

@@ -17,12 +17,13 @@ from ..config.models import EmbeddingConfig
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
 from ..text.errors import TokenizerError
+from ..text.generation import ModelEngine
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.tokenizer import Tokenizer
 from .affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from .metrics import EmbeddingMetrics
-from .model import EmbeddingModel, LateInteraction, PairForm, PoolingEngine
+from .model import EmbeddingModel, LateInteraction, PairForm
 from .plugin import open_plugin
 
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -36,7 +37,7 @@ _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 def open_embedding(
     served: EmbeddingConfig,
-    client: PoolingEngine,
+    client: ModelEngine,
     folder: Path,
     metrics: EmbeddingMetrics | None = None,
     tokenizer_path: Path | None = None,

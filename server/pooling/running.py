@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.model_config.pooling_config import PoolingConfig, looks_at_all
 from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
 from stentor.protocols.common.errors import BadRequest
@@ -129,19 +130,19 @@ class PoolingJob:
         """Raises Overloaded if there is no room for the prompt's media."""
         if prompt.skip or prompt.second:
             wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
-        name = "" if self._record is None else self._record.request_id
+        request = EngineRequest(
+            prompt.ids,
+            _NO_TOKENS,
+            [0],
+            priority=self._priority + behind,
+            salt=self._salt,
+            name="" if self._record is None else self._record.request_id,
+            media=prompt.media.spans,
+            pooling=wanted,
+            adapter=self._adapter,
+        )
         with arena_room():
-            return self._model.client.submit(
-                prompt.ids,
-                _NO_TOKENS,
-                [0],
-                priority=self._priority + behind,
-                salt=self._salt,
-                name=name,
-                media=prompt.media.spans,
-                pooling=wanted,
-                adapter=self._adapter,
-            )
+            return self._model.client.submit(request)
 
     async def _read(self, stream: EngineEventStream, served: EngineUsage) -> Pooled:
         pooled: Pooled | None = None

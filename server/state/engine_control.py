@@ -8,12 +8,12 @@ A sleeping server is paused, too; waking resumes it::
 """
 
 import logging
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Collection
+from typing import Final, Literal, Protocol
 
 import anyio
 
-from stentor.engine.client.controls import ControlFailed
+from stentor.engine.client.controls import ControlFailed, on_all
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.config import Weights
 
@@ -203,15 +203,15 @@ class EngineControl:
 
     async def start_profile(self) -> None:
         """Trace the steps of all models. Raises :class:`stentor.engine.client.controls.ControlFailed`."""
-        await self._of_each(lambda engine: engine.start_profile())
+        await on_all(self._controls, lambda engine: engine.start_profile())
 
     async def stop_profile(self) -> None:
         """Write the traces. Raises :class:`stentor.engine.client.controls.ControlFailed`."""
-        await self._of_each(lambda engine: engine.stop_profile())
+        await on_all(self._controls, lambda engine: engine.stop_profile())
 
     async def reset_encoder_cache(self) -> None:
         """Forget encoded media that no request holds."""
-        await self._of_each(lambda engine: engine.reset_encoder_cache())
+        await on_all(self._controls, lambda engine: engine.reset_encoder_cache())
 
     async def _wake(self) -> None:
         self._level = None
@@ -242,16 +242,16 @@ class EngineControl:
         failure: ControlFailed | None = None
         async with self._turn:
             if self._halts and not self._told_pause:
-                await self._of_each(lambda engine: engine.pause())
+                await on_all(self._controls, lambda engine: engine.pause())
                 self._told_pause = True
             level = self._level or 0
             if level > self._told_level:
-                await self._of_each(lambda engine: engine.sleep(discard=level == 2))
+                await on_all(self._controls, lambda engine: engine.sleep(discard=level == 2))
                 self._told_level = level
                 logger.info("the engines sleep: no worker is left until they are woken (level %d)", level)
             elif self._told_level and not level:
                 try:
-                    await self._of_each(lambda engine: engine.wake())
+                    await on_all(self._controls, lambda engine: engine.wake())
                 except ControlFailed as failed:
                     failure = failed
                     self.weight_version = self._loaded_version
@@ -259,34 +259,18 @@ class EngineControl:
                 self._told_level = 0
                 logger.info("the engines are awake")
             if self._told_pause and not self._halts:
-                await self._of_each(lambda engine: engine.resume())
+                await on_all(self._controls, lambda engine: engine.resume())
                 self._told_pause = False
         if failure is not None:
             raise failure
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         """See :meth:`stentor.engine.client.controls.Controls.reset_prefix_cache`."""
-        await self._of_each(lambda engine: engine.reset_prefix_cache(recompute=recompute))
+        await on_all(self._controls, lambda engine: engine.reset_prefix_cache(recompute=recompute))
 
     def abort(self, request_ids: Collection[str]) -> int:
         """Ends those requests, or without ids all; how many there were."""
         return self._admission.abort(request_ids or None)
-
-    async def _of_each(self, what: Callable[[Controls], Coroutine[Any, Any, None]]) -> None:
-        """Raises one of the :class:`stentor.engine.client.controls.ControlFailed`, after all have ended."""
-        failures: list[ControlFailed] = []
-
-        async def one(engine: Controls) -> None:
-            try:
-                await what(engine)
-            except ControlFailed as failure:  # not through the group, which would cancel the others
-                failures.append(failure)
-
-        async with anyio.create_task_group() as tasks:
-            for engine in self._controls:
-                tasks.start_soon(one, engine)
-        if failures:
-            raise failures[0]
 
 
 def _asleep(what: str) -> BadRequest:

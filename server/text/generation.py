@@ -1,16 +1,14 @@
 """One request on the engine, seen as typed deltas: engine events in, text, tokens and endings out."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
-from stentor.engine.client.media import Media
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
-from stentor.protocols.ipc.adapters import AdapterRef
+from stentor.engine.client.request import EngineRequest
+from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
-from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..common.loop_turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
@@ -42,31 +40,21 @@ class EngineEventStream(Protocol):
 class Submitter(Protocol):
     """Takes requests for an engine; see :class:`stentor.engine.client.client.EngineClient`."""
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        media: Sequence[Media] = (),
-        resumed: list[list[int]] | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` when the engine takes no requests."""
+    def submit(self, request: EngineRequest) -> EngineEventStream:
+        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` when the engine takes no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the media."""
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt and how to continue it, ``len(seeds)`` times."""
+class ModelEngine(Submitter, Protocol):
+    """The engine of one model."""
 
-    prompt: list[int]
-    params: SamplingParams
-    seeds: list[int]
-    """Unsigned 64 bits, one per choice."""
+    @property
+    def ready(self) -> EngineReady | None: ...
+
+
+class GenerationRequest(EngineRequest, frozen=True, kw_only=True):
+    """A request to the engine, and how its tokens become deltas."""
+
     stop: tuple[str, ...] = ()
     """Stop strings; none may be empty."""
     include_stop: bool = False
@@ -77,18 +65,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Makes the parser of one choice; None: no parser."""
     visible: frozenset[str] = frozenset()
     """Special tokens that the parser needs, even if others are skipped; one of a few sets that the model has."""
-    grammar: str = ""
-    """The grammar of each choice in llguidance's dialect of Lark; empty: none."""
-    thinking: Thinking | None = None
-    """The thinking budget; None: no limit."""
-    priority: int = 0
-    salt: str = ""
-    name: str = ""
-    """The request's id, for logs."""
-    media: tuple[Media, ...] = ()
-    """Media of the prompt."""
-    adapter: AdapterRef | None = None
-    """The LoRA adapter."""
 
 
 class Generation:
@@ -155,18 +131,7 @@ class Generation:
         self._experts = params.routed_experts is not None
         self._slices: deque[list[EngineEvent]] = deque()
         self._prompt_done = False
-        self._stream: Final = client.submit(
-            request.prompt,
-            params,
-            request.seeds,
-            priority=request.priority,
-            salt=request.salt,
-            name=request.name,
-            grammar=request.grammar,
-            thinking=request.thinking,
-            media=request.media,
-            adapter=request.adapter,
-        )
+        self._stream: Final = client.submit(request)
 
     def __aiter__(self) -> Self:
         return self

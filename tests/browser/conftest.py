@@ -1,9 +1,11 @@
-"""Patience with a browser that shares its cores with other tests."""
+"""Patience with a browser that shares its cores with other tests, and a page that a file of tests shares."""
 
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
 
 import pytest
 
+from stentor.tests.browser.visit import Visit, visiting
 from stentor.tests.browser.visitor import MILLISECONDS
 
 
@@ -14,3 +16,9 @@ def _patient() -> None:
 
         for each in (async_api, sync_api):
             each.expect.set_options(timeout=MILLISECONDS)
+
+
+@pytest.fixture(scope="module")
+async def visit() -> AsyncIterator[Visit]:
+    async with visiting() as visit:
+        yield visit

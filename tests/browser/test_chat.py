@@ -1,4 +1,4 @@
-"""Conversations on the page: Markdown, branches, what is kept, what is shown under an answer; phones, figures of now.
+"""Conversations on the page: Markdown, branches, what is kept, what is shown under an answer.
 
 All tests share a server, whose model says what the test wants, and a page; each begins a new chat.
 """
@@ -6,22 +6,13 @@ All tests share a server, whose model says what the test wants, and a page; each
 import ast
 import json
 import shlex
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
-from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
-from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
-from stentor.tests.fakes import FakeEngine, fake_state, says
-from stentor.tests.server.realtime.session_fakes import fake_speech
-from stentor.tests.server.responses.sockets import serving
-
-if TYPE_CHECKING:
-    from playwright.async_api import Page
+from stentor.tests.browser.visit import Visit
+from stentor.tests.browser.visitor import missing
+from stentor.tests.fakes import says
 
 pytestmark = [
     pytest.mark.anyio,
@@ -52,55 +43,6 @@ HOSTILE = (
     "<img src=x onerror=alert(1)> [a](javascript:alert(1)) ![p](https://x.test/p.png) [w](https://x.test/a) "
     "[d](data:text/html,hi)"
 )
-
-
-@dataclass
-class Visit:
-    page: "Page"
-    engine: FakeEngine
-
-    async def ask(self, text: str, answer: str, *, fresh: bool = False) -> None:
-        """Has ``text`` answered with ``answer``, in a new chat where it is to be ``fresh``."""
-        from playwright.async_api import expect
-
-        if fresh:
-            await self.page.click("#chat-clear")
-        self.engine.answer = says(answer)
-        await self.page.fill("#chat-input", text)
-        await self.page.press("#chat-input", "Enter")
-        await expect(self.page.locator("#chat-messages .assistant").last.locator(".figures-line")).to_be_visible()
-
-    async def said(self) -> list[str]:
-        return await self.page.locator("#chat-messages .said").all_inner_texts()
-
-    @property
-    def prompt(self) -> str:
-        return bytes(token for token in self.engine.streams[-1].prompt if token < 256).decode()
-
-
-@pytest.fixture(scope="module")
-async def visit() -> AsyncIterator[Visit]:
-    from playwright.async_api import async_playwright
-
-    engine = FakeEngine(max_model_len=4096)
-    engine.burst = 64
-    output = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
-    state = fake_state(engine, output=output, served_names=("pypi:some/fake-model",), speech=fake_speech())
-    async with serving(state) as address, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
-        profile = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-        page = await profile.new_page()
-        page.set_default_timeout(MILLISECONDS)
-        wrong: list[str] = []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "request",
-            lambda asked: None if address in asked.url or asked.url[:5] == "blob:" else wrong.append(asked.url),
-        )
-        await page.goto(f"http://{address}/")
-        yield Visit(page, engine)
-        await browser.close()
-        assert not wrong
 
 
 async def test_an_empty_chat_shows_what_is_served_and_questions_to_begin_with(visit: Visit) -> None:
@@ -347,125 +289,6 @@ async def test_a_conversation_is_shown_as_a_program_that_sends_it(visit: Visit) 
     await expect(page.locator("#code")).to_be_hidden()
     for field in ("temperature", "input"):
         await page.fill(f"#chat-{field}", "")
-
-
-async def test_the_figures_of_now_are_drawn_while_somebody_looks(visit: Visit) -> None:
-    from playwright.async_api import expect
-
-    page = visit.page
-    await page.click("#live-tab")
-    cards = page.locator("#live-cards .card")
-    await expect(cards).to_have_count(7)
-    await expect(cards.filter(has_text="Running").locator("p")).to_have_text(str(visit.engine.stats.running))
-    await expect(cards.filter(has_text="KV cache").locator("p")).to_have_text("50 %")
-    await expect(cards.filter(has_text="First token").locator("p")).not_to_contain_text("ms")  # in the last half minute
-    await expect(page.locator("#live-models tr")).to_contain_text(["fake-model", "fake-voice"])
-    await page.click("#chat-tab")
-
-
-async def test_a_phone_has_room_for_the_message_and_nothing_beside_the_screen(visit: Visit) -> None:
-    from playwright.async_api import expect
-
-    page = visit.page
-    await page.set_viewport_size({"width": 390, "height": 800})
-    await page.reload()
-    await expect(page.locator("#chat-settings")).to_be_hidden()
-    for tab in ("voice", "live", "chat"):
-        await page.click(f"#{tab}-tab")
-        assert await page.evaluate("document.documentElement.scrollWidth") == 390, tab
-    message, header = await page.locator("#chat-input").bounding_box(), await page.locator("header").bounding_box()
-    assert message is not None
-    assert message["width"] > 250
-    assert header is not None
-    assert header["height"] < 60
-    await visit.ask("Hi", "Yes.")
-    for part in ("#chat-gauge", "#chat-context", "#code-show"):
-        await expect(page.locator(part)).to_be_in_viewport()
-    assert await page.evaluate("document.documentElement.scrollWidth") == 390
-    await expect(page.locator("#chat-history")).to_be_hidden()
-    await page.click("#history-show")
-    await expect(page.locator("#history-search")).to_be_focused()
-    await page.keyboard.press("Escape")
-    await expect(page.locator("#chat-history")).to_be_hidden()
-    await page.set_viewport_size({"width": 1280, "height": 720})
-
-
-async def test_the_page_is_dark_where_the_system_or_the_reader_wants_it_and_tabs_answer_to_arrows(visit: Visit) -> None:
-    from playwright.async_api import expect
-
-    page, ground = visit.page, "getComputedStyle(document.body).backgroundColor"
-    light, dark = "rgb(246, 247, 247)", "rgb(15, 21, 20)"
-    for scheme, shown in (("light", light), ("dark", dark)):
-        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        assert await page.evaluate(ground) == shown
-    await page.click("#theme")
-    assert await page.evaluate(ground) == light
-    await page.click("#theme")
-    await page.emulate_media(color_scheme="light")
-    await page.reload()
-    assert await page.evaluate(ground) == dark
-    await page.focus("#chat-tab")
-    await page.keyboard.press("ArrowRight")
-    await expect(page.locator("#voice-tab")).to_be_focused()
-    await expect(page.locator("#voice")).to_be_visible()
-
-
-async def test_the_page_speaks_german_to_who_wants_it(visit: Visit) -> None:
-    from playwright.async_api import expect
-
-    page = visit.page
-    await page.click("#chat-tab")
-    await page.select_option("#language", "de")
-    await expect(page.locator("html")).to_have_attribute("lang", "de")
-    await expect(page.locator("#chat-clear")).to_have_text("Neues Gespräch")
-    await expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Nachricht")
-    await visit.ask("Und?", "Ja.", fresh=True)
-    await expect(page.locator("#chat-messages .user > b")).to_have_text("Sie")
-    await expect(page.locator("#chat-messages .figures-line")).to_contain_text("erstes Token")
-    await page.select_option("#language", "en")
-    await expect(page.locator("#chat-clear")).to_have_text("New chat")
-
-
-LOG = """async () => {
-  const { EventLog } = await import("/page/log.js");
-  const made = (tag) => document.createElement(tag);
-  const [list, count, withAudio, filter, save] = ["ol", "span", "input", "input", "button"].map(made);
-  document.body.append(list, save);
-  const log = new EventLog({ list, count, withAudio, filter, save });
-  const delta = (text) => log.add({ type: "response.output_text.delta", event_id: "e", delta: text }, false);
-  log.add({ type: "session.update", session: { instructions: "Hm" } }, true);
-  ["a", "b", "c"].forEach(delta);
-  log.add({ type: "response.output_audio.delta", delta: "AAAA" }, false);
-  log.add({ type: "response.done" }, false);
-  delta("d");
-  const lines = [...list.children].map((line) => line.textContent.replace(/[0-9.]+ s/, ""));
-  filter.value = "done";
-  filter.dispatchEvent(new Event("input"));
-  const left = [...list.children].filter((line) => !line.hidden).map((line) => line.dataset.type);
-  const whole = list.children[1].firstChild;
-  whole.open = true;
-  await new Promise((done) => setTimeout(done));
-  const opened = JSON.parse(whole.querySelector("pre").textContent).length;
-  list.remove();
-  save.remove();
-  const saved = log.events.map(({ event }) => event.delta ?? event.type);
-  return { lines, left, opened, count: count.textContent, saved };
-}"""
-
-
-async def test_like_events_of_a_session_are_one_line_that_opens_and_all_are_saved(visit: Visit) -> None:
-    assert await visit.page.evaluate(LOG) == {
-        "lines": [
-            '→ session.update{"session":{"instructions":"Hm"}}',
-            "← response.output_text.delta \N{MULTIPLICATION SIGN} 3abc",
-            "← response.done{}",
-            '← response.output_text.delta{"delta":"d"}',
-        ],
-        "left": ["response.done"],
-        "opened": 3,
-        "count": "7",
-        "saved": ["session.update", "a", "b", "c", "(3 bytes)", "response.done", "d"],
-    }
 
 
 async def test_a_form_writes_the_schema_and_reads_it_again(visit: Visit) -> None:

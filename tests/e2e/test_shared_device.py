@@ -10,6 +10,7 @@ import anyio
 import msgspec
 import pytest
 
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.processes.supervisor import Supervisor
 from stentor.engine.sharing.lease import peek
 from stentor.protocols.ipc.actors import SequenceTokens
@@ -52,7 +53,7 @@ async def two_models(model: Path) -> AsyncIterator[Engines]:
 
 
 async def generate(engines: Engines, kind: ModelRole, out: list[int]) -> list[int]:
-    async for events in engines.clients[kind].submit([1, 2, 3, 4], _LONG, [7]):
+    async for events in engines.clients[kind].submit(EngineRequest([1, 2, 3, 4], _LONG, [7])):
         for event in events:
             if isinstance(event, SequenceTokens):
                 out += event.tokens

@@ -18,7 +18,7 @@ from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter
 from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of
 from stentor.protocols.ipc.codec import encoder
-from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -26,6 +26,7 @@ from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
 from stentor.tests.engine.fake_worker import FakeWorker, takes_no_time
 from stentor.tests.engine.media import Audio, Heard, Shelf
+from stentor.tests.engine.schedulers import ready_of
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, constraint_over
 
 ATTENDED = 3
@@ -116,26 +117,30 @@ class Engine:
             "max_encodings": max_encodings,
             "stream": stream,
             "groups": tuple(groups),
-            "is_pooling": bool(attention_scope),
+            "max_drafts": max_drafts,
             "host": HostSizes(host_blocks, 1000, host_states, 100),
         }
-        config = SchedulerConfig(prefix_cache, priority_aging_seconds=aging_seconds, target_itl=target_itl)
-        self._new_scheduler = partial(
-            Scheduler,
+        self._ready = partial(
+            ready_of,
             max_model_len=max_model_len,
-            config=config,
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
             max_prefill_chunk=max_prefill_chunk,
-            max_admitted_tokens=max_admitted_tokens,
-            max_drafts=max_drafts,
+            max_admitted_tokens=max_admitted_tokens or 0,
             max_mixed_encodings=max_mixed_encodings,
-            max_plan_bytes=max_plan_bytes,
-            max_frame=max_frame,
-            max_loras=max_loras,
-            max_cpu_loras=max_cpu_loras,
         )
-        self.scheduler = self._new_scheduler(**self.sizes)
-        self.max_drafts, self.media_room, self.seconds_of = max_drafts, media_room, seconds_of
+        self.is_pooling = bool(attention_scope)
+        self._config = EngineConfig(
+            WorkerConfig(
+                "none",
+                is_pooling=self.is_pooling,
+                enable_lora=max_loras > 0,
+                max_loras=max_loras,
+                max_cpu_loras=max_cpu_loras,
+            ),
+            SchedulerConfig(prefix_cache, priority_aging_seconds=aging_seconds, target_itl=target_itl),
+        )
+        self.scheduler = self._new_scheduler()
+        self.media_room, self.seconds_of = media_room, seconds_of
         self.worker = self._new_worker()
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []
@@ -164,8 +169,12 @@ class Engine:
         """Of its encoder cache."""
         return group_of(self.sizes["groups"], "cross")
 
+    def _new_scheduler(self) -> Scheduler:
+        bounds = {"max_plan_bytes": self.max_plan_bytes, "max_frame": self.max_frame}
+        return Scheduler(self._ready(**self.sizes), self._config, **bounds)
+
     def _new_worker(self) -> FakeWorker:
-        worker = FakeWorker(**self.sizes, max_drafts=self.max_drafts, read=self.shelf.reader.read, media=self._media)
+        worker = FakeWorker(**self.sizes, is_pooling=self.is_pooling, read=self.shelf.reader.read, media=self._media)
         worker.media_room, worker.seconds_of = self.media_room, self.seconds_of
         return worker
 
@@ -245,7 +254,7 @@ class Engine:
         self.lost.clear()
         self._forget_adapters()
         self.worker = self._new_worker()
-        self.scheduler = self._new_scheduler(**self.sizes)
+        self.scheduler = self._new_scheduler()
         self.shelf.store.lost()
         self.shelf.store.sweep(lambda rid: rid in self.clients and self.clients[rid].again() is not None)
         for client in self.clients.values():
@@ -381,7 +390,7 @@ class Engine:
         """The worker dies, and the next one has such an encoder cache."""
         self.sizes["groups"] = (*(group for group in self.sizes["groups"] if group.kind != "cross"), cross)
         self.kill_worker()
-        self.receive(self.scheduler.resize(self.sizes["num_blocks"], self.sizes["groups"], self.sizes["host"]))
+        self.receive(self.scheduler.resize(self._ready(**self.sizes)))
 
     def step(self) -> None:
         """One turn of the loop: plan ahead, then take the oldest result."""

@@ -5,24 +5,19 @@ and its length: the tokens are those that the model defines, and only how many c
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from stentor.engine.client.media import Media
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
 from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
-from stentor.protocols.ipc.pooling import Pooling
-from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import (
     Masks,
     PromptLogprobs,
     RowAlignment,
     RowDrafts,
     RowPooled,
-    RowSpan,
     RowStep,
     StepPlan,
     StepResult,
@@ -37,39 +32,11 @@ from stentor.tests.engine.fake_model import (
     prefix_of,
     token_logprobs,
 )
+from stentor.tests.engine.fake_rows import FakeStates, Row
 
 
 def takes_no_time(plan: StepPlan) -> float:
     return 0.0
-
-
-@dataclass
-class Row:
-    tokens: list[int]
-    prompt_len: int
-    params: SamplingParams
-    seed: int
-    tables: list[list[int]]
-    """Of each group of layers."""
-    masked: bool = False
-    spans: list[RowSpan] = field(default_factory=list)
-    media: list[Media] = field(default_factory=list)
-    """What stands in its prompt, whether it is computed here or was found."""
-    heard: bytes = b""
-    """Of what is streamed."""
-    ended: bool = False
-    probe: PromptProbe | None = None
-    """What its prompt is to say of what it has heard."""
-    pooling: Pooling | None = None
-    """What is to be made of its prompt, until it has been made."""
-    computed: int | None = None
-    """Positions with KV; None until the row's first step says where it starts."""
-    accepted: int = 0
-    """Drafts of its latest step, which the engine may not know when it plans the next."""
-    state: int = -1
-    """The slot of its recurrent state."""
-    drafts: list[int] = field(default_factory=list)
-    """What the engine has been told that it will propose, where it may be masked."""
 
 
 def _nothing(ref: ArenaRef) -> memoryview:
@@ -110,9 +77,7 @@ class FakeWorker:
         self.cross = group_of(groups, "cross")
         self.max_encodings = max_encodings
         states = group_of(groups, "state")
-        self.num_states = 0 if states is None else states.capacity
-        self.states: dict[int, list[int]] = {}
-        """By slot: the tokens that a state has seen."""
+        self.states = FakeStates(0 if states is None else states.capacity, host.states)
         self.encoded: dict[int, bytes] = {}
         """Media by encoder slot."""
         self.begun: dict[int, tuple[bytes, int]] = {}
@@ -192,7 +157,7 @@ class FakeWorker:
             )
         plan = msgspec.structs.replace(plan, rows=[self._from_its_end(step) for step in plan.rows])
         self._copy(plan)
-        self._copy_states(plan)
+        self.states.copy(plan.state_copies)
         self._encode(plan)
         self._feed(plan)
         assert plan.rows or plan.encode, "an empty step"
@@ -208,7 +173,7 @@ class FakeWorker:
             for table, gained in zip(self.rows[step.slot].tables, self._by_group(step.new_blocks), strict=True):
                 table.extend(gained)
         self._check_writers(plan)
-        self._advance_states(plan)
+        self.states.advance([(step, self.rows[step.slot]) for step in plan.rows])
         assert set(plan.masked) <= {step.slot for step in plan.rows}, "a row is masked that is not in the step"
         for step in plan.rows:
             row = self.rows[step.slot]
@@ -262,33 +227,6 @@ class FakeWorker:
                 self.kv.pop((target, offset), None)
                 if (entry := self.kv.get((source, offset))) is not None:
                     self.kv[target, offset] = entry
-
-    def _copy_states(self, plan: StepPlan) -> None:
-        for source, target in plan.state_copies:
-            assert -self.host.states <= min(source, target) < 0 <= max(source, target) < self.num_states
-            self.states[target] = self.states[source]
-
-    def _advance_states(self, plan: StepPlan) -> None:
-        """Each row's state has seen exactly what is before its tokens, and nobody writes what another reads."""
-        read: dict[int, int] = {}
-        written: dict[int, list[int]] = {}
-        for step in plan.rows:
-            row = self.rows[step.slot]
-            if not self.num_states:
-                assert (row.state, step.state) == (-1, -1), f"slot {step.slot} has a state that the model does not keep"
-                continue
-            before = [] if row.state < 0 else self.states[row.state]
-            assert before == row.tokens[: step.start], f"slot {step.slot} goes on from a state that is not its own"
-            if row.state >= 0:
-                read[row.state] = step.slot
-            row.state = row.state if step.state < 0 else step.state
-            assert 0 <= row.state < self.num_states, f"slot {step.slot} has nowhere to write its state"
-            assert row.state not in written, f"two rows write state {row.state}"
-            written[row.state] = row.tokens[: step.start + step.count]
-        for slot in written.keys() & read.keys():
-            owner = read[slot]
-            assert self.rows[owner].state == slot, f"state {slot} is read by slot {owner} and written by another"
-        self.states.update(written)
 
     def _from_its_end(self, step: RowStep) -> RowStep:
         """The step where the row really is: further on than planned, if the engine did not know what it had gained."""
@@ -362,8 +300,7 @@ class FakeWorker:
                 self.kv[self._place(row, group, row.computed)] = entry
             row.computed += 1
         row.accepted = len(drawn) - 1
-        if self.num_states:
-            self.states[row.state] = row.tokens[: row.computed]
+        self.states.draw(row)
         self.accepted_tokens += row.accepted
         limit = row.prompt_len + row.params.max_tokens
         assert len(row.tokens) <= limit, f"slot {step.slot} draws more tokens than it may have"

@@ -22,7 +22,7 @@ from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.actors import Finished, PromptDone, Resource, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterRef, DropAdapter
 from stentor.protocols.ipc.cache_groups import group_of
-from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult, TokenLogprobs
@@ -70,23 +70,16 @@ class LocalEngine:
             self.runner.extras.media = self.shelf.reader.read
         limits = self.ready.limits
         self._forget()
-        self.scheduler = Scheduler(
-            num_blocks=num_blocks,
-            block_size=limits.block_size,
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
-            max_model_len=self.ready.max_model_len,
-            max_drafts=limits.max_drafts,
-            config=SchedulerConfig(prefix_cache=prefix_cache),
-            groups=self.ready.groups,
-            is_pooling=self.config.is_pooling,
-            stream=self.ready.stream,
-            max_encodings=limits.max_encodings or None,
-            max_mixed_encodings=limits.max_mixed_encodings or None,
-            max_loras=self.config.max_loras if self.config.enable_lora else 0,
-            max_cpu_loras=self.config.max_cpu_loras,
-            host=self.ready.host,
+        budget = max_num_batched_tokens or limits.max_num_batched_tokens
+        limits = msgspec.structs.replace(
+            limits,
+            max_num_batched_tokens=budget,
+            max_mixed_prefill_tokens=budget,
+            max_prefill_chunk=budget,
+            max_admitted_tokens=0,
         )
+        ready = msgspec.structs.replace(self.ready, num_blocks=num_blocks, limits=limits)
+        self.scheduler = Scheduler(ready, EngineConfig(self.config, SchedulerConfig(prefix_cache=prefix_cache)))
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
         self._parts: dict[int, PromptParts] = {}

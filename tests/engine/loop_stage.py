@@ -22,11 +22,12 @@ from stentor.protocols.ipc.actors import (
     WorkerReady,
 )
 from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, Weights
+from stentor.protocols.ipc.config import RecoveryConfig, Weights
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.odd_worker import answer
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 
 
 @dataclass
@@ -72,12 +73,14 @@ def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64, max_frame: in
         ):
             to_worker.watch(process.pid, process.pidfd)
             scheduler = Scheduler(
-                num_blocks=num_blocks,
-                block_size=16,
-                max_num_seqs=8,
-                max_num_batched_tokens=64,
-                max_model_len=256,
-                config=SchedulerConfig(),
+                ready_of(
+                    num_blocks=num_blocks,
+                    block_size=16,
+                    max_num_seqs=8,
+                    max_num_batched_tokens=64,
+                    max_model_len=256,
+                ),
+                CONFIG,
             )
             life = WorkerLife(to_worker, process)
             recovery = RecoveryConfig(max_worker_deaths=1)

@@ -12,6 +12,7 @@ import pytest
 from stentor.engine.channel import MAX_FRAME
 from stentor.engine.client import client as client_module
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.processes.supervisor import Supervisor
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Submit
@@ -107,7 +108,7 @@ class World:
         seeds = [100 * self._rid + index for index in range(n)]
         submit = Submit(self._rid, PROMPT, params, seeds, 0, "", 0.0)
         self._rid += 1
-        reader = Reader(submit, self.client.submit(PROMPT, params, seeds))
+        reader = Reader(submit, self.client.submit(EngineRequest(PROMPT, params, seeds)))
         self.readers.append(reader)
         tasks.start_soon(reader.read)
         return reader

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.config import EngineConfig
@@ -63,11 +64,11 @@ async def test_each_row_goes_on_with_its_adapter_after_its_worker_and_its_engine
         assert not (await client.load_adapter(refs[1])).error
         async with anyio.create_task_group() as undisturbed:
             for number, adapter in enumerate(refs):
-                undisturbed.start_soon(take, number, client.submit(PROMPT, GREEDY, [0], adapter=adapter))
+                undisturbed.start_soon(take, number, client.submit(EngineRequest(PROMPT, GREEDY, [0], adapter=adapter)))
         expected, read = read, {}
         assert len({tuple(tokens) for tokens in expected.values()}) == len(refs), "adapters that change nothing"
         async with anyio.create_task_group() as disturbed:
-            streams = [client.submit(PROMPT, GREEDY, [0], adapter=adapter) for adapter in refs]
+            streams = [client.submit(EngineRequest(PROMPT, GREEDY, [0], adapter=adapter)) for adapter in refs]
             for number, stream in enumerate(streams):
                 disturbed.start_soon(take, number, stream)
             victims: list[Callable[[], int | None]] = [lambda: worker_of(client), lambda: client.pid]
@@ -104,7 +105,7 @@ async def test_two_workers_that_split_a_model_draw_with_each_adapter_what_one_dr
             await client.wait_started()
             for _ in range(2):
                 for adapter, rid in zip(refs, asked, strict=True):
-                    tokens, ends = await read_all(client.submit(PROMPT, params, [0], adapter=adapter))
+                    tokens, ends = await read_all(client.submit(EngineRequest(PROMPT, params, [0], adapter=adapter)))
                     assert ends[0].reason == "length", ends
                     assert tokens[0] == one.outcomes[rid, 0].tokens
             tasks.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from stentor.protocols.ipc.config import KvEventsConfig, SchedulerConfig
 from stentor.protocols.ipc.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEventBatch
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import FakeWorker
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 
 SIZE = 4
 TOLD = KvEventsConfig(True)
@@ -51,7 +52,8 @@ class Router:
 
 def _scheduler(blocks: int = 24) -> tuple[Scheduler, FakeWorker]:
     limits: dict[str, Any] = {"num_blocks": blocks, "block_size": SIZE, "max_num_seqs": 4, "max_num_batched_tokens": 32}
-    scheduler = Scheduler(**limits, max_model_len=64, config=SchedulerConfig(kv_events=TOLD))
+    config = msgspec.structs.replace(CONFIG, scheduler=SchedulerConfig(kv_events=TOLD))
+    scheduler = Scheduler(ready_of(**limits, max_model_len=64), config)
     return scheduler, FakeWorker(**limits)
 
 

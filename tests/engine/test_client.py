@@ -15,6 +15,7 @@ from stentor.engine.client import client as client_module
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.journal import Journal
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.processes import launch as launch_module
 from stentor.engine.processes.process import Child, spawn
@@ -70,7 +71,7 @@ async def test_each_sequence_of_a_request_gets_its_tokens_and_one_end() -> None:
     async with running("ready") as client:
         ready = await client.wait_started()
         assert ready.max_model_len == MAX_MODEL_LEN
-        stream = client.submit(PROMPT, SamplingParams(max_tokens=7), [1, 2])
+        stream = client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=7), [1, 2]))
         tokens, ends = await read_all(stream)
         assert tokens == {0: list(range(5, 12)), 1: list(range(5, 12))}
         assert {index: end.reason for index, end in ends.items()} == {0: "length", 1: "length"}
@@ -92,9 +93,9 @@ async def test_an_engine_that_has_ended_leaves_no_process_and_no_descriptor() ->
 async def test_requests_are_refused_before_the_engine_is_ready_and_after_it_ended() -> None:
     async with running("silent") as client:
         with pytest.raises(EngineUnavailable, match="still loading"):
-            client.submit(PROMPT, SamplingParams(max_tokens=1), [1])
+            client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=1), [1]))
     with pytest.raises(EngineUnavailable, match="shutting down"):
-        client.submit(PROMPT, SamplingParams(max_tokens=1), [1])
+        client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=1), [1]))
 
 
 async def test_cancelling_while_the_worker_loads_ends_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +105,8 @@ async def test_cancelling_while_the_worker_loads_ends_all_processes_at_once(monk
             await anyio.sleep(0.01)
         processes = _processes(client)
         await anyio.sleep(0.1)
-        assert client._process is not None
-        engine = client._process.child
+        assert client._launcher.process is not None
+        engine = client._launcher.process.child
     assert engine.returncode == 0, "the engine had to be killed"
     _all_gone(processes)
 
@@ -157,7 +158,7 @@ async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
     async with running("wordy") as client:
         await client.wait_started()
         # so many that none ends before the third death, also where this process waits for its turn
-        streams = [client.submit(PROMPT, SamplingParams(max_tokens=TOKENS), [1, 2]) for _ in range(3)]
+        streams = [client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=TOKENS), [1, 2])) for _ in range(3)]
         results: dict[int, tuple[dict[int, list[int]], dict[int, Finished]]] = {}
 
         async def read(number: int) -> None:
@@ -209,7 +210,7 @@ async def test_an_engine_that_stands_still_is_replaced(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(RequestStream, "push_tokens", stop_engine)
         # more than the ring holds: none has ended before its first tokens are read
-        stream = client.submit(PROMPT, SamplingParams(max_tokens=2000), [1, 2])
+        stream = client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=2000), [1, 2]))
         await anext(stream)
         before = delivered([stream])
         with anyio.fail_after(60):
@@ -228,7 +229,7 @@ async def test_an_idle_engine_that_stands_still_is_replaced_once_it_is_to_pause(
         with anyio.fail_after(60):
             await client.controls.pause()
             await client.controls.resume()
-            tokens, _ = await read_all(client.submit(PROMPT, SamplingParams(max_tokens=3), [1]))
+            tokens, _ = await read_all(client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=3), [1])))
         assert tokens == {0: [5, 6, 7]}
         assert client.stats.watchdog_kills >= 1
 
@@ -240,7 +241,9 @@ async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_beh
         os.kill(client.pid, signal.SIGSTOP)
         try:
             for _ in range(40):
-                streams = [client.submit([7] * 2000, SamplingParams(max_tokens=5), [1]) for _ in range(20)]
+                streams = [
+                    client.submit(EngineRequest([7] * 2000, SamplingParams(max_tokens=5), [1])) for _ in range(20)
+                ]
                 for stream in streams:
                     stream.abort()
                 for stream in streams:
@@ -248,7 +251,7 @@ async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_beh
                     assert ends[0].reason == "abort"
                 assert len(client._send_queue) <= 1
             # these do leave, as far as the ring holds them: their ends come once the engine moves again
-            sent = [client.submit([7] * 2000, SamplingParams(max_tokens=5), [1]) for _ in range(700)]
+            sent = [client.submit(EngineRequest([7] * 2000, SamplingParams(max_tokens=5), [1])) for _ in range(700)]
             await anyio.sleep(0.05)
             held = len(client._send_queue)
             assert 0 < held < 700
@@ -262,14 +265,14 @@ async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_beh
             _, ends = await read_all(stream)
             assert ends[0].reason in ("abort", "length"), "the engine may be done with one before it reads the abort"
         assert not client._journal
-        tokens, _ = await read_all(client.submit(PROMPT, SamplingParams(max_tokens=3), [1]))
+        tokens, _ = await read_all(client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=3), [1])))
         assert tokens == {0: [5, 6, 7]}
 
 
 async def test_a_server_that_stands_still_loses_no_token_of_more_than_a_ring_holds() -> None:
     async with running("wordy") as client:
         await client.wait_started()
-        streams = [client.submit(PROMPT, SamplingParams(max_tokens=120), [1]) for _ in range(48)]
+        streams = [client.submit(EngineRequest(PROMPT, SamplingParams(max_tokens=120), [1])) for _ in range(48)]
         await anext(streams[0])
         time.sleep(0.5)  # the whole loop stands: some 2 MB wait for it, in a ring of 1 MB
         await streams[1].__anext__()

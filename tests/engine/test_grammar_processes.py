@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.protocols.ipc.actors import Finished, Thinking
@@ -65,22 +66,28 @@ def _params(tokens: int = 110) -> SamplingParams:
 
 async def test_streams_keep_to_their_grammars_and_those_beside_them_are_as_without(folder: Path) -> None:
     async with _running(folder) as client:
-        alone, _ = await read_all(client.submit(PROMPT, FREE, [9]))
-        beside = client.submit(PROMPT, FREE, [9])
-        json_streams = [client.submit(PROMPT, _params(), [seed, seed + 50], grammar=JSON) for seed in range(4)]
+        alone, _ = await read_all(client.submit(EngineRequest(PROMPT, FREE, [9])))
+        beside = client.submit(EngineRequest(PROMPT, FREE, [9]))
+        json_streams = [
+            client.submit(EngineRequest(PROMPT, _params(), [seed, seed + 50], grammar=JSON)) for seed in range(4)
+        ]
         thinking = client.submit(
-            PROMPT,
-            _params(),
-            [3],
-            grammar=f"start: /(.|\\n)*/ <[{UNTHINK}]> /[0-9]{{3}}/",
-            thinking=Thinking(6, [], [UNTHINK], True),
+            EngineRequest(
+                PROMPT,
+                _params(),
+                [3],
+                grammar=f"start: /(.|\\n)*/ <[{UNTHINK}]> /[0-9]{{3}}/",
+                thinking=Thinking(6, [], [UNTHINK], True),
+            )
         )
-        forced = client.submit(PROMPT, _params(12), [4], thinking=Thinking(3, [], [UNTHINK, 40], True))
+        forced = client.submit(EngineRequest(PROMPT, _params(12), [4], thinking=Thinking(3, [], [UNTHINK, 40], True)))
         both = SamplingParams(max_tokens=4, banned_token_ids=(97,), logit_bias=((99, 50.0),), logprobs=2)
-        biased = client.submit(PROMPT, both, [5], grammar="start: /[abc]{4}/")
-        refused = client.submit(PROMPT, _params(), [6, 7], grammar="start: /a")
-        empty = client.submit(PROMPT, SamplingParams(max_tokens=4, allowed_token_ids=(98,)), [8], grammar="start: /ab/")
-        aborted = client.submit(PROMPT, _params(), [9], grammar=JSON + "\n// another")
+        biased = client.submit(EngineRequest(PROMPT, both, [5], grammar="start: /[abc]{4}/"))
+        refused = client.submit(EngineRequest(PROMPT, _params(), [6, 7], grammar="start: /a"))
+        empty = client.submit(
+            EngineRequest(PROMPT, SamplingParams(max_tokens=4, allowed_token_ids=(98,)), [8], grammar="start: /ab/")
+        )
+        aborted = client.submit(EngineRequest(PROMPT, _params(), [9], grammar=JSON + "\n// another"))
         aborted.abort()
 
         for stream in json_streams:
@@ -115,9 +122,9 @@ async def test_streams_with_grammars_outlive_the_processes_under_them_token_by_t
         params = SamplingParams(max_tokens=200, temperature=1.0, eos_token_ids=(EOS,))
         thought = f"start: /(.|\\n)*/ <[{UNTHINK}]> list\nlist: {LONG.removeprefix('start: ')}"
         return [
-            *(client.submit(PROMPT, params, [seed, seed + 50], grammar=LONG) for seed in range(2)),
-            client.submit(PROMPT, params, [7], grammar=thought, thinking=thinking),
-            client.submit(PROMPT, FREE, [8]),
+            *(client.submit(EngineRequest(PROMPT, params, [seed, seed + 50], grammar=LONG)) for seed in range(2)),
+            client.submit(EngineRequest(PROMPT, params, [7], grammar=thought, thinking=thinking)),
+            client.submit(EngineRequest(PROMPT, FREE, [8])),
         ]
 
     Found = list[tuple[dict[int, list[int]], dict[int, Finished]]]

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import read_all, running
 
@@ -37,7 +38,9 @@ async def _serve(client: EngineClient, first: int, count: int) -> None:
     async def user() -> None:
         for number in numbers:
             prompt = [number, *range(20)]
-            stream = client.submit(prompt, SamplingParams(max_tokens=4), [number], name=f"cmpl-{number:032}")
+            stream = client.submit(
+                EngineRequest(prompt, SamplingParams(max_tokens=4), [number], name=f"cmpl-{number:032}")
+            )
             tokens, _ = await read_all(stream)
             assert len(tokens[0]) == 4
 

@@ -13,10 +13,10 @@ from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstrain
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Ping, Submit
 from stentor.protocols.ipc.codec import decode_worker, encoder
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult, TokenLogprobs
 from stentor.tests.engine.loop_stage import Received, stage
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 
 pytestmark = pytest.mark.anyio
 
@@ -117,12 +117,14 @@ async def test_masks_and_results_larger_than_their_rings_pass_each_other() -> No
 def test_more_than_one_frame_carries_ends_who_comes_last_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_sets, "MAX_BYTES", 3 * 1000 // 8)
     scheduler = Scheduler(
-        num_blocks=64,
-        block_size=16,
-        max_num_seqs=ROWS,
-        max_num_batched_tokens=64,
-        max_model_len=64,
-        config=SchedulerConfig(),
+        ready_of(
+            num_blocks=64,
+            block_size=16,
+            max_num_seqs=ROWS,
+            max_num_batched_tokens=64,
+            max_model_len=64,
+        ),
+        CONFIG,
     )
     for rid in range(5):
         _submit(scheduler, rid, 1000)

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.processes.launch import launch_engine
 from stentor.loadtest.processes import alive, named, tree
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -39,7 +40,7 @@ async def test_a_client_serves_an_engine_that_was_launched_before(anyio_backend:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
         await client.wait_started()
-        tokens, _ = await read_all(client.submit([1, 2], SamplingParams(max_tokens=3), [1]))
+        tokens, _ = await read_all(client.submit(EngineRequest([1, 2], SamplingParams(max_tokens=3), [1])))
         assert tokens == {0: [2, 3, 4]}
         tasks.cancel_scope.cancel()
     assert not alive(process.child.pid)

@@ -12,6 +12,7 @@ import torch
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.media import Media
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.inputs import ArenaRef
@@ -59,7 +60,7 @@ async def answers(client: EngineClient, victim: str = "") -> list[list[int]]:
 
     async def read(number: int, prompt: Prompt) -> None:
         params = SamplingParams(max_tokens=ANSWER, temperature=0.8)
-        async for events in client.submit(prompt.tokens, params, [number], media=prompt.media):
+        async for events in client.submit(EngineRequest(prompt.tokens, params, [number], media=prompt.media)):
             for event in events:
                 if isinstance(event, SequenceTokens):
                     found[number] += event.tokens
@@ -102,7 +103,7 @@ async def test_answers_about_pictures_go_on_after_their_worker_or_engine_was_kil
         assert sorted(written) == sorted({one.digest for prompt in prompts() for one in prompt.media})
         written.clear()
         first = prompts()[0]
-        stream = client.submit([*first.tokens, 61], SamplingParams(max_tokens=1), [0], media=first.media)
+        stream = client.submit(EngineRequest([*first.tokens, 61], SamplingParams(max_tokens=1), [0], media=first.media))
         assert [event.reason async for events in stream for event in events if isinstance(event, Finished)] == [
             "length"
         ]
@@ -116,6 +117,6 @@ async def test_answers_about_pictures_go_on_after_their_worker_or_engine_was_kil
 async def test_a_model_that_is_to_read_text_alone_refuses_pictures(folder: Path) -> None:
     async with seeing_client(folder, language_model_only=True) as client:
         prompt = prompts()[0]
-        stream = client.submit(prompt.tokens, SamplingParams(max_tokens=1), [0], media=prompt.media)
+        stream = client.submit(EngineRequest(prompt.tokens, SamplingParams(max_tokens=1), [0], media=prompt.media))
         ends = [event async for events in stream for event in events if isinstance(event, Finished)]
         assert [end.message for end in ends] == ["the model reads tokens alone: it takes no audio or other media"]

@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.actors import Finished, PromptDone
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
@@ -71,7 +72,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[EngineClient]:
 
 async def answer(client: EngineClient, prompt: list[int], pooling: Pooling) -> tuple[PromptDone | None, Finished]:
     done: PromptDone | None = None
-    async for events in client.submit(prompt, SamplingParams(max_tokens=0), [0], pooling=pooling):
+    async for events in client.submit(EngineRequest(prompt, SamplingParams(max_tokens=0), [0], pooling=pooling)):
         for event in events:
             if isinstance(event, PromptDone):
                 done = event
@@ -215,7 +216,7 @@ async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_c
         assert done is None
         assert end.message is not None
         assert "the model's context is 128" in end.message
-        stream = client.submit([5], SamplingParams(max_tokens=3), [0])
+        stream = client.submit(EngineRequest([5], SamplingParams(max_tokens=3), [0]))
         ends = [event async for events in stream for event in events]
         assert isinstance(ends[0], Finished)
         assert ends[0].message == "the model makes vectors and scores: it draws no tokens"

@@ -10,6 +10,7 @@ import pytest
 from stentor.engine.client import outages, send_queue
 from stentor.engine.client.outages import LostProcess
 from stentor.engine.client.replicas import EngineReplicas
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
 
@@ -117,13 +118,13 @@ async def test_each_engine_hears_of_the_vocabulary_before_the_first_request_that
     async with running() as (world, tasks):
         client = world.client
         client.set_vocabulary(vocabulary)
-        client.submit(PROMPT, LONG, [1])
+        client.submit(EngineRequest(PROMPT, LONG, [1]))
         await settle()
         world.engines.now.read()
         assert (world.engines.now.vocabulary, made) == ([], []), "nobody has asked for it"
         streams = [
-            client.submit(PROMPT, LONG, [2], grammar="start: /a/"),
-            client.submit(PROMPT, LONG, [3], thinking=thinking),
+            client.submit(EngineRequest(PROMPT, LONG, [2], grammar="start: /a/")),
+            client.submit(EngineRequest(PROMPT, LONG, [3], thinking=thinking)),
         ]
         for deaths in range(2):
             with anyio.fail_after(60):
@@ -159,12 +160,12 @@ async def test_a_request_given_up_while_the_vocabulary_is_made_never_leaves() ->
 
     async with running() as (world, _):
         world.client.set_vocabulary(vocabulary)
-        stream = world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
+        stream = world.client.submit(EngineRequest(PROMPT, LONG, [1], grammar="start: /a/"))
         await anyio.to_thread.run_sync(making.wait)
         stream.abort()
         go.set()
         assert [event.reason async for events in stream for event in events if isinstance(event, Finished)] == ["abort"]
-        after = world.client.submit(PROMPT, LONG, [2])
+        after = world.client.submit(EngineRequest(PROMPT, LONG, [2]))
         with anyio.fail_after(60):
             while not world.engines.now.requests:
                 await anyio.sleep(0.001)
@@ -186,7 +187,7 @@ async def test_an_engine_that_nobody_needs_gets_the_vocabulary_in_advance(monkey
             while not world.engines.now.vocabulary:
                 await anyio.sleep(0.001)
                 world.engines.now.read()
-        world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
+        world.client.submit(EngineRequest(PROMPT, LONG, [1], grammar="start: /a/"))
         with anyio.fail_after(60):
             while not world.engines.now.requests:
                 await anyio.sleep(0.001)
@@ -200,8 +201,8 @@ async def test_a_vocabulary_that_cannot_be_made_costs_nobody_else_anything(caplo
 
     async with running() as (world, _):
         world.client.set_vocabulary(vocabulary)
-        world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
-        world.client.submit(PROMPT, LONG, [2])
+        world.client.submit(EngineRequest(PROMPT, LONG, [1], grammar="start: /a/"))
+        world.client.submit(EngineRequest(PROMPT, LONG, [2]))
         with anyio.fail_after(60):
             while len(world.engines.now.requests) < 2:
                 await anyio.sleep(0.001)

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
@@ -49,7 +50,7 @@ class Speaker:
     """Says a third, waits until the rest is wanted, and reads what is written meanwhile."""
 
     def __init__(self, client: EngineClient, seed: int) -> None:
-        self.stream: RequestStream = client.submit(PROMPT, PARAMS, [seed], streamed=b"")
+        self.stream: RequestStream = client.submit(EngineRequest(PROMPT, PARAMS, [seed], streamed=b""))
         self.pcm = speech(POSITIONS, seed)
         self.tokens: list[int] = []
         self.ends: list[Finished] = []
@@ -119,7 +120,7 @@ async def test_streams_go_on_after_their_worker_and_their_engine_were_killed(fol
         assert [len(tokens) for tokens in expected] == [POSITIONS - len(PROMPT) + 1] * STREAMS
         assert await speak(client, "-worker", "-engine") == expected
         assert client.engine_restarts == 1
-        silent = client.submit(PROMPT, PARAMS, [1], streamed=bytes(10 * STEP))
+        silent = client.submit(EngineRequest(PROMPT, PARAMS, [1], streamed=bytes(10 * STEP)))
         await anyio.sleep(0.2)
         silent.abort()
         ends = [event for events in [events async for events in silent] for event in events]

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.sharing.lease import Member, create_lease, peek
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header
@@ -84,7 +85,7 @@ async def answers(client: EngineClient, params: SamplingParams, victims: Sequenc
     first stream the worker of such a rank is killed."""
     prompts = [prompt_of(20 + number, 10 + 9 * number) for number in range(5)]
     prompts.append([*prompts[4][:-2], 7])
-    readers = [Reader(client.submit(prompt, params, [number])) for number, prompt in enumerate(prompts)]
+    readers = [Reader(client.submit(EngineRequest(prompt, params, [number]))) for number, prompt in enumerate(prompts)]
     async with anyio.create_task_group() as tasks:
         for reader in readers:
             tasks.start_soon(reader.read)
@@ -231,7 +232,7 @@ async def test_the_first_takes_a_shared_device_for_both(folder: Path) -> None:
     try:
         other = Member(lease, 1)
         async with served(config_of(folder, 2), lease=lease) as client:
-            reader = Reader(client.submit(prompt_of(1, 10), GREEDY, [1]))
+            reader = Reader(client.submit(EngineRequest(prompt_of(1, 10), GREEDY, [1])))
             async with anyio.create_task_group() as tasks:
                 with other:
                     tasks.start_soon(reader.read)

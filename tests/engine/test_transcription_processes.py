@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput
@@ -53,7 +54,9 @@ class Transcript:
 
     async def read(self, client: EngineClient, prompt: list[int], seed: int, audio: Audio, begun: anyio.Event) -> None:
         params = LONG if audio.align is None else SamplingParams(max_tokens=1)
-        async for events in client.submit(prompt, audio.ruled(params), [seed], media=audio.media, probe=audio.probe):
+        async for events in client.submit(
+            EngineRequest(prompt, audio.ruled(params), [seed], media=audio.media, probe=audio.probe)
+        ):
             for event in events:
                 match event:
                     case PromptDone(alignment=alignments):
@@ -124,6 +127,6 @@ async def test_a_window_of_half_a_minute_passes_and_a_longer_one_is_refused(fold
         await longer.read(client, [SOT], 1, window(1, 30.1), begun)
         assert longer.ends[0].reason == "error"
         assert "up to 960000 bytes" in str(longer.ends[0].message)
-        (refused,) = [event async for events in client.submit([SOT], LONG, [1]) for event in events]
+        (refused,) = [event async for events in client.submit(EngineRequest([SOT], LONG, [1])) for event in events]
         assert isinstance(refused, Finished)
         assert refused.message == "a transcription model is served: the request needs audio"

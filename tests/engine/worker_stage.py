@@ -24,11 +24,12 @@ from stentor.protocols.ipc.actors import (
     WorkerReady,
 )
 from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, StepLimits
+from stentor.protocols.ipc.config import RecoveryConfig, StepLimits
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.loop_stage import Followers
+from stentor.tests.engine.schedulers import CONFIG
 
 LIMITS = StepLimits(
     block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_mixed_prefill_tokens=64, max_prefill_chunk=64
@@ -147,14 +148,7 @@ async def stage(
     """``child`` is the first worker's process."""
     clock = Clock()
     config = RecoveryConfig(max_deaths, watchdog_seconds=10.0, watchdog_factor=factor)
-    scheduler = Scheduler(
-        num_blocks=64,
-        block_size=16,
-        max_num_seqs=8,
-        max_num_batched_tokens=64,
-        max_model_len=256,
-        config=SchedulerConfig(),
-    )
+    scheduler = Scheduler(READY, CONFIG)
     async with played(child) as first, played() as second, played() as third:
         followers = iter((second, third))
 

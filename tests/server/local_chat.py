@@ -1,11 +1,11 @@
 """A chat server over a tiny model, whole but for its processes: tokenizer, grammars, scheduler and worker."""
 
 import asyncio
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -13,14 +13,12 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client.journal import Journal
-from stentor.engine.client.media import Media
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.core.grammar.constraint import TokenConstraint, is_constrained
 from stentor.engine.core.grammar.structured_output import StructuredOutputManager
 from stentor.engine.core.loop import engine_ready
-from stentor.protocols.ipc.actors import EngineReady, Stats, Submit, Thinking, TokensBatch
-from stentor.protocols.ipc.adapters import AdapterRef
-from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.actors import EngineReady, Stats, Submit, TokensBatch
 from stentor.server.app.state import ServerState
 from stentor.server.parsing.output import settle_output
 from stentor.server.text.grammar_tokens import vocabulary_of
@@ -127,28 +125,26 @@ class LocalChat:
         """Prompt and tokens of each sequence since the last restart of the engine."""
         return [self.prompts[rid] + outcome.tokens for (rid, _), outcome in self.engine.outcomes.items()]
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        media: Sequence[Media] = (),
-        resumed: list[list[int]] | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> RequestStream:
-        request = Submit(0, prompt, params, seeds, priority, salt, 0.0, name=name, grammar=grammar, thinking=thinking)
+    def submit(self, request: EngineRequest) -> RequestStream:
+        prompt, params, seeds, salt = request.prompt, request.params, request.seeds, request.salt
+        submit = Submit(
+            0,
+            prompt,
+            params,
+            seeds,
+            request.priority,
+            salt,
+            0.0,
+            name=request.name,
+            grammar=request.grammar,
+            thinking=request.thinking,
+        )
         constraints: list[TokenConstraint | None] | None = None
-        if is_constrained(request):
-            constraints = self.grammars.constraints_of(request).sequences
+        if is_constrained(submit):
+            constraints = self.grammars.constraints_of(submit).sequences
         rid = self.engine.submit(prompt, params, seeds, salt=salt, constraints=constraints)
         self.prompts[rid] = prompt
-        stream = RequestStream(Submit(rid, prompt, params, seeds, priority, salt, 0.0), self._abort)
+        stream = RequestStream(msgspec.structs.replace(submit, rid=rid), self._abort)
         self.engine.journal.add(stream)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())

@@ -12,6 +12,7 @@ import pytest
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.replicas import EngineReplicas
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.processes.supervisor import Supervisor
 from stentor.loadtest.processes import alive, tree
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
@@ -62,7 +63,7 @@ async def read(engines: Engines, kind: ModelRole, began: anyio.Event | None = No
     """All tokens of one long request, and its end."""
     tokens: list[int] = []
     reason = ""
-    async for events in engines.clients[kind].submit(PROMPT, LONG, [7]):
+    async for events in engines.clients[kind].submit(EngineRequest(PROMPT, LONG, [7])):
         for event in events:
             if isinstance(event, SequenceTokens):
                 tokens += event.tokens

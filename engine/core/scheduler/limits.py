@@ -1,11 +1,11 @@
 """The limits of a scheduler, and the refusals of requests that exceed them."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stentor.protocols.ipc.actors import Submit
-from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
+from stentor.protocols.ipc.actors import Submit, WorkerReady
+from stentor.protocols.ipc.cache_groups import group_of
+from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.inputs import StreamShape
 
 from ..request import Request
@@ -52,11 +52,36 @@ class Limits:
     sees_all: bool
     """Whether attention is bidirectional, so that a prompt is one chunk."""
 
-    def check(self, block_size: int, max_num_seqs: int, groups: Sequence[CacheGroup]) -> None:
-        """Raise ValueError for limits that no scheduler can work with."""
+    @classmethod
+    def of(cls, ready: WorkerReady, config: EngineConfig, *, max_plan_bytes: int, max_frame: int) -> "Limits":
+        """Raises ValueError for limits that no scheduler can work with."""
+        step, worker = ready.limits, config.worker
+        max_encodings = step.max_encodings or ready.max_model_len
+        limits = cls(
+            max_model_len=ready.max_model_len,
+            max_num_batched_tokens=step.max_num_batched_tokens,
+            max_mixed_prefill_tokens=step.max_mixed_prefill_tokens,
+            max_prefill_chunk=step.max_prefill_chunk,
+            max_admitted_tokens=step.max_admitted_tokens or step.max_num_batched_tokens,
+            max_encodings=max_encodings,
+            max_mixed_encodings=step.max_mixed_encodings or max_encodings,
+            max_drafts=step.max_drafts,
+            max_plan_bytes=max_plan_bytes,
+            max_frame=max_frame,
+            aging_seconds=config.scheduler.priority_aging_seconds,
+            target_itl=config.scheduler.target_itl,
+            stream=ready.stream,
+            max_loras=worker.max_loras if worker.enable_lora else 0,
+            is_pooling=worker.is_pooling,
+            sees_all=worker.is_pooling and not any(group.is_paged for group in ready.groups),
+        )
+        limits._check(ready)
+        return limits
+
+    def _check(self, ready: WorkerReady) -> None:
         for name, value in (
-            ("block_size", block_size),
-            ("max_num_seqs", max_num_seqs),
+            ("block_size", ready.limits.block_size),
+            ("max_num_seqs", ready.limits.max_num_seqs),
             ("max_num_batched_tokens", self.max_num_batched_tokens),
             ("max_model_len", self.max_model_len),
             ("max_mixed_prefill_tokens", self.max_mixed_prefill_tokens),
@@ -67,7 +92,7 @@ class Limits:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if self.max_drafts < 0:
             raise ValueError(f"max_drafts is {self.max_drafts}; it must be at least 0")
-        cross = group_of(groups, "cross")
+        cross = group_of(ready.groups, "cross")
         if cross is not None and not max(1, cross.window) <= cross.capacity:
             raise ValueError(f"an encoder cache of {cross.capacity} embeddings has no room for any media")
         most, beside = self.max_encodings, self.max_mixed_encodings

@@ -1,7 +1,6 @@
 """The scheduler's interface to the engine loop."""
 
 from collections import Counter, deque
-from collections.abc import Sequence as SequenceOf
 
 from stentor.protocols.ipc.actors import (
     Append,
@@ -11,10 +10,10 @@ from stentor.protocols.ipc.actors import (
     Stats,
     Submit,
     TokensBatch,
+    WorkerReady,
 )
-from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of
-from stentor.protocols.ipc.config import SchedulerConfig
-from stentor.protocols.ipc.inputs import StreamShape
+from stentor.protocols.ipc.cache_groups import group_of
+from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
@@ -23,7 +22,7 @@ from ..request import NOTHING, Request
 from ..sequence import SequenceState
 from .adapters import AdapterCache
 from .decode import plan_decodes, plan_drafts
-from .draft_control import Caps, DraftControl
+from .draft_control import DraftControl
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
@@ -74,91 +73,46 @@ class Scheduler:
 
     def __init__(
         self,
+        ready: WorkerReady,
+        config: EngineConfig,
         *,
-        num_blocks: int,
-        block_size: int,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_model_len: int,
-        config: SchedulerConfig,
-        max_mixed_prefill_tokens: int | None = None,
-        max_prefill_chunk: int | None = None,
-        max_admitted_tokens: int | None = None,
-        max_drafts: int = 0,
-        draft_caps: Caps = (),
-        groups: SequenceOf[CacheGroup] = (FULL,),
-        is_pooling: bool = False,
-        max_encodings: int | None = None,
-        max_mixed_encodings: int | None = None,
-        stream: StreamShape | None = None,
-        max_loras: int = 0,
-        max_cpu_loras: int = 0,
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
-        host: HostSizes = NO_HOST,
     ) -> None:
-        """
+        """Raises ValueError for limits that no scheduler can work with.
+
         Args:
-            max_mixed_prefill_tokens: most prompt tokens of a step with rows that decode. None: the whole budget.
-            max_prefill_chunk: tokens of one prompt in a step. None: the whole budget.
-            max_admitted_tokens: tokens of prompts that begin in one step. None: the whole budget.
-            max_drafts: draft tokens of a row in a step; ``draft_caps`` bounds them by the number of rows.
-            groups: all cache groups of the worker.
-            is_pooling: the model returns vectors or scores. Without paged groups its attention is bidirectional,
-                and a prompt is one chunk.
-            max_encodings: media that one step encodes. None: any number.
-            max_mixed_encodings: the same in a step with rows that decode.
-            stream: how a streaming model maps audio to positions.
-            max_loras: adapters that rows may use at a time.
-            max_cpu_loras: adapters in the worker's memory.
+            ready: the worker's KV cache, and its limits of a step.
             max_plan_bytes: bytes of the rows that enter in one step.
             max_frame: bytes of one row in a plan; requests that may need more are refused.
-            host: size of the host tier of the prefix cache.
         """
-        chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
-        mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
-        most = max_model_len if max_encodings is None else max_encodings
-        self._limits = Limits(
-            max_model_len=max_model_len,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_mixed_prefill_tokens=mixed,
-            max_prefill_chunk=chunk,
-            max_admitted_tokens=max_num_batched_tokens if max_admitted_tokens is None else max_admitted_tokens,
-            max_encodings=most,
-            max_mixed_encodings=most if max_mixed_encodings is None else max_mixed_encodings,
-            max_drafts=max_drafts,
-            max_plan_bytes=max_plan_bytes,
-            max_frame=max_frame,
-            aging_seconds=config.priority_aging_seconds,
-            target_itl=config.target_itl,
-            stream=stream,
-            max_loras=max_loras,
-            is_pooling=is_pooling,
-            sees_all=is_pooling and not any(group.is_paged for group in groups),
-        )
-        self._limits.check(block_size, max_num_seqs, groups)
-        self._groups = tuple(groups)
-        self._rows = RowTable(max_num_seqs)
+        self._limits = limits = Limits.of(ready, config, max_plan_bytes=max_plan_bytes, max_frame=max_frame)
+        self._groups = ready.groups
+        self._rows = RowTable(ready.limits.max_num_seqs)
         # where tokens see later ones of their prompt, a cached prefix would be valid for the same prompt only
-        cross = group_of(groups, "cross")
-        whole_prompts = self._limits.sees_all or (cross is not None and cross.whole_prompts)
-        prefix_cache = config.prefix_cache and not whole_prompts
+        cross = group_of(ready.groups, "cross")
+        whole_prompts = limits.sees_all or (cross is not None and cross.whole_prompts)
+        prefix_cache = config.scheduler.prefix_cache and not whole_prompts
+        block_size = ready.limits.block_size
         self._memory = KVCacheManager(
-            num_blocks,
+            ready.num_blocks,
             block_size,
             prefix_cache,
             self._rows,
-            groups,
-            max(min(max_num_batched_tokens, chunk), 1 + max_drafts),
-            AdapterCache(max_loras, max_cpu_loras),
-            host,
+            ready.groups,
+            max(min(limits.max_num_batched_tokens, limits.max_prefill_chunk), 1 + limits.max_drafts),
+            AdapterCache(limits.max_loras, config.worker.max_cpu_loras),
+            ready.host,
         )
-        if config.kv_events is not None and prefix_cache:
+        if config.scheduler.kv_events is not None and prefix_cache:
             self._memory.pool.events = CacheEvents(block_size)
         self._output = Output(self._memory)
         self._recovery = WorkerRecovery(self._rows, self._memory, self._output)
         self.prerequisites = Prerequisites(self._memory, self._output, self._recovery)
-        self._drafts = DraftControl(max_drafts, draft_caps)
+        drafts = config.worker.speculative
+        self._drafts = DraftControl(
+            limits.max_drafts, () if drafts is None else drafts.num_speculative_tokens_per_batch_size
+        )
         self._lacked: list[Resource] = []
         """Resources that queued sequences lacked in the last plan."""
         self._prompts = PromptBudget(self._limits)
@@ -376,19 +330,19 @@ class Scheduler:
         self._flights.clear()
         return recovery
 
-    def resize(self, num_blocks: int, groups: SequenceOf[CacheGroup], host: HostSizes = NO_HOST) -> TokensBatch:
+    def resize(self, ready: WorkerReady) -> TokensBatch:
         """Adapt to a new worker with another number of blocks or other capacities of the same groups.
 
         Call it after :meth:`recover`, before the next plan. Ends the requests that no longer fit.
         """
         ended = TokensBatch([], [], [])
         memory = self._memory
-        if (num_blocks, tuple(groups)) == (memory.pool.num_blocks, self._groups):
-            memory.resize_host(host)
+        if (ready.num_blocks, ready.groups) == (memory.pool.num_blocks, self._groups):
+            memory.resize_host(ready.host)
             return ended
-        self._groups = tuple(groups)
-        memory.reset(num_blocks, groups)
-        memory.resize_host(host)
+        self._groups = ready.groups
+        memory.reset(ready.num_blocks, ready.groups)
+        memory.resize_host(ready.host)
         for request in list(self._output.requests.values()):
             refusal = memory_refusal_of(request, memory)
             if refusal is not None:

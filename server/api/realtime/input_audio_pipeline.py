@@ -25,7 +25,6 @@ from stentor.protocols.openai.realtime.session import (
 
 from ...audio.prompt_resample import PromptResampler
 from ..responses.ids import short_id
-from . import turns
 from .audio_budget import AudioBudget, AudioShare, unbounded
 from .completeness import wait_ms
 from .formats import MODEL_AUDIO, Wire, to_ms, to_ticks
@@ -43,7 +42,7 @@ from .interfaces import (
 )
 from .partial_pace import PartialPace
 from .streamed import COPIES, AnyTranscriber, AnyTranscription, begin_transcription
-from .turns import TurnDetector, TurnRules
+from .turns import IdleTimedOut, TurnDetector, TurnEnded, TurnPaused, TurnResumed, TurnRules, TurnStarted
 
 KEPT_MS: Final = 15_000
 """Silence kept, for a client that commits although the server detects turns."""
@@ -297,23 +296,23 @@ class InputAudioPipeline:
         found: list[SpeechEvent] = []
         for event in self._detector.push(probability):
             match event:
-                case turns.SpeechStarted():
+                case TurnStarted():
                     self._growing = self._open(to_ticks(event.start_ms))
                     found.append(SpeechStarted(self._growing.item_id, event.start_ms))
-                case turns.Paused():
+                case TurnPaused():
                     self._longest_pause = event.longest_ms
                     if self._growing is not None:
                         self._growing.transcription.pause()
-                case turns.Resumed():
+                case TurnResumed():
                     if self._growing is not None:
                         self._growing.transcription.resume()
-                case turns.SpeechStopped():
+                case TurnEnded():
                     found.append(self._stopped(event))
-                case turns.TimedOut():
+                case IdleTimedOut():
                     found.append(self._timed_out(event))
         return found
 
-    def _stopped(self, event: turns.SpeechStopped) -> SpeechStopped:
+    def _stopped(self, event: TurnEnded) -> SpeechStopped:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
         growing, self._growing = self._growing or self._open(begin), None
         growing.transcription.finish(end)
@@ -321,7 +320,7 @@ class InputAudioPipeline:
         turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.transcription)
         return SpeechStopped(growing.item_id, event.end_ms, turn, time.monotonic() - since)
 
-    def _timed_out(self, event: turns.TimedOut) -> TimedOut:
+    def _timed_out(self, event: IdleTimedOut) -> TimedOut:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
         growing = self._open(begin)
         growing.transcription.finish(end)

@@ -34,7 +34,7 @@ class TurnRules:
     """Length of a pause that ends a turn; the longest, if :meth:`TurnDetector.judge` may shorten it."""
     idle_timeout_ms: int | None = None
     notice_ms: int = 160
-    """A pause of this length is reported as :class:`Paused`."""
+    """A pause of this length is reported as :class:`TurnPaused`."""
     max_turn_ms: int = MAX_TURN_MS
     """A turn that is longer is ended as if there had been a pause."""
 
@@ -57,14 +57,14 @@ class TurnRules:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechStarted:
+class TurnStarted:
     """``start_ms`` includes the padding."""
 
     start_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class TurnPaused:
     """The caller is silent, and may be going on."""
 
     longest_ms: int
@@ -72,12 +72,12 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """After a :class:`Paused` the caller went on."""
+class TurnResumed:
+    """After a :class:`TurnPaused` the caller went on."""
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechStopped:
+class TurnEnded:
     """The turn is over. ``end_ms`` includes the silence that ended it; speech itself ended at ``voiced_end_ms``."""
 
     start_ms: int
@@ -86,14 +86,14 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
+class IdleTimedOut:
     """Nobody spoke from ``start_ms`` to ``end_ms``."""
 
     start_ms: int
     end_ms: int
 
 
-TurnEvent = SpeechStarted | Paused | Resumed | SpeechStopped | TimedOut
+TurnEvent = TurnStarted | TurnPaused | TurnResumed | TurnEnded | IdleTimedOut
 
 
 class _State(Enum):
@@ -155,7 +155,7 @@ class TurnDetector:
         """No idle timeout until :meth:`await_speech`."""
         self._idle_from = None
 
-    def judge(self, wait_ms: int) -> SpeechStopped | None:
+    def judge(self, wait_ms: int) -> TurnEnded | None:
         """The last reported pause ends the turn once it has lasted ``wait_ms``, or now."""
         if self._state is not _State.PAUSED:
             return None
@@ -187,11 +187,11 @@ class TurnDetector:
             self._reset()
             self._state, self._start = _State.SPEAKING, start
             self._idle_from = None
-            events.append(SpeechStarted(start))
+            events.append(TurnStarted(start))
         elif self._idle_from is not None and rules.idle_timeout_ms is not None and not self._run:
             end = self._idle_from + rules.idle_timeout_ms
             if self._now >= end:
-                events.append(TimedOut(max(self._idle_from, self._floor), end))
+                events.append(IdleTimedOut(max(self._idle_from, self._floor), end))
                 self._floor, self._idle_from = end, None
 
     def _in_turn(self, probability: float, began: int, events: list[TurnEvent]) -> None:
@@ -201,7 +201,7 @@ class TurnDetector:
                 self._longest = max(self._longest, began - self._pause)
                 self._wait = rules.silence_ms
                 if self._noticed:
-                    events.append(Resumed())
+                    events.append(TurnResumed())
             self._state, self._noticed = _State.SPEAKING, False
         elif self._state is _State.SPEAKING and probability < self._lower:
             self._state, self._pause = _State.PAUSED, began
@@ -212,7 +212,7 @@ class TurnDetector:
                 return
             if not self._noticed and silent >= rules.notice_ms:
                 self._noticed = True
-                events.append(Paused(self._longest))
+                events.append(TurnPaused(self._longest))
         if self._now - self._start >= rules.max_turn_ms:
             events.append(self._stop(self._now))
 
@@ -220,9 +220,9 @@ class TurnDetector:
     def _lower(self) -> float:
         return max(self._rules.threshold - HYSTERESIS, 0.01)
 
-    def _stop(self, end: int) -> SpeechStopped:
+    def _stop(self, end: int) -> TurnEnded:
         voiced = self._pause if self._state is _State.PAUSED else end
-        stopped = SpeechStopped(self._start, end, voiced)
+        stopped = TurnEnded(self._start, end, voiced)
         self._reset()
         self._floor = end
         return stopped

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
@@ -78,7 +79,7 @@ class ReplaySubmitter:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
 
-    def submit(self, *_arguments: Any, **_options: Any) -> EngineEventStream:
+    def submit(self, request: EngineRequest) -> EngineEventStream:
         begun, ended = PromptDone(-1, 0, 0.0, 0.0, None), Finished(-1, 0, "stop", None, None)
         return _ReplayedStream([begun, *_delivered(self._steps), ended])
 
@@ -90,9 +91,10 @@ class ResumingSubmitter:
         self._client = client
         self._steps = steps
 
-    def submit(self, *arguments: Any, **options: Any) -> EngineEventStream:
+    def submit(self, request: EngineRequest) -> EngineEventStream:
         tokens = [token for step in self._steps for token in step.tokens]
-        return _ReplayedStream(_delivered(self._steps), self._client.submit(*arguments, **options, resumed=[tokens]))
+        stream = self._client.submit(msgspec.structs.replace(request, resumed=[tokens]))
+        return _ReplayedStream(_delivered(self._steps), stream)
 
 
 def _delivered(steps: Sequence[Step]) -> list[EngineEvent]:

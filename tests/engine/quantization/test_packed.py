@@ -14,7 +14,7 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.linear import Linear
 from stentor.engine.layers.weights import WeightError, WeightMap
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.quantization.choose import Layer, select
+from stentor.engine.quantization.choose import LinearTraits, select
 from stentor.engine.quantization.formats import (
     Format,
     FP4Format,
@@ -422,8 +422,8 @@ def test_tensors_that_do_not_fit_name_their_projection(
 # ---- the selection
 
 
-def layer(format: Format, **fields: Any) -> Layer:
-    return replace(Layer(format, CPU, BF16, 256, (64, 64), packed=True), **fields)
+def layer(format: Format, **fields: Any) -> LinearTraits:
+    return replace(LinearTraits(format, CPU, BF16, 256, (64, 64), packed=True), **fields)
 
 
 @pytest.mark.parametrize(

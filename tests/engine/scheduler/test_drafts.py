@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from stentor.engine.core.scheduler import Scheduler
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowDrafts, StepPlan, StepResult
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.fake_model import alone
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
 
@@ -322,11 +322,13 @@ def test_drafts_of_a_row_that_needs_none_are_an_error(drafted: RowDrafts) -> Non
 def test_a_negative_number_of_drafts_is_refused() -> None:
     with pytest.raises(ValueError, match="max_drafts"):
         Scheduler(
-            num_blocks=4,
-            block_size=4,
-            max_num_seqs=1,
-            max_num_batched_tokens=4,
-            max_model_len=8,
-            max_drafts=-1,
-            config=SchedulerConfig(),
+            ready_of(
+                num_blocks=4,
+                block_size=4,
+                max_num_seqs=1,
+                max_num_batched_tokens=4,
+                max_model_len=8,
+                max_drafts=-1,
+            ),
+            CONFIG,
         )

@@ -2,18 +2,20 @@
 
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Submit
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 
 
 def scheduler_with(*names: str) -> Scheduler:
     scheduler = Scheduler(
-        num_blocks=16,
-        block_size=4,
-        max_num_seqs=4,
-        max_num_batched_tokens=64,
-        max_model_len=64,
-        config=SchedulerConfig(),
+        ready_of(
+            num_blocks=16,
+            block_size=4,
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
+            max_model_len=64,
+        ),
+        CONFIG,
     )
     for rid, name in enumerate(names):
         request = Submit(rid, [1, 2, 3], SamplingParams(max_tokens=8), [rid], 0, "", float(rid), name=name)

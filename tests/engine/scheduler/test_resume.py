@@ -8,11 +8,11 @@ import pytest
 from stentor.engine.channel.pieces import PromptParts
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Finished, Resumed, Submit, TokensBatch
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.fake_model import alone, token_logprobs
 from stentor.tests.engine.fake_worker import FakeWorker
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 
 MAX_MODEL_LEN = 32
 SIZES: dict[str, Any] = {"num_blocks": 32, "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 8}
@@ -23,7 +23,7 @@ class Fresh:
     """A scheduler and worker that have seen nothing."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(**SIZES, max_model_len=MAX_MODEL_LEN, config=SchedulerConfig())
+        self.scheduler = Scheduler(ready_of(**SIZES, max_model_len=MAX_MODEL_LEN), CONFIG)
         self.worker = FakeWorker(**SIZES)
         self.batch = TokensBatch([], [], [])
 

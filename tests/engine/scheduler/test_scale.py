@@ -2,21 +2,23 @@
 
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Submit
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 from stentor.tests.support.counting import lines_executed
 
 
 def busy_scheduler(*, rows: int, waiting: int) -> Scheduler:
     """``rows`` decoding, ``waiting`` queued behind them."""
     scheduler = Scheduler(
-        num_blocks=rows * 8,
-        block_size=32,
-        max_num_seqs=rows,
-        max_num_batched_tokens=1024,
-        max_model_len=256,
-        config=SchedulerConfig(),
+        ready_of(
+            num_blocks=rows * 8,
+            block_size=32,
+            max_num_seqs=rows,
+            max_num_batched_tokens=1024,
+            max_model_len=256,
+        ),
+        CONFIG,
     )
     params = SamplingParams(max_tokens=200)
     for rid in range(rows + waiting):

@@ -6,11 +6,11 @@ import pytest
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.sequence import Sequence
 from stentor.protocols.ipc.actors import PromptPart, Submit, TokensBatch
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import PromptLogprobs, StepResult, TokenLogprobs
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.fake_model import alone
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 
 
 def reason(engine: Engine, rid: int, index: int = 0) -> str:
@@ -96,7 +96,7 @@ def test_a_size_below_one_is_refused_at_construction(name: str, value: int) -> N
         "max_model_len": 1,
     }
     with pytest.raises(ValueError, match="at least 1"):
-        Scheduler(**{**sizes, name: value}, config=SchedulerConfig())
+        Scheduler(ready_of(**{**sizes, name: value}), CONFIG)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])

@@ -26,9 +26,9 @@ from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Resource, Submit
 from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes
-from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 from stentor.tests.engine.scripted_grammar import wide_constraint
 from stentor.tests.engine.worker.fake_device import FakeDevice, ManualClock
 from stentor.tests.parity import tiny
@@ -171,15 +171,17 @@ class Pair:
         )
         self.runner = ModelRunner(self.compute, of_device)
         self.scheduler = Scheduler(
-            num_blocks=blocks,
-            block_size=block_size,
-            max_num_seqs=slots,
-            max_num_batched_tokens=budget,
-            max_model_len=CONTEXT,
-            config=SchedulerConfig(),
-            max_prefill_chunk=chunk,
-            groups=(*cache_groups(groups, pages), *([CacheGroup("state", capacity=num_states)] if kept else [])),
-            host=tier,
+            ready_of(
+                num_blocks=blocks,
+                block_size=block_size,
+                max_num_seqs=slots,
+                max_num_batched_tokens=budget,
+                max_model_len=CONTEXT,
+                max_prefill_chunk=chunk,
+                groups=(*cache_groups(groups, pages), *([CacheGroup("state", capacity=num_states)] if kept else [])),
+                host=tier,
+            ),
+            CONFIG,
         )
         self.flights: deque[Flight] = deque()
         self.results: list[StepResult] = []

@@ -25,11 +25,12 @@ from stentor.engine.worker.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
 from stentor.protocols.ipc.codec import decode_client, decode_engine_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.config import RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.loop_stage import NO_OTHER
+from stentor.tests.engine.schedulers import CONFIG, ready_of
 from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
 from stentor.tests.engine.worker.runners import prompt
 from stentor.tests.engine.worker_stage import ignore, played
@@ -142,13 +143,15 @@ class Client:
 
 def _scheduler(ready: WorkerReady) -> Scheduler:
     return Scheduler(
-        num_blocks=ready.num_blocks,
-        block_size=ready.limits.block_size,
-        max_num_seqs=4,
-        max_num_batched_tokens=24,
-        max_model_len=ready.max_model_len,
-        config=SchedulerConfig(),
-        groups=ready.groups,
+        ready_of(
+            num_blocks=ready.num_blocks,
+            block_size=ready.limits.block_size,
+            max_num_seqs=4,
+            max_num_batched_tokens=24,
+            max_model_len=ready.max_model_len,
+            groups=ready.groups,
+        ),
+        CONFIG,
     )
 
 

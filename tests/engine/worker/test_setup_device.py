@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -14,30 +13,24 @@ import torch
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.sharing.lease import Member
-from stentor.engine.worker import service, setup_device
 from stentor.engine.worker import setup as whole_setup
-from stentor.engine.worker.async_compute import AsyncCompute
+from stentor.engine.worker import setup_device
 from stentor.engine.worker.caches import kv_block_bytes
 from stentor.engine.worker.device import MemoryReading
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.graphs import graph_sizes
-from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.profile import worst_steps
-from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import device_of_worker, set_up, set_up_on
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
-from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of
-from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import DraftMethod, SpeculativeConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
-from stentor.tests.engine.channel.harness import both_ends
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.test_lease import Members, line_of
-from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
+from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.kernels.test_moe_grouped import on_a_gpu
 from stentor.tests.parity import hybrids, tiny
 
@@ -270,96 +263,6 @@ def test_what_cannot_be_is_one_line(folder: Path, device: dict[str, Any], change
         _set_up(folder, _device(**device), **changes)
 
 
-def _serve(config: WorkerConfig, *plans: StepPlan) -> tuple[int, list[object]]:
-    """The exit code of a worker that is not told to end, and what it sent but for its progress."""
-    with both_ends() as (engine, worker), force_variant("reference"):
-        for message in (StartWorker(config), *plans):
-            assert engine.try_send(encoder.encode(message))
-        code = Worker(worker).run()
-        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
-    return code, [message for message in received if not isinstance(message, Progress)]
-
-
-def test_a_worker_that_cannot_capture_a_graph_while_it_starts_says_so_and_ends(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    device = _device(capture_error=torch.OutOfMemoryError("no room"))
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
-    code, received = _serve(model_config(folder, max_num_seqs=4, max_num_batched_tokens=32))
-    why = "capturing a CUDA graph of 4 decoding rows and 32 tokens of prompts failed: OutOfMemoryError"
-    assert (code, received) == (1, [Failed(why, graphs=True)])
-    assert "a CUDA graph could not be captured: the worker ends" in capfd.readouterr().err
-    code, received = _serve(model_config(folder, max_num_seqs=4, cuda_graphs=False), _plan_of_nobody())
-    assert isinstance(received[0], WorkerReady), "without graphs it serves"
-
-
-def test_a_worker_that_cannot_capture_a_graph_while_it_serves_sends_its_results_first(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = _device()
-
-    def set_up(config: WorkerConfig, progress: Any, *_: object) -> Setup:
-        setup = set_up_on(config, progress, device)
-        device.capture_error = RuntimeError("no graphs here")
-        return setup
-
-    monkeypatch.setattr(service, "set_up", set_up)
-    new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
-    plan = StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)])
-    code, received = _serve(model_config(folder, max_num_seqs=4, max_num_batched_tokens=32), plan)
-    assert code == 1
-    ready, result, failed = received
-    assert isinstance(ready, WorkerReady)
-    assert isinstance(result, StepResult)
-    assert isinstance(failed, Failed)
-    assert failed.graphs
-
-
-def test_a_failed_capture_is_told_though_a_step_that_was_on_its_way_fails_too(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = Event()
-
-    class Broken(FakeDevice):
-        serves = False
-
-        def capture(self, body: Callable[[], None]) -> FakeGraph:
-            if not self.serves:
-                return super().capture(body)
-            tried.set()
-            raise RuntimeError("no graphs here")
-
-    device = Broken()
-
-    def set_up(config: WorkerConfig, progress: Any, *_: object) -> Setup:
-        setup = set_up_on(config, progress, device)
-        device.serves = True
-        return setup
-
-    def finish(compute: AsyncCompute, pending: Pending) -> StepResult:
-        if not device.serves:
-            return finished(compute, pending)
-        assert tried.wait(60)
-        raise RuntimeError("the device is in an odd state")
-
-    finished = AsyncCompute.finish
-    monkeypatch.setattr(AsyncCompute, "finish", finish)
-    monkeypatch.setattr(service, "set_up", set_up)
-    new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
-    config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32, cuda_graph_stall=1.0)
-    code, received = _serve(config, StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)]))
-    assert code == 1
-    failed = received[-1]
-    assert isinstance(failed, Failed)
-    assert failed.graphs
-    assert len(received) == 2
-
-
-def _plan_of_nobody() -> StepPlan:
-    """By which a worker that serves ends."""
-    return StepPlan(0, 7, [], [], [RowStep(3, 0, 1, [], True)])
-
-
 def test_the_sizes_of_graphs_are_those_asked_for() -> None:
     def decodes(**fields: Any) -> list[int]:
         return [size.decodes for size in graph_sizes(WorkerConfig("", **fields)) if not size.prompt_tokens]
@@ -417,44 +320,6 @@ def test_steps_of_a_device_with_drafts_are_waited_for_and_draw_what_those_withou
             list(range(5, 25)), params
         )
     assert drafting.scheduler.stats().num_accepted_tokens > 0
-
-
-def test_a_worker_serves_from_a_device_one_step_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = _device()
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
-    config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
-    new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
-    plans = [
-        StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)]),
-        StepPlan(0, 1, [], [], [RowStep(1, 20, 1, [], True)]),
-    ]
-    with both_ends() as (engine, worker), force_variant("reference"):
-        for message in (StartWorker(config), *plans, Shutdown()):
-            assert engine.try_send(encoder.encode(message))
-        assert Worker(worker).run() == 0
-        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
-    ready, *results = (message for message in received if not isinstance(message, Progress))
-    assert isinstance(ready, WorkerReady)
-    host = LocalEngine(model_config(folder)).runner
-    with force_variant("reference"):
-        expected = [host.step(plan).tokens for plan in plans]
-    assert [result.tokens for result in results if isinstance(result, StepResult)] == expected
-
-
-def test_a_worker_whose_step_fails_on_the_device_says_so_and_ends(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = _device()
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
-    with both_ends() as (engine, worker), force_variant("reference"):
-        config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
-        plan = StepPlan(0, 7, [], [], [RowStep(3, 0, 1, [], True)])
-        for message in (StartWorker(config), plan):
-            assert engine.try_send(encoder.encode(message))
-        assert Worker(worker).run() == 1
-        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
-    assert received[-1] == Failed("the worker failed in step 7: ValueError")
-    assert sum(isinstance(message, Failed) for message in received) == 1
 
 
 def test_ranks_settle_for_what_the_least_has_room_for_and_all_draw_what_the_first_draws(folder: Path) -> None:

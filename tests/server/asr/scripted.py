@@ -13,7 +13,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.media import Media
-from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens, Thinking
+from stentor.engine.client.request import EngineRequest
+from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -148,29 +149,15 @@ class ScriptedEngine:
         self.arena_full = False
         """Whether there is no room for media."""
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        resumed: list[list[int]] | None = None,
-        media: Sequence[Media] = (),
-        probe: PromptProbe | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> _Stream:
+    def submit(self, request: EngineRequest) -> _Stream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
         if self.arena_full:
             raise ArenaFull
-        (window,) = media
-        assert len(seeds) == 1
-        asked = Asked(prompt, params, seeds[0], window, probe or PromptProbe(), salt, name, adapter)
+        (window,) = request.media
+        (seed,) = request.seeds
+        probe = request.probe or PromptProbe()
+        asked = Asked(request.prompt, request.params, seed, window, probe, request.salt, request.name, request.adapter)
         self.asked.append(asked)
         return _Stream(asked, self.script(asked), self.gate)
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.errors import EngineUnavailable
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -134,27 +135,17 @@ class StreamingEngine:
         self.streams: list[TranscribedStream] = []
         self.salts: list[str] = []
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        streamed: bytes | None = None,
-    ) -> TranscribedStream:
+    def submit(self, request: EngineRequest) -> TranscribedStream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
-        assert prompt == STREAMS.prompt
-        assert streamed is not None
-        assert len(seeds) == 1
-        assert params.temperature == 0.0
-        if len(streamed) > self.arena_bytes:
+        assert request.prompt == STREAMS.prompt
+        assert request.streamed is not None
+        assert len(request.seeds) == 1
+        assert request.params.temperature == 0.0
+        if len(request.streamed) > self.arena_bytes:
             raise ArenaFull
-        self.salts.append(salt)
-        self.streams.append(TranscribedStream(self, prompt, params, streamed))
+        self.salts.append(request.salt)
+        self.streams.append(TranscribedStream(self, request.prompt, request.params, request.streamed))
         return self.streams[-1]
 
     @property

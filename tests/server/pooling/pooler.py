@@ -14,6 +14,7 @@ from tokenizers import models, pre_tokenizers, processors
 from stentor.engine.channel.arena import Arena
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.media import Media, MediaStore
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import Event
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.model_config.pooling_config import PoolingConfig, ScoreHead
@@ -21,7 +22,6 @@ from stentor.engine.model_config.sentence_config import Normalized, SentenceModu
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooled, Pooling
-from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.state import ServerState
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.pooling.affix_tokens import affix_tokens_of, pair_affix_tokens_of
@@ -126,32 +126,21 @@ class FakePooler:
         """Of each prompt."""
         self.store = MediaStore(Arena())
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        media: Sequence[Media] = (),
-        pooling: Pooling | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> PoolStream:
+    def submit(self, request: EngineRequest) -> PoolStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")
+        pooling = request.pooling
         assert pooling is not None
-        assert (params.max_tokens, len(seeds)) == (0, 1)
-        assert 0 <= pooling.skip < len(prompt)
-        self.priorities.append(priority)
-        self.salts.append(salt)
-        self.adapters.append(adapter)
-        self.media.append(list(media))
-        if media:
-            self.store.place(len(self.streams), media, 0)
+        assert (request.params.max_tokens, len(request.seeds)) == (0, 1)
+        assert 0 <= pooling.skip < len(request.prompt)
+        self.priorities.append(request.priority)
+        self.salts.append(request.salt)
+        self.adapters.append(request.adapter)
+        self.media.append(list(request.media))
+        if request.media:
+            self.store.place(len(self.streams), request.media, 0)
             self.store.released([len(self.streams)])
-        self.streams.append(PoolStream(self, len(self.streams), prompt, pooling))
+        self.streams.append(PoolStream(self, len(self.streams), request.prompt, pooling))
         return self.streams[-1]
 
     @property

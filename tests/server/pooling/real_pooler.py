@@ -1,6 +1,6 @@
 """Servers over tiny models that pool, whole but for their processes: tokenizer, media process, engine and worker."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -10,12 +10,10 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.client.media import Media
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import Event
 from stentor.engine.core.loop import engine_ready
 from stentor.protocols.ipc.actors import EngineReady, Stats
-from stentor.protocols.ipc.adapters import AdapterRef
-from stentor.protocols.ipc.pooling import Pooling
-from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.media import MediaOpener, spec_in
 from stentor.server.config.config import DEFAULTS, StoreConfig
 from stentor.server.config.models import EmbeddingConfig
@@ -42,22 +40,18 @@ class RealPooler:
         self.media: list[list[Media]] = []
         """Of each prompt."""
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        media: Sequence[Media] = (),
-        pooling: Pooling | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> "RealStream":
-        self.prompts.append(prompt)
-        self.media.append([*media])
-        rid = self.engine.submit(prompt, params, salt=salt, media=[*media], pooling=pooling, adapter=adapter)
+    def submit(self, request: EngineRequest) -> "RealStream":
+        media = [*request.media]
+        self.prompts.append(request.prompt)
+        self.media.append(media)
+        rid = self.engine.submit(
+            request.prompt,
+            request.params,
+            salt=request.salt,
+            media=media,
+            pooling=request.pooling,
+            adapter=request.adapter,
+        )
         return RealStream(self.engine, rid)
 
 

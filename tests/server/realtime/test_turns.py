@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from stentor.server.api.realtime.turns import (
     STRETCH_MS,
-    Paused,
-    Resumed,
-    SpeechStarted,
-    SpeechStopped,
-    TimedOut,
+    IdleTimedOut,
     TurnDetector,
+    TurnEnded,
     TurnEvent,
+    TurnPaused,
+    TurnResumed,
     TurnRules,
+    TurnStarted,
 )
 from stentor.tests.examples import examples
 
@@ -24,7 +24,7 @@ def run(detector: TurnDetector, probabilities: list[float]) -> list[TurnEvent]:
 
 def reported(events: list[TurnEvent]) -> list[TurnEvent]:
     """What a client hears of."""
-    return [event for event in events if not isinstance(event, Paused | Resumed)]
+    return [event for event in events if not isinstance(event, TurnPaused | TurnResumed)]
 
 
 def ms(stretches: int) -> int:
@@ -34,14 +34,14 @@ def ms(stretches: int) -> int:
 def test_a_turn_begins_with_its_padding_and_ends_with_the_silence_that_ended_it() -> None:
     detector = TurnDetector(TurnRules.server(silence_duration_ms=200))
     events = reported(run(detector, [0.0] * 20 + [0.9] * 10 + [0.0] * 10))
-    assert events == [SpeechStarted(ms(20) - 300), SpeechStopped(ms(20) - 300, ms(30) + 200, ms(30))]
+    assert events == [TurnStarted(ms(20) - 300), TurnEnded(ms(20) - 300, ms(30) + 200, ms(30))]
 
 
 def test_the_padding_does_not_reach_before_the_audio_or_into_the_last_turn() -> None:
     detector = TurnDetector(TurnRules.server(prefix_padding_ms=500, silence_duration_ms=100))
     events = reported(run(detector, [0.9] * 5 + [0.0] * 5 + [0.9] * 5 + [0.0] * 5))
     end = ms(5) + 100
-    assert events[:3] == [SpeechStarted(0), SpeechStopped(0, end, ms(5)), SpeechStarted(end)]
+    assert events[:3] == [TurnStarted(0), TurnEnded(0, end, ms(5)), TurnStarted(end)]
 
 
 def test_one_stretch_is_a_click_and_begins_no_turn() -> None:
@@ -52,18 +52,18 @@ def test_between_the_thresholds_speech_neither_begins_nor_ends() -> None:
     rules = TurnRules.server(threshold=0.5, silence_duration_ms=64)
     assert run(TurnDetector(rules), [0.45] * 50) == []
     events = reported(run(TurnDetector(rules), [0.9] * 3 + [0.4] * 50))
-    assert events == [SpeechStarted(0)]
+    assert events == [TurnStarted(0)]
 
 
 def test_a_short_pause_is_told_and_taken_back_when_the_caller_goes_on() -> None:
     detector = TurnDetector(TurnRules.server(silence_duration_ms=500))
     events = run(detector, [0.9] * 5 + [0.0] * 6 + [0.9] * 5 + [0.0] * 16)
     assert events == [
-        SpeechStarted(0),
-        Paused(0),
-        Resumed(),
-        Paused(ms(6)),
-        SpeechStopped(0, ms(16) + 500, ms(16)),
+        TurnStarted(0),
+        TurnPaused(0),
+        TurnResumed(),
+        TurnPaused(ms(6)),
+        TurnEnded(0, ms(16) + 500, ms(16)),
     ]
 
 
@@ -72,35 +72,35 @@ def test_a_pause_is_noticed_well_before_it_ends_the_turn() -> None:
         detector = TurnDetector(TurnRules.server(silence_duration_ms=silence))
         run(detector, [0.9] * 5)
         found: list[tuple[TurnEvent, int]] = []
-        while not any(isinstance(event, SpeechStopped) for event, _ in found):
+        while not any(isinstance(event, TurnEnded) for event, _ in found):
             found += [(event, detector.now_ms) for event in detector.push(0.0)]
         (paused, noticed), (_, ended) = found
-        assert isinstance(paused, Paused)
+        assert isinstance(paused, TurnPaused)
         assert ended - noticed >= silence // 2
 
 
 def test_a_threshold_of_its_own_hears_only_what_is_surer() -> None:
     assert run(TurnDetector(TurnRules.server(threshold=0.8)), [0.7] * 20) == []
-    assert run(TurnDetector(TurnRules.server(threshold=0.3)), [0.35] * 3) == [SpeechStarted(0)]
+    assert run(TurnDetector(TurnRules.server(threshold=0.3)), [0.35] * 3) == [TurnStarted(0)]
 
 
 def test_a_turn_that_is_too_long_is_cut_and_another_begins_where_it_ended() -> None:
     detector = TurnDetector(TurnRules(max_turn_ms=ms(10)))
     events = reported(run(detector, [0.9] * 15))
-    assert events == [SpeechStarted(0), SpeechStopped(0, ms(10), ms(10)), SpeechStarted(ms(10))]
+    assert events == [TurnStarted(0), TurnEnded(0, ms(10), ms(10)), TurnStarted(ms(10))]
 
 
 def test_nobody_speaking_after_an_answer_is_told_once_with_the_silence() -> None:
     detector = TurnDetector(TurnRules.server(idle_timeout_ms=1000))
     assert run(detector, [0.0] * 100) == []  # nothing has been answered
     detector.await_speech(4000)
-    assert run(detector, [0.0] * 200) == [TimedOut(4000, 5000)]
+    assert run(detector, [0.0] * 200) == [IdleTimedOut(4000, 5000)]
 
 
 def test_speech_ends_the_wait_for_speech() -> None:
     detector = TurnDetector(TurnRules.server(idle_timeout_ms=1000, silence_duration_ms=100))
     detector.await_speech(0)
-    assert TimedOut not in {type(event) for event in run(detector, [0.0] * 5 + [0.9] * 3 + [0.0] * 100)}
+    assert IdleTimedOut not in {type(event) for event in run(detector, [0.0] * 5 + [0.9] * 3 + [0.0] * 100)}
 
 
 def test_an_answer_that_begins_ends_the_wait_for_speech() -> None:
@@ -121,7 +121,7 @@ def test_a_judgement_ends_a_pause_that_has_lasted_long_enough() -> None:
     detector = TurnDetector(TurnRules.semantic("medium"))
     run(detector, [0.9] * 5 + [0.0] * 10)
     stopped = detector.judge(300)
-    assert stopped == SpeechStopped(0, ms(15), ms(5))
+    assert stopped == TurnEnded(0, ms(15), ms(5))
     assert not detector.speaking
 
 
@@ -129,7 +129,7 @@ def test_a_judgement_that_says_to_wait_ends_the_turn_at_its_time() -> None:
     detector = TurnDetector(TurnRules.semantic("low"))
     run(detector, [0.9] * 5 + [0.0] * 10)
     assert detector.judge(1000) is None
-    assert run(detector, [0.0] * 40) == [SpeechStopped(0, ms(5) + 1000, ms(5))]
+    assert run(detector, [0.0] * 40) == [TurnEnded(0, ms(5) + 1000, ms(5))]
 
 
 def test_a_judgement_is_forgotten_when_the_caller_goes_on() -> None:
@@ -137,13 +137,13 @@ def test_a_judgement_is_forgotten_when_the_caller_goes_on() -> None:
     run(detector, [0.9] * 5 + [0.0] * 6)
     assert detector.judge(1000) is None
     events = reported(run(detector, [0.9] * 5 + [0.0] * 100))
-    assert events == [SpeechStopped(0, ms(16) + 2000, ms(16))]
+    assert events == [TurnEnded(0, ms(16) + 2000, ms(16))]
 
 
 @pytest.mark.parametrize(("eagerness", "most"), [("low", 8000), ("medium", 4000), ("high", 2000), ("auto", 4000)])
 def test_without_a_judgement_the_longest_pause_ends_the_turn(eagerness: str, most: int) -> None:
     detector = TurnDetector(TurnRules.semantic(eagerness))
-    assert reported(run(detector, [0.9] * 5 + [0.0] * 400)) == [SpeechStarted(0), SpeechStopped(0, ms(5) + most, ms(5))]
+    assert reported(run(detector, [0.9] * 5 + [0.0] * 400)) == [TurnStarted(0), TurnEnded(0, ms(5) + most, ms(5))]
 
 
 def test_a_judgement_comes_too_late_when_the_caller_speaks() -> None:
@@ -168,19 +168,19 @@ def test_turns_follow_one_another_and_never_overlap(
         kept = detector.keep_from_ms
         for event in detector.push(value):
             match event:
-                case SpeechStarted():
+                case TurnStarted():
                     assert started is None
                     assert floor <= event.start_ms <= detector.now_ms
                     assert event.start_ms >= kept, "audio of the turn could have been forgotten"
                     started = event.start_ms
-                case SpeechStopped():
+                case TurnEnded():
                     assert event.start_ms == started
                     assert event.start_ms <= event.voiced_end_ms <= event.end_ms <= detector.now_ms
                     floor, started = event.end_ms, None
-                case TimedOut():
+                case IdleTimedOut():
                     assert started is None
                     assert floor <= event.start_ms <= event.end_ms <= detector.now_ms
                     floor = event.end_ms
-                case Paused() | Resumed():
+                case TurnPaused() | TurnResumed():
                     assert started is not None
         assert detector.speaking == (started is not None)

@@ -1,7 +1,6 @@
 """Engine events in, typed deltas out, over scripted streams."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Self
 
@@ -10,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client.errors import EngineUnavailable
-from stentor.engine.client.media import Media
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
-from stentor.protocols.ipc.adapters import AdapterRef
+from stentor.engine.client.request import EngineRequest
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -34,22 +32,8 @@ class Script:
         self.aborted: list[int] = []
         self.taken = 0
 
-    def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        seeds: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        name: str = "",
-        grammar: str = "",
-        thinking: Thinking | None = None,
-        media: Sequence[Media] = (),
-        resumed: list[list[int]] | None = None,
-        adapter: AdapterRef | None = None,
-    ) -> Self:
-        self.submitted = (prompt, params, seeds, priority, salt)
+    def submit(self, request: EngineRequest) -> Self:
+        self.submitted = request
         return self
 
     def __aiter__(self) -> Self:
@@ -108,7 +92,7 @@ def test_an_engine_batch_becomes_one_batch_of_deltas() -> None:
         [PromptProcessed(5, None, 0.1, 0.2), Text(0, "He", list(b"He"), None)],
         [Text(0, "llo", list(b"llo"), None), Finish(0, "length", None, None)],
     ]
-    assert script.submitted == ([1, 2], wanted.params, [0], 3, "s")
+    assert script.submitted is wanted
     assert script.aborted == []
 
 
@@ -254,7 +238,7 @@ def test_cancelling_an_iteration_aborts_the_request() -> None:
 
 def test_an_engine_that_takes_no_requests_says_so_at_once() -> None:
     class Unavailable(Script):
-        def submit(self, *_: object, **__: object) -> Self:
+        def submit(self, request: EngineRequest) -> Self:
             raise EngineUnavailable("starting")
 
     async def main() -> None:
