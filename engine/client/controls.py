@@ -11,7 +11,6 @@ from stentor.protocols.ipc.config import Weights
 
 from .send_queue import SendQueue
 
-
 logger = logging.getLogger(__name__)
 
 
