@@ -13,20 +13,25 @@ from stentor.engine.channel import ChannelError
 from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.protocols.ipc.config import WORKER_MODULE
 
+from ..common.exit_codes import INTERRUPTED
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     open_closed_streams()
     given = sys.argv[1:] if argv is None else list(argv)
-    with contextlib.ExitStack() as held:
-        fork_server = None
-        if given[:1] == ["serve"] and not {"-h", "--help"}.intersection(given):
-            with contextlib.suppress(ChannelError, OSError):  # the engines' start meets the same, and says so
-                fork_server = ForkServer(WORKER_MODULE)
-                held.callback(fork_server.close)
-        from .commands import run  # late: a quarter of the server's imports
+    try:
+        with contextlib.ExitStack() as held:
+            fork_server = None
+            if given[:1] == ["serve"] and not {"-h", "--help"}.intersection(given):
+                with contextlib.suppress(ChannelError, OSError):  # the engines' start meets the same, and says so
+                    fork_server = ForkServer(WORKER_MODULE)
+                    held.callback(fork_server.close)
+            from .commands import run  # late: a quarter of the server's imports
 
-        return run(given, fork_server)
+            return run(given, fork_server)
+    except KeyboardInterrupt:  # during these imports, or the end of the fork server
+        return INTERRUPTED
 
 
 def open_closed_streams() -> None:
