@@ -1,7 +1,7 @@
 """Lines of batches under which engines are given up."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -28,7 +28,7 @@ def lethal() -> FakeEngine:
     engine = FakeEngine()
     harmless = says(ANSWER, repeat=True)
 
-    def answer(prompt: list[int], index: int) -> Iterable[int]:
+    def answer(prompt: list[int], index: int) -> Sequence[int]:
         if b"poison" in bytes(prompt):
             engine.failure, engine.fault = "no worker can be kept", "engine"
         return harmless(prompt, index)
