@@ -341,6 +341,9 @@ class EngineClient:
                 if self._trials.group is not None:
                     tasks.start_soon(self._end_quiet_trials)
                 end = await self._receive_to_the_end(engine, child)
+            if self._launcher.is_starting and self.controls.revert_weights(str(end)):
+                self._restarts.excuse()
+                end = EngineLost(str(end))
             self._launcher.started()
             tasks.cancel_scope.cancel()
         raise end

@@ -1,6 +1,7 @@
 """Operations on the engine as a whole: pausing, sleeping, other weights, resets, profiles, loading an adapter."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +13,8 @@ from stentor.protocols.ipc.config import Weights
 
 from .launcher import EngineLauncher
 from .send_queue import SendQueue
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -55,6 +58,8 @@ class Controls:
         self._wake = wake
         self._loaded_weights = launcher.weights
         """The last ones that a worker has loaded."""
+        self._refusal = ""
+        """Why a new engine could not load others, until that was told."""
         self._next = 0
         self._asked: dict[int, asyncio.Future[ControlDone | None]] = {}
         """Operations that the present engine has not answered. The result is None if the engine is lost."""
@@ -116,10 +121,14 @@ class Controls:
             self._found.clear()
             self._woken.set()
         done = await self._see_through("wake")
+        refusal, self._refusal = self._refusal, ""
         if done is not None and done.error:
             self._launcher.use_weights(self._loaded_weights)
-            raise ControlFailed(done.error, self.weights)
-        self._loaded_weights = self.weights
+            refusal = done.error
+        if refusal:
+            raise ControlFailed(refusal, self.weights)
+        if done is not None and self._sleep is None:
+            self._loaded_weights = self.weights
 
     async def reload(self, weights: Weights) -> None:
         """Have the next worker load other weights of the same architecture, and end the present one at once; returns
@@ -201,11 +210,22 @@ class Controls:
     def begin(self) -> None:
         """Pass pause and sleep to a new engine that has no requests yet."""
         self._serving = True
+        self._loaded_weights = self.weights
         self._found.set()
         if self.paused:
             self._tell("pause")
         if self._sleep is not None:
             self._tell(self._sleep)
+
+    def revert_weights(self, why: str) -> bool:
+        """Whether the engine that was lost before it was ready was to load weights that no worker has loaded: the next
+        one loads the former ones."""
+        if self.weights == self._loaded_weights:
+            return False
+        logger.error("new weights cannot be loaded, the former ones stay in use: %s", why)
+        self._refusal = why
+        self._launcher.use_weights(self._loaded_weights)
+        return True
 
     def end(self) -> None:
         """Complete all operations: the engine is gone, so nothing runs or is cached."""

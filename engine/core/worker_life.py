@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
@@ -28,6 +29,7 @@ _OTHER_PHASE_SECONDS: Final = 600.0
 """Longest silence in seconds while compiling, measuring or warming up."""
 _SPAWN_SECONDS: Final = 120.0
 _CLOSING_SECONDS: Final = 5.0
+_OUT_OF_MEMORY: Final = ", as the kernel does where memory, or that of a cgroup, runs out"
 _LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at a starting worker. Of a longer time between them, in which this process itself stood
 still (``docker pause``), twice as much counts."""
@@ -218,7 +220,7 @@ class WorkerLife:
             try:
                 frames = await self._endpoint.receive()
             except (PeerDied, ChannelClosed):
-                raise await self._lost("the worker process was lost while starting") from None
+                raise await self._lost("the worker process was lost while starting", _OUT_OF_MEMORY) from None
             if starting:
                 starting = False
                 await on_progress(Progress(STARTING, 1, 1))
@@ -243,15 +245,17 @@ class WorkerLife:
         why = f"the worker process hung while starting: nothing moved for {silence.limit:.0f} s in {silence.phase!r}"
         self.kill(why, hung=True)
 
-    async def _lost(self, what: str) -> WorkerLost:
+    async def _lost(self, what: str, if_killed: str = "") -> WorkerLost:
+        """``if_killed`` follows where another process, or the kernel, has killed it."""
         if self._verdict is None:
             with anyio.move_on_after(_CLOSING_SECONDS):
                 await self._child.wait()
+        killed = self._child.returncode == -signal.SIGKILL
         dead = await self._child.kill_and_wait()  # it may have closed its end of the channel and still run
         if self._verdict is not None:
             what = self._verdict
         elif dead:
-            what = f"{what}: {self._child.description}"
+            what = f"{what}: {self._child.description}{if_killed if killed else ''}"
         return WorkerLost(what, hung=self._hung, stuck=not dead, of_peer=self._of_peer, graphs=self.graphs_failed)
 
 

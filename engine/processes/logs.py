@@ -5,24 +5,33 @@ itself; ``fields`` adds members to a JSON line; ``trace`` replaces a traceback w
 
 Messages may contain text of clients. Characters that could begin a line, move a cursor or change text direction are
 escaped, and the lines of a traceback are indented, so that no log line can be forged.
+
+Lines are dropped, and counted, while the reader of stderr has stopped (a pager, a log driver whose collector is away):
+otherwise all streams would wait for it.
 """
 
+import contextlib
 import logging
 import os
 import re
+import select
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 
 from stentor.protocols.ipc.config import LogFormat, LogLevel
 
+logger = logging.getLogger(__name__)
+
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _CAUSES: Final = 8
 """Most errors of a chain that a trace shows."""
+_PATIENCE_MS: Final = 50
+"""For a reader that is behind, once until it has caught up."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -80,6 +89,47 @@ class _JsonFormat(_Format):
         return _UNSAFE.sub(_escape, msgspec.json.encode(entries).decode())
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._fd = -1
+        self._poll = select.poll()
+        with contextlib.suppress(OSError):  # a stream that is no file
+            self._fd = stream.fileno()
+            self._poll.register(self._fd, select.POLLOUT)
+        self._dropped = 0
+        self._cut = False
+        """Whether the last line has no end."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._fd < 0:
+            super().emit(record)
+            return
+        try:
+            if not self._is_read():
+                self._dropped += 1
+                return
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                logger.warning("%d log lines were dropped: they were not read", dropped)
+            begin, self._cut = "\n" if self._cut else "", False
+            self._write(f"{begin}{self.format(record)}\n".encode(errors="backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, line: bytes) -> None:
+        # of a pipe that can be written to, so much can be written without waiting
+        for at in range(0, len(line), select.PIPE_BUF):
+            if not self._is_read():
+                self._dropped += 1
+                self._cut = at > 0
+                return
+            os.write(self._fd, line[at : at + select.PIPE_BUF])
+
+    def _is_read(self) -> bool:
+        return bool(self._poll.poll(0 if self._dropped else _PATIENCE_MS))
+
+
 def escaped(text: str) -> str:
     """``text`` on one line, with line feeds, control characters and direction marks escaped."""
     return _UNSAFE.sub(_escape, text)
@@ -97,7 +147,7 @@ def set_up_logging(
 
     ``current_request`` returns the id of the running task's request, or "".
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter((_JsonFormat if style == "json" else _TextFormat)(process, current_request))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(True)  # torch's warnings would break lines of JSON

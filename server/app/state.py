@@ -118,7 +118,9 @@ class ServerState:
     def for_responses(self) -> ResponseServices:
         connection = self.config.limits.connection
         owner = self.access.keys.owner
-        return ResponseServices(self.chat, self.store, self.responses, self.gateway, owner, connection)
+        return ResponseServices(
+            self.chat, self.store, self.responses, self.gateway, owner, connection, self.batches.suspects
+        )
 
     @cached_property
     def for_realtime(self) -> RealtimeServices:

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..common.errors import PAUSED
+from ..common.errors import ENGINE_LOST, PAUSED
 from ..common.keys import Caller
 from ..middleware.auth import act_for
 from .lines import BatchRequest, InProcessResponse
@@ -50,6 +50,10 @@ class CallerApp:
         await self._app(scope, receive, send)
 
 
+class EngineGivenUp(Exception):
+    """The engine was given up while it ran the request, perhaps because of it."""
+
+
 @contextlib.asynccontextmanager
 async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.AsyncClient]":
     import httpx  # late: a server without batches does not need it
@@ -60,19 +64,25 @@ async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.Async
 
 
 async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> InProcessResponse:
-    """The response, as :func:`post`, with lower priority than interactive requests."""
-    return await post(client, request.url, msgspec.json.encode({"priority": PRIORITY, **request.body}))
+    """The response, as :func:`post`, with lower priority than interactive requests. Raises EngineGivenUp."""
+    body = msgspec.json.encode({"priority": PRIORITY, **request.body})
+    return await post(client, request.url, body, give_up_with_engine=True)
 
 
-async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> InProcessResponse:
+async def post(
+    client: "httpx.AsyncClient", path: str, body: bytes, *, give_up_with_engine: bool = False
+) -> InProcessResponse:
     """Made again, after longer and longer, while the server is too busy for it or recovers, and for as long as it is
-    paused."""
+    paused. Raises EngineGivenUp with ``give_up_with_engine``."""
     pause = _FIRST_PAUSE
     until = anyio.current_time() + _PATIENCE
     headers = {"content-type": "application/json"}
     response = await client.post(path, content=body, headers=headers)
     while response.status_code in _AGAIN:
-        if anyio.current_time() >= until and not _is_paused(response.content):
+        why = _message(response.content)
+        if give_up_with_engine and why == ENGINE_LOST:
+            raise EngineGivenUp
+        if anyio.current_time() >= until and why != PAUSED:
             break
         await anyio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
@@ -80,8 +90,8 @@ async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> InProcess
     return InProcessResponse(response.status_code, response.content, response.headers.get("x-request-id", ""))
 
 
-def _is_paused(refusal: bytes) -> bool:
+def _message(refusal: bytes) -> str:
     try:
-        return _refusals.decode(refusal).error.message == PAUSED
+        return _refusals.decode(refusal).error.message
     except msgspec.DecodeError:
-        return False
+        return ""

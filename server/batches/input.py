@@ -102,10 +102,10 @@ async def check(read: ReadPart, endpoint: str, limits: Limits) -> Checked:
     return found
 
 
-async def requests(read: ReadPart, done: dict[int, bool]) -> AsyncGenerator[tuple[int, BatchRequest], None]:
-    """Requests of a checked file whose lines are not in ``done``; fewer if the file is deleted meanwhile."""
+async def requests(read: ReadPart, wanted: Callable[[int], bool]) -> AsyncGenerator[tuple[int, BatchRequest], None]:
+    """Requests of a checked file whose lines are ``wanted``; fewer if the file is deleted meanwhile."""
     async for number, line in lines(read):
-        if number in done:
+        if not wanted(number):
             continue
         try:
             request = read_request(line, number)

@@ -12,6 +12,9 @@ need not wait for a long one of another.
 
 An error fails its own batch alone, also if the owner's share of the store has no room for its answers. While the store
 fails, all batches wait.
+
+A line under which engines were given up runs after the others and one at a time, so that only one that ends them
+reaches MOST_LOSSES: it gets an error as its answer.
 """
 
 import logging
@@ -34,11 +37,12 @@ from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, Req
 from ..common.errors import Overloaded
 from ..common.fair_queue import FairSemaphore, Shares
 from ..common.keys import Caller
+from ..common.suspects import MOST_LOSSES, NOT_TRIED_AGAIN
 from ..http.error_responses import INTERNAL
 from ..storage import batches, files
 from ..storage.database import Database, StoreFailed, StoreFull
 from . import rows
-from .calls import answer, client_for
+from .calls import EngineGivenUp, answer, client_for
 from .input import ReadPart, check, part_reader, requests
 from .lines import MAX_ANSWER_BYTES, BatchRequest, answered, failed
 
@@ -87,6 +91,8 @@ class BatchRunner:
         # one waits per owner, and owners are keys
         self._lines = FairSemaphore(LINES, sys.maxsize)
         self._checks = FairSemaphore(_CHECKS, sys.maxsize)
+        self.suspects: Final = anyio.Lock()
+        """The turn of lines, of all batches, and background responses under which engines were given up."""
 
     async def run(self, app: ASGIApp) -> None:
         """Runs until cancelled; the next server on the same store resumes running batches.
@@ -236,6 +242,7 @@ class BatchRunner:
     ) -> None:
         """Adds answered requests to ``done`` once they are stored."""
         waiting: list[batches.StoredResult] = []
+        losses = await self._store.read(partial(batches.losses, batch=row.id))
 
         async def flush() -> None:
             taken = waiting.copy()
@@ -260,6 +267,10 @@ class BatchRunner:
                     given = await answer(client, request)
                     good = given.status < 400 and len(given.body) <= MAX_ANSWER_BYTES
                     waiting.append(batches.StoredResult(line, good, answered(request, given)))
+                except EngineGivenUp:
+                    losses[line] = losses.get(line, 0) + 1
+                    with anyio.CancelScope(shield=True):  # the server is about to end
+                        await self._store.write(partial(batches.count_loss, batch=row.id, line=line))
                 except Exception:
                     logger.exception("a request of a batch failed")
                     text = failed(request.custom_id, "server_error", "The server failed on this request.")
@@ -267,13 +278,32 @@ class BatchRunner:
                 finally:
                     self._lines.release(row.owner)
 
-            try:
-                async with anyio.create_task_group() as tasks, aclosing(requests(read, dict(done))) as left:
-                    tasks.start_soon(flush_often)
-                    async with anyio.create_task_group() as calls:
-                        async for line, request in left:
+            async def make_all(lost: int) -> None:
+                """Those under which so many engines were given up."""
+
+                def wanted(line: int) -> bool:
+                    return line not in done and losses.get(line, 0) == lost
+
+                async with aclosing(requests(read, wanted)) as left, anyio.create_task_group() as calls:
+                    async for line, request in left:
+                        if lost == MOST_LOSSES:
+                            logger.warning("a line of a batch was failed: %d engines were given up under it", lost)
+                            text = failed(request.custom_id, "server_error", NOT_TRIED_AGAIN)
+                            waiting.append(batches.StoredResult(line, False, text))
+                        elif lost:
+                            async with self.suspects:
+                                await self._lines.acquire(row.owner)
+                                await make(line, request)
+                        else:
                             await self._lines.acquire(row.owner)
                             calls.start_soon(make, line, request)
+
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(flush_often)
+                    for lost in range(MOST_LOSSES + 1):
+                        if not lost or lost in losses.values():
+                            await make_all(lost)
                     tasks.cancel_scope.cancel()
             finally:
                 with anyio.CancelScope(shield=True):

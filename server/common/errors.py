@@ -55,7 +55,9 @@ def generation_error(finish: Finish | Finished | None) -> Exception:
     match fault:
         case "":
             return GenerationFailed()
-        case "engine" | "shutdown":
+        case "engine":
+            return Unavailable(ENGINE_LOST, "failed")
+        case "shutdown":
             return engine_gone()
         case "grammar":
             return BadRequest(
@@ -75,6 +77,7 @@ def generation_error(finish: Finish | Finished | None) -> Exception:
             )
 
 
+ENGINE_LOST = "The engine stopped while it ran the request; the server cannot generate."
 PAUSED = "The server is paused and takes no new requests until it is resumed."
 
 

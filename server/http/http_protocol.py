@@ -32,6 +32,7 @@ PROBE_SECONDS: Final = 2.0
 
 _PER_CONNECTION: Final = (b"upgrade", b"http2-settings")
 _EXTENSION: Final = "stentor.write_chunk"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
 def chunk_writer(scope: Scope) -> Callable[[bytes], bool]:
@@ -62,13 +63,42 @@ class _ChunkWriter:
         return True
 
 
+class _Unchunked:
+    """Writes a response without chunks, which HTTP/1.0 does not know: it ends with its connection."""
+
+    __slots__ = ("_chunked", "_write")
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._chunked: bool | None = None
+        """Whether its body is given in chunks; None before its head."""
+
+    def __call__(self, data: bytes) -> None:
+        # what is given is the whole head, or whole chunks
+        if self._chunked is None:
+            head = data.replace(_CHUNKED, b"", 1)
+            self._chunked = head != data
+            self._write(head)
+        elif self._chunked:
+            at = 0
+            while at < len(data):
+                line = data.index(b"\r\n", at)
+                begin = line + 2
+                end = begin + int(data[at:line], 16)
+                self._write(data[begin:end])
+                at = end + 2
+        else:
+            self._write(data)
+
+
 class _Transport:
     """A request's view of its connection."""
 
     __slots__ = ("close", "is_closing", "write")
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.write = transport.write
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None], *, chunks: bool = True) -> None:
+        """``chunks``: whether the client knows them."""
+        self.write: Callable[[bytes], None] = transport.write if chunks else _Unchunked(transport.write)
         self.is_closing = transport.is_closing
         self.close = close
 
@@ -271,7 +301,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _begin(self, cycle: RequestResponseCycle) -> None:
         self._live.append(cycle)
-        cycle.transport = _Transport(self.transport, self._close)  # type: ignore[assignment]  # as much as it needs
+        newer = cycle.scope["http_version"] != "1.0"
+        cycle.waiting_for_100_continue &= newer
+        # as much as it needs
+        cycle.transport = _Transport(self.transport, self._close, chunks=newer)  # type: ignore[assignment]
         if self._place is not None and self._place.only_probes:
             cycle.keep_alive = False
         if self.expect_100_continue:

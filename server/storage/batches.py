@@ -35,6 +35,12 @@ CREATE TABLE IF NOT EXISTS batch_answers (
     data BLOB NOT NULL,
     PRIMARY KEY (batch, line)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batch_losses (
+    batch TEXT NOT NULL REFERENCES batches ON DELETE CASCADE,
+    line INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (batch, line)
+) WITHOUT ROWID;
 """,
     name="batches",
     held="open",
@@ -86,10 +92,11 @@ def load(db: "sqlite3.Connection", batch: str) -> StoredBatch | None:
 
 
 def update(db: "sqlite3.Connection", batch: str, object_: bytes, *, open: bool = True) -> None:
-    """Answers are deleted once it has ended: its files have them."""
+    """Answers and losses are deleted once it has ended: its files have the answers."""
     db.execute(f"UPDATE batches SET object = ?, open = ?, used = {NOW} WHERE id = ?", (object_, open, batch))
     if not open:
         db.execute("DELETE FROM batch_answers WHERE batch = ?", (batch,))
+        db.execute("DELETE FROM batch_losses WHERE batch = ?", (batch,))
 
 
 def add_answers(db: "sqlite3.Connection", batch: str, answers: Sequence[StoredResult]) -> None:
@@ -104,6 +111,20 @@ def answered(db: "sqlite3.Connection", batch: str) -> dict[int, bool]:
     """Whether the answer is good, by line."""
     rows = db.execute("SELECT line, good FROM batch_answers WHERE batch = ?", (batch,))
     return {line: bool(good) for line, good in rows}
+
+
+def count_loss(db: "sqlite3.Connection", batch: str, line: int) -> None:
+    """Counts that the engine was given up under an unanswered line."""
+    db.execute(
+        "INSERT INTO batch_losses SELECT id, ?, 1 FROM batches WHERE id = ? "
+        "ON CONFLICT (batch, line) DO UPDATE SET count = count + 1",
+        (line, batch),
+    )
+
+
+def losses(db: "sqlite3.Connection", batch: str) -> dict[int, int]:
+    """Engines that were given up under each line that ran on one."""
+    return dict(db.execute("SELECT line, count FROM batch_losses WHERE batch = ?", (batch,)).fetchall())
 
 
 def answers(db: "sqlite3.Connection", batch: str, *, good: bool, after: int, limit: int) -> list[tuple[int, bytes]]:

@@ -155,7 +155,7 @@ class Database:
                 try:
                     return self._transaction(db, work, admitted)
                 except sqlite3.Error as error:
-                    if not deletes or not _is_full(error):
+                    if not deletes or not is_full(error):
                         raise
                 return self._delete_on_full_disk(db, work)
             if self._is_due:
@@ -164,7 +164,7 @@ class Database:
             return work(db)
         except (sqlite3.Error, OSError) as error:
             logger.warning("the store failed: %s", error)
-            raise (DiskFull() if _is_full(error) else StoreFailed()) from None
+            raise (DiskFull() if is_full(error) else StoreFailed()) from None
 
     def _transaction(
         self, db: "sqlite3.Connection", work: "Callable[[sqlite3.Connection], T]", admitted: str = ""
@@ -200,18 +200,26 @@ class Database:
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("PRAGMA secure_delete = ON")
-            _check_version(db)
-            for table in self._tables:
-                db.executescript(table.schema)
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                self._begin(db)
+            try:
+                self._set_up(db)
+            except sqlite3.Error as error:
+                if not is_full(error):
+                    raise
+                self._set_up_on_full_disk(db)
             self._reserve(db)
         except BaseException:
             db.close()
             raise
         self._connection = db
         return db
+
+    def _set_up(self, db: "sqlite3.Connection") -> None:
+        _check_version(db)
+        for table in self._tables:
+            db.executescript(table.schema)
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            self._begin(db)
 
     def _begin(self, db: "sqlite3.Connection") -> None:
         """Sets up charges and time, also for a database without them, and for unfinished work of another server."""
@@ -298,6 +306,14 @@ class Database:
                 db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self._reserve(db)
 
+    def _set_up_on_full_disk(self, db: "sqlite3.Connection") -> None:
+        """With the room of the reserve: what is there can be read and deleted, also after a crash."""
+        logger.warning("the disk of the store is full: its reserve is used to open it")
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(self._reserve_path, 0)
+        self._set_up(db)
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def _reserve(self, db: "sqlite3.Connection") -> None:
         """Reserves disk space for deletions. Without it the file does not grow: only free pages are written.
 
@@ -342,7 +358,8 @@ def _charged(db: "sqlite3.Connection") -> int:
     return int(db.execute("SELECT COALESCE(SUM(bytes), 0) FROM owners").fetchone()[0])
 
 
-def _is_full(error: Exception) -> bool:
+def is_full(error: Exception) -> bool:
+    """Whether the disk is."""
     import sqlite3  # late, as above
 
     if isinstance(error, OSError):

@@ -4,7 +4,7 @@ from typing import Final
 
 from ..config.config import StoreConfig
 from . import batches, chats, conversations, files, responses, secrets, uploads
-from .database import Database
+from .database import Database, is_full
 
 TABLES: Final = (
     responses.TABLE,
@@ -36,8 +36,10 @@ async def opened_store(config: StoreConfig) -> Database:
             await store.open()
         except (OSError, sqlite3.Error) as error:
             await store.close()
-            raise StoreRefused(
-                f"Cannot use --store {config.path}: {error}; give a file that this server can write and that no other "
-                "server uses."
-            ) from error
+            advice = (
+                "make room"
+                if is_full(error)
+                else "give a file that this server can write and that no other server uses"
+            )
+            raise StoreRefused(f"Cannot use --store {config.path}: {error}; {advice}.") from error
     return store

@@ -1,14 +1,16 @@
 """Lines of logs: one for each record whatever is in it, with the request that they are about."""
 
+import fcntl
 import io
 import json
 import logging
 import os
 import re
+import select
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -156,3 +158,38 @@ def _written(program: str) -> str:
     )
     command = [sys.executable, "-P", "-c", f"{start}\n{program}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+@pytest.fixture
+def small_pipe(monkeypatch: pytest.MonkeyPatch, lines: Log) -> Iterator[BinaryIO]:
+    """The reader's end of stderr, which holds two writes."""
+    lines("text", lambda _: None)  # its end restores the loggers
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 2 * select.PIPE_BUF)
+    with open(read, "rb", buffering=0) as reader, open(write, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        set_up_logging("info", "text", "here")
+        yield reader
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(small_pipe: BinaryIO) -> None:
+    logger = logging.getLogger("stentor.some.where")
+    for number in range(200):
+        logger.warning("%d %s", number, "x" * (select.PIPE_BUF * 3 if number == 150 else 90))
+    kept = small_pipe.read(1 << 20)
+    logger.warning("read again")
+    told, last = small_pipe.read(1 << 20).decode().splitlines()
+    count = kept.count(b" here: ")
+    assert 0 < count < 150
+    assert f"{200 - count} log lines were dropped" in told
+    assert last.endswith("read again")
+
+
+def test_a_long_line_whose_reader_stops_within_it_is_cut_and_counted(small_pipe: BinaryIO) -> None:
+    logger = logging.getLogger("stentor.some.where")
+    logger.warning("x" * select.PIPE_BUF * 3)
+    assert len(small_pipe.read(1 << 20)) == 2 * select.PIPE_BUF
+    logger.warning("read again")
+    told, last = small_pipe.read(1 << 20).decode().removeprefix("\n").splitlines()
+    assert "1 log lines were dropped" in told
+    assert last.endswith("read again")

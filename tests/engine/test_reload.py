@@ -159,6 +159,50 @@ async def test_weights_for_an_engine_that_was_lost_asleep_are_those_of_its_succe
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("end", ["refuses", "vanishes"])
+async def test_an_engine_that_cannot_load_the_weights_of_one_that_was_lost_asleep_is_followed_by_one_with_the_former(
+    end: str,
+) -> None:
+    async with running(max_deaths=2) as (world, tasks):
+        controls = world.client.controls
+        first = controls.weights
+        reader = world.submit(tasks)
+        await world.step()
+        tasks.start_soon(controls.sleep)
+        await world.step()
+        world.engines.now.die()
+        await settle()
+        await controls.reload(Weights("torn"))
+        failures: list[ControlFailed] = []
+
+        async def wake() -> None:
+            try:
+                await controls.wake()
+            except ControlFailed as failed:
+                failures.append(failed)
+
+        tasks.start_soon(wake)
+        await world.replaced(2)
+        if end == "refuses":
+            world.engines.now.fail(final=True)
+        else:
+            world.engines.now.die()
+        await world.replaced(3)
+        assert not failures, "it is not awake yet"
+        world.engines.now.get_ready()
+        await world.step()
+        (failed,) = failures
+        assert ("KeyError" if end == "refuses" else "lost") in str(failed)
+        assert world.engines.models == ["torn", first.model]
+        assert (failed.weights, controls.weights) == (first, first)
+        tasks.start_soon(controls.wake)
+        await world.step()
+        assert len(failures) == 1, "it is told once"
+        await world.finish()
+        reader.check()
+
+
+@pytest.mark.anyio
 async def test_engines_that_could_load_weights_go_back_where_one_could_not() -> None:
     engines = [_Engine(why) for why in ("", "a tensor is missing", "")]
     controls = ReplicaControls(lambda: cast("list[EngineClient]", engines), Router(3))

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from stentor.loadtest.processes import alive, children
 from stentor.loadtest.server_process import hold_port
+from stentor.server.common.exit_codes import INTERRUPTED
+from stentor.server.main import cli
 from stentor.tests.e2e.processes import eventually
 
 CONFIG = {
@@ -37,3 +41,14 @@ def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_pa
         assert server.returncode == 0, printed.decode()
         assert b"Traceback" not in printed
     eventually(lambda: not any(map(alive, below)), 60, "both end")
+
+
+def test_an_interrupt_during_the_imports_of_a_command_ends_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted:
+        def __getattr__(self, _name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "stentor.server.main.commands", Interrupted())
+    assert cli.main(["env"]) == INTERRUPTED

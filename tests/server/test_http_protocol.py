@@ -215,3 +215,20 @@ async def test_a_body_whose_end_two_readers_might_see_in_two_places_is_refused(
         connection.writer.write(request)
         assert (await connection.answer())[0] == status
         assert status == 200 or await connection.is_closed()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_does_not_know_chunks_gets_none(streamed: bool) -> None:
+    body = json.dumps({"messages": HELLO, "max_tokens": 3, "stream": streamed}).encode()
+    async with connected() as connection, asyncio.timeout(60):
+        request = head(b"content-length: %d" % len(body), b"expect: 100-continue") + body
+        connection.writer.write(request.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        said, _, answer = (await connection.reader.read()).partition(b"\r\n\r\n")
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert b"transfer-encoding" not in said
+        if streamed:
+            assert answer.startswith(b"data: {")
+            assert answer.endswith(b"\n\ndata: [DONE]\n\n")
+            assert b"\r\n" not in answer
+        else:
+            assert json.loads(answer)["usage"]["completion_tokens"] == 3

@@ -16,7 +16,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 
 from ...overload.memory_budget import MemoryShare
-from ...storage.database import DiskFull, is_disk_full
+from ...storage.database import DiskFull, StoreFailed, is_disk_full
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +63,13 @@ async def upload_form(
             HTTPStatus.REQUEST_TIMEOUT,
         ) from None
     except OSError as error:
-        if not is_disk_full(error):
-            raise
-        logger.warning("an upload was refused: the disk of the temporary files is full")
-        raise DiskFull from None
+        if is_disk_full(error):
+            logger.warning("an upload was refused: the disk of the temporary files is full")
+            raise DiskFull from None
+        logger.error("an upload was refused: temporary files cannot be written: %s", error.strerror)
+        raise StoreFailed(
+            "The server cannot write the temporary file that an upload of this size needs; its log says why."
+        ) from None
     try:
         yield form
     finally:

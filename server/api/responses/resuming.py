@@ -22,6 +22,7 @@ from stentor.protocols.openai.responses.objects import ResponseFailure, Response
 from ...common.errors import Overloaded, ServerError, Unavailable
 from ...common.fair_queue import current_owner
 from ...common.keys import Caller
+from ...common.suspects import MOST_LOSSES, NOT_TRIED_AGAIN
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...storage import responses
@@ -35,14 +36,10 @@ from .starting import turns_of
 
 logger = logging.getLogger(__name__)
 
-MOST_LOSSES: Final = 3
-"""Engines that may be given up under a response without an event between."""
 _MOST_SECONDS: Final = 5
 """Between two tries while the queue has no room."""
 _GONE = ResponseFailure("server_error", "The server was started again, and the key of this response is not valid now.")
-_LOSSES = ResponseFailure(
-    "server_error", "Each engine that ran this response was given up, as if it ended them; it is not tried again."
-)
+_LOSSES = ResponseFailure("server_error", NOT_TRIED_AGAIN)
 _CHANGED = ResponseFailure(
     "server_error", "The server was started again with a model or settings that would change what was said already."
 )
@@ -61,8 +58,8 @@ async def resume_unfinished(services: ResponseServices) -> None:
     """Begins to resume all of them, as there is room. The engine must be ready.
 
     Never raises; a response that cannot be resumed is marked failed. Those under which engines were given up follow
-    last and one after the other, so that the one that ends them is found: each is waited for until it goes on, and
-    fails after MOST_LOSSES.
+    last and in turn with lines of batches (:mod:`...common.suspects`): each is waited for until it goes on, and fails
+    after MOST_LOSSES without an event between.
     """
     if not services.store.durable:
         return
@@ -81,7 +78,11 @@ async def resume_unfinished(services: ResponseServices) -> None:
             await _give_up(services.store, name, _LOSSES)
             continue
         try:
-            await _resume_when_there_is_room(services, name, watched=losses > 0)
+            if losses:
+                async with services.suspects:
+                    await _resume_when_there_is_room(services, name, watched=True)
+            else:
+                await _resume_when_there_is_room(services, name, watched=False)
         except Exception as error:
             logger.warning("could not go on with a response: %s", type(error).__name__)
             await _give_up(services.store, name, failure_of(error))

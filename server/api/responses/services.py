@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import anyio
+
 from stentor.protocols.common.limits import Limits
 
 from ...common.keys import Caller
@@ -27,6 +29,8 @@ class ResponseServices:
     caller_of_owner: Callable[[str], Caller | None]
     """Finds a caller by its name in the store; None if its key is not valid any more."""
     connection: ConnectionLimits
+    suspects: anyio.Lock
+    """The turn of responses and lines of batches under which engines were given up."""
 
     @property
     def admission(self) -> AdmissionControl:

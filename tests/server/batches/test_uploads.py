@@ -168,6 +168,22 @@ async def test_a_full_disk_under_a_large_upload_is_told_as_such(monkeypatch: pyt
     assert state.admission.memory.bytes == 0
 
 
+async def test_an_upload_that_no_folder_takes_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a read-only file system."""
+
+    def refused(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", refused)
+    async with in_memory(fake_state()) as client:
+        answer = await client.post("/v1/files", content=form(b"y", b"y" * 3_000_000), headers=HEADERS)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "store_failed")
+    assert "No usable temporary directory found" in caplog.text
+    assert "No usable" not in answer.text
+
+
 async def test_a_file_that_the_store_has_no_room_for_is_refused_before_any_of_it_is_kept() -> None:
     state = fake_state(store=make_store(StoreConfig(max_bytes=500_000)))
     async with in_memory(state) as client:

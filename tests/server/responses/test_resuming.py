@@ -11,6 +11,7 @@ from stentor.server.api.responses import resuming, running
 from stentor.server.api.responses.resuming import keep_resuming, resume_unfinished
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
+from stentor.server.common.suspects import MOST_LOSSES
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.middleware.access_control import AccessControl
@@ -319,7 +320,7 @@ async def test_a_response_under_which_engine_after_engine_is_given_up_fails_and_
         engine.gate.set()
         await until(lambda: not list(first.responses))
     await dies(first)
-    for harmless in (1, *[0] * (resuming.MOST_LOSSES - 2)):
+    for harmless in (1, *[0] * (MOST_LOSSES - 2)):
         engine = lethal(harmless)
         state = await server(path, engine)
         await resume_unfinished(state.for_responses)

@@ -1,5 +1,6 @@
 """A full disk: it is said as such, what is there can be read and deleted, and then there is room again."""
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -13,9 +14,15 @@ import pytest
 from stentor.server.config.config import StoreConfig
 from stentor.server.storage import files
 from stentor.server.storage.database import RESERVE_BYTES, Database, DiskFull
-from stentor.server.storage.opening import make_store, opened_store
+from stentor.server.storage.opening import StoreRefused, make_store, opened_store
 
 PART = b"x" * files.PART_BYTES
+
+
+def full() -> sqlite3.Error:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
 
 
 async def upload(store: Database, name: str, parts: int = 1) -> None:
@@ -65,9 +72,7 @@ async def test_the_reserve_is_given_up_for_what_deletes_and_for_nothing_else(tmp
     def work(db: sqlite3.Connection) -> bool:
         seen.append((reserve.stat().st_size, db.execute("PRAGMA secure_delete").fetchone()[0]))
         if reserve.stat().st_size:
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
+            raise full()
         return files.delete(db, "", "a")
 
     with pytest.raises(DiskFull):
@@ -77,6 +82,36 @@ async def test_the_reserve_is_given_up_for_what_deletes_and_for_nothing_else(tmp
     assert reserve.stat().st_size == RESERVE_BYTES
     assert await store.read(lambda db: db.execute("PRAGMA secure_delete").fetchone()[0]) == 1
     await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_store_that_cannot_be_opened_for_want_of_room_uses_its_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a crash on a full disk."""
+    config = StoreConfig(tmp_path / "store.db")
+    store = await opened_store(config)
+    await upload(store, "a")
+    await store.close()
+    reserve, begin = tmp_path / "store.db-reserve", Database._begin
+    (tmp_path / "store.db-reserve").write_bytes(b"x")
+
+    def begins(store: Database, db: sqlite3.Connection) -> None:
+        if reserve.exists() and reserve.stat().st_size:
+            raise full()
+        begin(store, db)
+
+    monkeypatch.setattr(Database, "_begin", begins)
+    store = await opened_store(config)
+    assert await remove(store, "a")
+    await store.close()
+
+    def never(_store: Database, _db: sqlite3.Connection) -> None:
+        raise full()
+
+    monkeypatch.setattr(Database, "_begin", never)
+    with pytest.raises(StoreRefused, match="make room"):
+        await opened_store(config)
 
 
 MOUNTED = ["unshare", "--map-root-user", "--mount", "--", "sh", "-c"]
@@ -98,9 +133,12 @@ def test_a_store_on_a_full_disk_is_deleted_from_and_filled_again(tmp_path: Path)
     command = [*MOUNTED, ON_A_SMALL_DISK, sys.executable, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for kept, deleted, again in json.loads(done.stdout):
+    rounds, of_another = json.loads(done.stdout)
+    for kept, deleted, again in rounds:
         assert deleted == kept > 0, "a file could not be deleted"
         assert again >= kept // 2
+    kept, deleted = of_another
+    assert deleted == kept > 0, "a store of a killed server, on a disk without any room"
 
 
 async def fill_and_empty(path: Path) -> list[tuple[int, int, int]]:
@@ -118,7 +156,32 @@ async def fill_and_empty(path: Path) -> list[tuple[int, int, int]]:
     return rounds
 
 
+async def fill_and_die(path: Path) -> None:
+    store = await opened_store(StoreConfig(path))
+    await fill(store)
+    with path.with_name("other").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(PART):
+            pass
+    os._exit(0)
+
+
+async def empty(path: Path) -> tuple[int, int]:
+    """(files found, files deleted of them)."""
+    store = await opened_store(StoreConfig(path))
+    found = await store.read(lambda db: [row[0] for row in db.execute("SELECT id FROM files WHERE owner = ''")])
+    deleted = 0
+    for name in found:
+        deleted += await remove(store, name)
+    await store.close()
+    return len(found), deleted
+
+
 if __name__ == "__main__":
     import asyncio
 
-    print(json.dumps(asyncio.run(fill_and_empty(Path(sys.argv[1]) / "store.db"))))
+    path = Path(sys.argv[1]) / "store.db"
+    rounds = asyncio.run(fill_and_empty(path))
+    if (child := os.fork()) == 0:
+        asyncio.run(fill_and_die(path))
+    os.waitpid(child, 0)
+    print(json.dumps((rounds, asyncio.run(empty(path)))))
