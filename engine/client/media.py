@@ -27,6 +27,8 @@ class Media(NamedTuple):
     """Positions; 0: the model's fixed number."""
     grid: tuple[int, int, int] | None = None
     interval: float = 1.0
+    runs: tuple[tuple[int, int], ...] = ()
+    field: str = ""
 
 
 class StreamedMedia:
@@ -114,7 +116,11 @@ class MediaStore:
                 ref = self._place(one)
                 held.append(ref)
                 written = ref.start not in self._unwritten
-                spans.append(InputSpan(one.start, one.length or each, one.digest, ref, one.grid, one.interval, written))
+                length = one.length or each
+                made = InputSpan(
+                    one.start, length, one.digest, ref, one.grid, one.interval, written, one.runs, one.field
+                )
+                spans.append(made)
         except BaseException:
             self._free(rid)
             raise

@@ -376,7 +376,8 @@ def attend_cached(
     }
     out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, invariant=invariant, **shared)
     if spec.whole_spans and batch.media is not None:
-        kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, batch.media.spans, **shared)
+        spans = batch.media.spans
+        kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, spans, windowed=spec.windowed_spans, **shared)
     return out
 
 

@@ -71,6 +71,8 @@ class AttentionSpec:
     """Whether tokens within whole texts see only those before them (CLIP)."""
     whole_spans: bool = False
     """Whether the tokens of a picture see each other in both directions (Gemma 3; Gemma 4 in layers with a window)."""
+    windowed_spans: bool = False
+    """Whether the window also bounds how far back they see within the picture (Gemma 4)."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
     v_dim: int = 0

@@ -21,10 +21,12 @@ _NAMES: Final = {
 """Alternative names of common fields."""
 
 
-def _common(fields: Fields, name: str, *, activation: str, eps_field: str = "layer_norm_epsilon") -> ModelSpec:
-    """The common part. Networks are four times as wide as the stream by default."""
+def _common(
+    fields: Fields, name: str, *, activation: str, eps_field: str = "layer_norm_epsilon", longest: int = 2048
+) -> ModelSpec:
+    """The common part. Networks are four times as wide as the stream by default. ``longest``: the default context."""
     usual = {ours: fields.get(theirs) for ours, names in _NAMES.items() for theirs in names if fields.has(theirs)}
-    fields = Fields({**fields.values, **usual})
+    fields = Fields({"max_position_embeddings": longest, **fields.values, **usual})
     if not fields.has("intermediate_size"):
         fields = Fields({**fields.values, "intermediate_size": 4 * fields.integer("hidden_size")})
     heads = fields.integer("num_attention_heads")
@@ -83,7 +85,7 @@ def _gpt(fields: Fields, name: str, activation: str) -> ModelSpec:
     """The names and positions of GPT-2 and its descendants."""
     if fields.flag("add_cross_attention"):
         raise UnknownArchitectureError(f"its form of {name}, with cross-attention, is not native here")
-    spec = _common(Fields({"tie_word_embeddings": True, **fields.values}), name, activation=activation)
+    spec = _common(Fields({"tie_word_embeddings": True, **fields.values}), name, activation=activation, longest=1024)
     scale = spec.layers[0].attention.scale if fields.flag("scale_attn_weights", True) else 1.0
     spec = with_mixers(
         spec,
@@ -146,8 +148,7 @@ def falcon(fields: Fields, name: str) -> ModelSpec:
     """Falcon with rotary positions: attention and network in parallel, with one norm (7B) or one each (40B)."""
     if fields.flag("alibi"):
         raise UnknownArchitectureError(f"its form of {name}, with a bias to scores by distance, is not native here")
-    defaults = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
-    spec = _common(Fields({**defaults, **fields.values}), name, activation="gelu")
+    spec = _common(Fields({"tie_word_embeddings": True, **fields.values}), name, activation="gelu")
     grouped, bias = fields.flag("new_decoder_architecture"), fields.flag("bias")
     kv_heads = spec.layers[0].attention.heads
     if grouped:

@@ -113,10 +113,9 @@ PARTS: Final[Mapping[str, Reader]] = {
 
 
 def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
-    """The spec with bidirectional attention within pictures, in all layers or in those with a window."""
-    return with_mixers(
-        spec, [bool(layer.attention.window) or not windows_alone for layer in spec.layers], whole_spans=True
-    )
+    """The spec with bidirectional attention within pictures, in all layers, or in those with a window and within it."""
+    chosen = [bool(layer.attention.window) or not windows_alone for layer in spec.layers]
+    return with_mixers(spec, chosen, whole_spans=True, windowed_spans=windows_alone)
 
 
 _SCALING: Final = ("granite", "hyperclovax")

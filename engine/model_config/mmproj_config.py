@@ -172,7 +172,8 @@ def seeing(spec: ModelSpec, metadata: Mapping[str, object], described: Mapping[s
     if described["model_type"] == "gemma4":
         if not is_native(described):
             return spec
-        return with_mixers(spec, [bool(layer.attention.window) for layer in spec.layers], whole_spans=True)
+        windows = [bool(layer.attention.window) for layer in spec.layers]
+        return with_mixers(spec, windows, whole_spans=True, windowed_spans=True)
     sections = Fields(metadata, f"{architecture}.").numbers("rope.dimension_sections")
     if architecture not in _NAMED or not sections or "audio_token_id" in described:
         return spec

@@ -145,6 +145,8 @@ class TransformersTower:
                 return Encoded(own(self._model, **given))
             assert method is not None
             found = method(**given, return_dict=True)
+        except (torch.AcceleratorError, torch.OutOfMemoryError):
+            raise
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             what = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in payload.tensors.items())
             why = first_line(error)

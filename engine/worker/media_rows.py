@@ -65,12 +65,23 @@ class _Span:
 
 
 @dataclass(frozen=True)
+class _Failure:
+    """Why a medium could not be encoded."""
+
+    why: str
+    blames: bool
+    """Whether the medium is at fault, and not the machine."""
+
+
+@dataclass(frozen=True)
 class _Row:
     spans: list[_Span]
     positions: MediaPositions | None
     """None: a token's position is its index."""
     fault: str = ""
     """What is wrong with its media; "" if nothing."""
+    first: int = -1
+    """Where the first medium begins."""
     words: Int64 = field(default_factory=lambda: _NOWHERE)
     """Positions of text tokens that stand for embeddings of the tower."""
     which: Int64 = field(default_factory=lambda: _NOWHERE)
@@ -116,7 +127,7 @@ class MediaRows:
         self._turns, self._sees_whole, self._behind_frames = turns, sees_whole, behind_frames
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._rows: dict[int, _Row] = {}
-        self._encoded: dict[int, Encoded | str] = {}
+        self._encoded: dict[int, Encoded | _Failure] = {}
         """By encoder slot: the embeddings, or the error."""
         self._begun: dict[int, SlicedEncoding[Encoded]] = {}
         """By encoder slot: encodings begun in slices."""
@@ -124,7 +135,7 @@ class MediaRows:
         """Encoder slots completed by slices of this step."""
         self._time = MediaTime()
         self._told_room = 0
-        self._faults: dict[int, str] = {}
+        self._faults: dict[int, RowFault] = {}
         """By row slot: errors of media that the step reads."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
@@ -192,7 +203,11 @@ class MediaRows:
     def take_faults(self) -> list[RowFault]:
         """Rows of the last pass with faulty media, since the last call."""
         faults, self._faults = self._faults, {}
-        return [RowFault(slot, f"the model cannot take the media of the prompt: {why}") for slot, why in faults.items()]
+        return [*faults.values()]
+
+    def _fault(self, slot: int, why: str, start: int) -> None:
+        """Note the fault of a row; ``start``: see :class:`RowFault`."""
+        self._faults[slot] = RowFault(slot, f"the model cannot take the media of the prompt: {why}", start)
 
     def _encode_all(self, jobs: Sequence[EncodeJob], until: float | None) -> None:
         """Encode media; ``until`` is the deadline of slices by ``time.perf_counter()``, None: no slices.
@@ -226,9 +241,12 @@ class MediaRows:
                 self._begun[slot] = begun
                 return
             self._encoded[slot] = begun.result()
-        except ValueError as error:
-            logger.warning("media cannot be encoded: %s", error)
-            self._encoded[slot] = str(error)
+        except torch.AcceleratorError:
+            raise  # the device is lost, whatever the media are
+        except Exception as error:  # code over a stranger's tensors may raise anything
+            logger.warning("media cannot be encoded: %s", _said(error))
+            lacks_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            self._encoded[slot] = _Failure(_said(error), blames=not lacks_memory)
         if job.sliced:
             self._completed.append(slot)
 
@@ -256,7 +274,7 @@ class MediaRows:
             try:
                 positions = MediaPositions.of(len(tokens), runs, behind_frames=self._behind_frames)
             except ValueError as error:
-                return _Row([], None, str(error))
+                return _Row([], None, str(error), new.spans[0].start)
         words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE
         which = np.searchsorted(self._words, tokens[words])
         whole = new.prompt_len if self._whole_prompts else 0
@@ -273,19 +291,18 @@ class MediaRows:
             if found is None:
                 continue
             if found.fault:
-                self._faults[row.slot] = found.fault
+                self._fault(row.slot, found.fault, found.first)
             if row.start < found.whole:
                 count = min(row.count, found.whole - row.start)
                 whole.append(WholeSpan(row.first, count, row.sequence, row.start))
             for span, begin, end in _within(found.spans, row.start, row.count):
                 encoded = self._encoded[span.encoder_slot]
-                if isinstance(encoded, str):
-                    self._faults[row.slot] = encoded
+                at_fault = int(span.placeholders[0])
+                if isinstance(encoded, _Failure):
+                    self._fault(row.slot, encoded.why, at_fault if encoded.blames else -1)
                     continue
-                if len(encoded.embeddings) != len(span.placeholders):
-                    self._faults[row.slot] = (
-                        f"they have {len(encoded.embeddings)} embeddings, and {len(span.placeholders)} placeholders"
-                    )
+                if (have := len(encoded.embeddings)) != (needed := len(span.placeholders)):
+                    self._fault(row.slot, f"they have {have} embeddings, and {needed} placeholders", at_fault)
                     continue
                 at = span.placeholders[begin:end]
                 places.append(at - row.start + row.first)
@@ -341,6 +358,12 @@ def _within(spans: Iterable[_Span], start: int, count: int) -> Iterator[tuple[_S
         begin, end = np.searchsorted(span.placeholders, (start, start + count))
         if begin < end:
             yield span, int(begin), int(end)
+
+
+def _said(error: Exception) -> str:
+    """One line."""
+    why = str(error).partition("\n")[0]
+    return why if isinstance(error, ValueError) else f"{type(error).__name__}, {why}"
 
 
 def _between(positions: Int64, start: int, count: int) -> slice | None:

@@ -37,9 +37,11 @@ def attend_whole_spans_(
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    windowed: bool = False,
 ) -> None:
     """Writes the rows of ``out`` [T, Hq, D] of the tokens of ``spans``. Each sees what lies before its span, as far
-    back as ``window`` reaches, and all of its span, as in transformers.
+    back as ``window`` reaches, and all of its span (``windowed``: as far back as ``window`` reaches), as in
+    transformers.
 
     The arguments are those of :func:`.paged_attention`, which has computed all other rows. The spans' keys and values
     are in the caches already. A span's result does not depend on what shares the pass.
@@ -53,6 +55,7 @@ def attend_whole_spans_(
         k, v = gather(k_cache, v_cache, blocks, end - first, k_scale, v_scale)
         position = torch.arange(span.start, end, device=q.device).unsqueeze(1)
         key = torch.arange(first, end, device=q.device).unsqueeze(0)
-        hidden = key < first_seen(position, window).clamp(max=span.start)
+        seen_from = first_seen(position, window)
+        hidden = key < (seen_from if windowed else seen_from.clamp(max=span.start))
         rows = slice(span.first, span.first + span.count)
         out[rows] = attend(q[rows], k, v, hidden, scale, softcap, sinks)

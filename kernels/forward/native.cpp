@@ -373,7 +373,8 @@ int64_t declared_phases(const Bound& program) {
 // Lays out the work of rows with adapters. Returns WRONG_ADAPTED if such a row is not in the batch, else 0.
 int64_t lay_out_adapted(Run& run) {
     const low_rank::Rows& rows = run.batch.adapted;
-    if (rows.groups == 0) return 0;
+    // of a step's samples none may have an adapter, where rows with one are in the middle of their prompts
+    if (rows.groups == 0 || rows.starts[rows.groups] == 0) return 0;
     for (int64_t place = rows.starts[0]; place < rows.starts[rows.groups]; ++place)
         if (rows.rows[place] < 0 || rows.rows[place] >= run.batch.tokens) return WRONG_ADAPTED;
     Adapted& adapted = run.adapted;

@@ -18,10 +18,11 @@ from .sampling import SamplingParams
 from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter", "engine", "shutdown"]
+Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter", "media", "engine", "shutdown"]
 """Part of a request that ended it with an error: a grammar that became too large, token restrictions that allow no
-token, or an adapter that does not fit the model. "engine": the engine was given up; another, or the next
-server, may serve it. "shutdown": the same, since the server ends. "" if the request is not at fault."""
+token, an adapter that does not fit the model, or a medium that its encoder cannot take. "engine": the engine was given
+up; another, or the next server, may serve it. "shutdown": the same, since the server ends. "" if the request is not at
+fault."""
 
 
 # ---- to the engine, from its client in the server process
@@ -300,6 +301,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
     message: str | None
     """Why, where the reason is ``error``."""
     fault: Fault = ""
+    field: str = ""
+    """The field at fault, where ``fault`` is ``media``."""
 
 
 class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):

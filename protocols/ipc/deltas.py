@@ -86,6 +86,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     fault: Fault = ""
     routed_experts: bytes = b""
     """Experts of prompt and choice, if requested; see :class:`.steps.RowExperts`."""
+    field: str = ""
+    """The field at fault, where ``fault`` is ``media``."""
 
 
 Delta = PromptProcessed | PromptLogprobs | Text | Reasoning | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish

@@ -44,11 +44,20 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far the positions of two frames are apart, where frames have a time."""
     written: bool = True
     """Whether the bytes are written; otherwise they are once :class:`.actors.MediaWritten` names the request."""
+    runs: tuple[tuple[int, int], ...] = ()
+    """Its embeddings without the text between them: [first, end), counted from ``start``. Empty: there is no text."""
+    field: str = ""
+    """The field of the request that brought it, for errors."""
 
     @property
     def end(self) -> int:
         """The prompt position behind its last, if it has any."""
         return self.start + self.length
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """The prompt positions [first, end) of embeddings that stand next to each other."""
+        return [(self.start + first, self.start + end) for first, end in self.runs or ((0, self.length),)]
 
 
 class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):

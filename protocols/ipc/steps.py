@@ -256,6 +256,8 @@ class RowFault(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     slot: int
     message: str
+    start: int = -1
+    """Where in the prompt the medium begins that cannot be encoded; -1: the request is not at fault."""
 
 
 class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=False):

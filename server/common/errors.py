@@ -24,7 +24,7 @@
 Messages contain no paths, tracebacks or addresses, which go to the log.
 """
 
-from stentor.protocols.common.errors import BadRequest, wrong
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.ipc.actors import Finished
 from stentor.protocols.ipc.deltas import Finish
 
@@ -71,6 +71,9 @@ def generation_error(finish: Finish | Finished | None) -> Exception:
                 "model",
                 "adapter_not_served",
             )
+        case "media":
+            field = "" if finish is None else finish.field
+            return refused(field, "the model's encoder cannot take this medium", "invalid_value")
         case field:
             return wrong(
                 field, "leaves nothing to draw of what the grammar or the thinking budget asks for", "invalid_value"

@@ -20,6 +20,8 @@ from .processor_name import FILES
 
 transformers: Any = untyped_transformers
 
+_LEAST_SAMPLES: Final = 8000
+"""Of a sound for Qwen3-ASR."""
 _FRAMES_A_TOKEN: Final = 8
 """Frames of a Voxtral token: two for a convolution's step, times four."""
 _FRAMES_A_POSITION: Final = 2
@@ -29,7 +31,17 @@ _UNITS_A_SECOND: Final = 25
 
 
 class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
-    """Each second of audio is processed separately; three convolutions reduce it to an eighth."""
+    """Each second of audio is processed separately; three convolutions reduce it to an eighth. The last second is
+    filled up, and so is audio shorter than half of one."""
+
+    def _process_audio(self, audio: Any, n_window: int = 50, **arguments: Any) -> Any:
+        filled = [np.pad(each, (0, max(0, _LEAST_SAMPLES - len(each)))) for each in audio]
+        found, written = super()._process_audio(filled, n_window=n_window, **arguments)
+        missing = -found["input_features"].shape[-1] % (2 * n_window)
+        for name in ("input_features", "input_features_mask"):
+            values = np.asarray(found[name])
+            found[name] = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
+        return found, written
 
     def _get_audio_token_length(self, audio_lengths: Any, n_window: int = 50) -> Any:
         seconds, rest = np.divmod(np.asarray(audio_lengths), 2 * n_window)

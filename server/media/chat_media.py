@@ -46,6 +46,8 @@ class ConversationMedia:
     """The processed media of one conversation, in order."""
 
     made: Sequence[ProcessedMedia] = ()
+    fields: Sequence[str] = ()
+    """The field of the request for each."""
 
     @property
     def text(self) -> MediaText | None:
@@ -197,7 +199,7 @@ class ChatMedia:
                     group.start_soon(prepare_one, place, part)
         except BaseExceptionGroup as errors:
             raise first_cause(errors) from None
-        return ConversationMedia([each for each in made if each is not None])
+        return ConversationMedia([each for each in made if each is not None], [part.param for part in parts])
 
     async def _prepare(
         self, part: MediaPart, options: dict[str, object], alone: bool, memory: MemoryShare | None
@@ -211,7 +213,7 @@ class ChatMedia:
     async def sound(self, wav: bytes, param: str, memory: MemoryShare) -> ConversationMedia:
         """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`prepare`."""
         with _held(memory, len(wav), param):
-            return ConversationMedia([await self._make(Wanted("audio", wav, param), memory)])
+            return ConversationMedia([await self._make(Wanted("audio", wav, param), memory)], [param])
 
     async def _make(self, wanted: Wanted, memory: MemoryShare | None) -> ProcessedMedia:
         assert self.processor is not None, "media are refused where there is none"
@@ -247,23 +249,25 @@ class ChatMedia:
         """
         if not media.made:
             return PlacedMedia()
-        following: dict[str, list[ProcessedMedia]] = {}
-        for one in reversed(media.made):
-            following.setdefault(one.modality, []).append(one)
+        following: dict[str, list[tuple[ProcessedMedia, str]]] = {}
+        for one, param in reversed([*zip(media.made, media.fields, strict=True)]):
+            following.setdefault(one.modality, []).append((one, param))
         spans: list[Media] = []
         counts: dict[Modality, int] = {}
         at = 0
         ids = set(self._ids.values())
         places = [place for place, token in enumerate(tokens) if token in ids]
         for modality in order:
-            one = following[modality].pop()
-            id, count = self._count(one, tokenizer)
+            one, param = following[modality].pop()
+            id, count = self._count(one, tokenizer, param)
             own = places[at : at + count]
             if len(own) < count or any(tokens[place] != id for place in own):
                 raise _forged()
             at += count
             counts[one.modality] = counts.get(one.modality, 0) + count
-            spans.append(Media(one.payload, one.digest, own[0], own[-1] + 1 - own[0], one.grid, one.interval))
+            length = own[-1] + 1 - own[0]
+            runs = _runs(own) if length > count else ()
+            spans.append(Media(one.payload, one.digest, own[0], length, one.grid, one.interval, runs, param))
         if at != len(places):
             raise _forged()
         return PlacedMedia(spans, counts, sum(one.bytes for one in media.made))
@@ -271,17 +275,29 @@ class ChatMedia:
     def place_alone(self, media: ConversationMedia) -> tuple[list[int], PlacedMedia]:
         """The prompt of the only picture of ``media``, for models with pictures :attr:`alone`, and that picture in
         it."""
-        (one,) = media.made
-        span = Media(one.payload, one.digest, 0, 1)
+        (one,), (param,) = media.made, media.fields
+        span = Media(one.payload, one.digest, 0, 1, field=param)
         return [self._ids[one.modality]], PlacedMedia([span], {one.modality: 1}, one.bytes)
 
-    def _count(self, media: ProcessedMedia, tokenizer: Tokenizer) -> tuple[int, int]:
-        """The placeholder token of ``media``, and the number of embeddings. Some models treat videos as pictures."""
+    def _count(self, media: ProcessedMedia, tokenizer: Tokenizer, param: str) -> tuple[int, int]:
+        """The placeholder token of ``media``, and the number of embeddings. Some models treat videos as pictures.
+
+        Raises BadRequest where there are none: a sound may be shorter than an embedding.
+        """
         for modality in (media.modality, "image"):
             id = self._ids.get(modality)
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
                 return id, count
-        raise _forged()
+        raise refused(param, "the model makes nothing of it: it is too short or too small", "invalid_value")
+
+
+def _runs(places: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending positions as intervals [first, end), counted from the first position."""
+    cuts = [at for at in range(1, len(places)) if places[at] != places[at - 1] + 1]
+    begins, ends = (0, *cuts), (*cuts, len(places))
+    return tuple(
+        (places[first] - places[0], places[end - 1] + 1 - places[0]) for first, end in zip(begins, ends, strict=True)
+    )
 
 
 def _dot() -> bytes:

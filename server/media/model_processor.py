@@ -407,6 +407,8 @@ def _part(folder: Path, name: str, part: str) -> Any:
             return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", trust_remote_code=False)
         case "tokenizer":
             return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        case "feature_extractor" if name == "Qwen3ASRProcessor":  # its own needs torch, and makes the same features
+            return transformers.WhisperFeatureExtractor.from_pretrained(path)
         case "feature_extractor" | "audio_processor":
             return transformers.AutoFeatureExtractor.from_pretrained(path, trust_remote_code=False)
         case _:

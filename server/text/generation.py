@@ -197,7 +197,7 @@ class Generation:
         if choice.matched is not None:
             end = Finish(choice.index, "stop", choice.matched, None)
         else:
-            end = Finish(choice.index, event.reason, event.stop_token, event.message, event.fault)
+            end = Finish(choice.index, event.reason, event.stop_token, event.message, event.fault, field=event.field)
         self._close(choice, deltas, end)
 
     def _close(self, choice: OutputChoice, deltas: list[Delta], end: Finish) -> None:

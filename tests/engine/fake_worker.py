@@ -358,7 +358,11 @@ class FakeWorker:
         """Media that the step's positions read lie in their slots, and are whole where they are to be."""
         if self.cross is not None and self.cross.whole:
             end = step.start + step.count
-            uncut = [(one.start, one.start + one.length) for one in row.media]
+            uncut = [
+                (one.start + first, one.start + last)
+                for one in row.media
+                for first, last in one.runs or ((0, one.length),)
+            ]
             for first, last in [(0, row.prompt_len)] if self.cross.whole_prompts else uncut:
                 assert not first < end < last, f"slot {step.slot} computes a part of what is whole"
                 assert not first < step.start < last, f"slot {step.slot} computes a part of what is whole"

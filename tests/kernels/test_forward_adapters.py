@@ -1,5 +1,7 @@
 """Adapters in a program: products of rows that have some are added to, those of others are left as they are."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from stentor.kernels.variants import Variant
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import packed_weight
-from stentor.tests.kernels.programs import EPS, VOCAB, Sequences, embedding_of
+from stentor.tests.kernels.programs import EPS, VOCAB, Sequences, Shape, embedding_of
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
 
@@ -142,25 +144,10 @@ def test_a_step_takes_the_adapters_of_its_rows_for_its_body_and_for_those_that_s
     """The head has adapters too; in one call for all tokens, in one for those alone that sample, and pass by pass."""
     shape = SHAPES["plain"]
     lengths, of_slot = (20, 9, 1, 14), (1, -1, 0, 1)
-    head = Program()
-    hidden, logits = head.buffer(shape.hidden), head.buffer(VOCAB)
-    head.norm_and_quantize(hidden, shape.activation_format, norm=1 + 0.1 * normal(shape.hidden, seed=1), eps=EPS)
-    head.linear(logits, embedding_of(shape))
-    head.add_low_rank(logits, adapters(50, shape.hidden, (VOCAB,), torch.float32, (2, 5)))
+    head, hidden, logits = _adapted_head(shape)
     found = []
     for every in (True, False):
-        sequences = Sequences(shape, lengths)
-        _adapt(sequences)
-        tokens = np.zeros((len(lengths), max(lengths)), np.int64)
-        for line, ids in zip(tokens, sequences.ids, strict=True):
-            line[: len(ids)] = ids.numpy()
-        blocks = sequences.tables.numpy()[None]
-        step = Step(
-            *(sequences.forward, sequences.hidden, Forward(head), hidden, logits),
-            tokens=tokens,
-            blocks=blocks,
-            block_size=shape.block_size,
-        )
+        step = _adapted_step(shape, lengths)
         work = [
             (slot, 0, length, 1, adapter) for slot, (length, adapter) in enumerate(zip(lengths, of_slot, strict=True))
         ]
@@ -180,6 +167,43 @@ def test_a_step_takes_the_adapters_of_its_rows_for_its_body_and_for_those_that_s
     ends.buffer(hidden, len(last)).copy_(sequences.forward.buffer(sequences.hidden, at)[last])
     ends.run(len(last), adapted=AdapterRows.of(of_slot, [1] * len(last), CPU))
     assert_same_bits(found[0], ends.buffer(logits, len(last)))
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_step_of_whose_rows_with_adapters_none_samples_draws_for_the_others(every: bool) -> None:
+    """Prompts with adapters are in their middle while others decode."""
+    shape, lengths, of_slot = SHAPES["plain"], (20, 9, 1, 14), (1, -1, 0, 1)
+    work = [(slot, 0, length, 1, of_slot[slot]) for slot, length in enumerate(lengths)]
+    all_of_them = _adapted_step(shape, lengths).run(work, every=every)
+    assert all_of_them is not None
+    one = all_of_them[0][1:2].clone()
+    alone = _adapted_step(shape, lengths).run([(*row[:3], int(row[4] < 0), row[4]) for row in work], every=every)
+    assert alone is not None
+    assert_same_bits(alone[0], one)
+
+
+def _adapted_head(shape: Shape) -> tuple[Program, int, int]:
+    head = Program()
+    hidden, logits = head.buffer(shape.hidden), head.buffer(VOCAB)
+    head.norm_and_quantize(hidden, shape.activation_format, norm=1 + 0.1 * normal(shape.hidden, seed=1), eps=EPS)
+    head.linear(logits, embedding_of(shape))
+    head.add_low_rank(logits, adapters(50, shape.hidden, (VOCAB,), torch.float32, (2, 5)))
+    return head, hidden, logits
+
+
+def _adapted_step(shape: Shape, lengths: Sequence[int]) -> Step:
+    sequences = Sequences(shape, lengths)
+    _adapt(sequences)
+    tokens = np.zeros((len(lengths), max(lengths)), np.int64)
+    for line, ids in zip(tokens, sequences.ids, strict=True):
+        line[: len(ids)] = ids.numpy()
+    head, hidden, logits = _adapted_head(shape)
+    return Step(
+        *(sequences.forward, sequences.hidden, Forward(head), hidden, logits),
+        tokens=tokens,
+        blocks=sequences.tables.numpy()[None],
+        block_size=shape.block_size,
+    )
 
 
 def _adapt(sequences: Sequences) -> None:

@@ -173,7 +173,8 @@ def _gemma4_small() -> Any:
 
 
 def _gemma4_large() -> Any:
-    return _gemma4(use_bidirectional_attention="vision")
+    """Their pictures are longer than the window."""
+    return _gemma4(use_bidirectional_attention="vision", sliding_window=4)
 
 
 def _gemma4_hears() -> Any:

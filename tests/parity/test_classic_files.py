@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.adapters import AdapterPlaces
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.models.decoder import Decoder
 from stentor.server.main.architectures import described
 from stentor.tests.parity import tiny
@@ -17,6 +18,11 @@ from stentor.tests.parity.paged import PagedDecoder
 
 BASES = {"opt": "model.", "gpt2": "transformer.", "gpt-neox": "gpt_neox."}
 """What names begin with that old files leave out."""
+
+ARCHITECTURES = {
+    **{"gpt2": "GPT2LMHeadModel", "gpt-bigcode": "GPTBigCodeForCausalLM"},
+    **{"gptj": "GPTJForCausalLM", "falcon": "FalconForCausalLM"},
+}
 
 
 @pytest.fixture(scope="module", params=BASES)
@@ -54,6 +60,14 @@ def test_weights_are_quantised_while_they_load(made: tuple[str, Any, Path]) -> N
     expected = expected_logits(model, prompt)
     error = (_logits(PagedDecoder(folder, dtype=torch.bfloat16, quantization="int8"), prompt) - expected).abs()
     assert 0 < (error / expected.std()).mean() < 0.05
+
+
+@pytest.mark.parametrize(("name", "longest"), [("gpt2", 1024), ("gpt-bigcode", 1024), ("gptj", 2048), ("falcon", 2048)])
+def test_a_file_without_its_longest_context_has_that_of_its_family(name: str, longest: int) -> None:
+    fields = {**tiny.ARCHITECTURES[name]().to_dict(), "architectures": [ARCHITECTURES[name]]}
+    for field in ("n_positions", "max_position_embeddings"):
+        fields.pop(field, None)
+    assert model_spec_from_hf(fields).max_position == longest
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def qwen3_asr(folder: Path) -> None:
     named = {"audio_bos_token": special[4], "audio_eos_token": special[5], "audio_token": special[6]}
     template = CHATML.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>")
     write_tokenizer(folder, special, template, named, plain=("<asr_text>",))
-    write_extractor(folder, "Qwen3ASRProcessor", transformers.WhisperFeatureExtractor(feature_size=8))
+    write_extractor(folder, "Qwen3ASRProcessor", transformers.Qwen3ASRFeatureExtractor(feature_size=8))
 
 
 def voxtral(folder: Path) -> None:

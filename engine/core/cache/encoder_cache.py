@@ -120,6 +120,12 @@ class EncoderCache:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
+    def forget(self, digest: bytes) -> None:
+        """Forget these media unless they have holders."""
+        if digest in self._unheld:
+            del self._unheld[digest]
+            self._forget(digest)
+
     def forget_unheld(self) -> None:
         """Forget all media without a holder."""
         while self._unheld:

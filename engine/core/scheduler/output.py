@@ -3,6 +3,8 @@
 from itertools import islice
 from typing import TypeVar
 
+import msgspec
+
 from stentor.protocols.ipc.actors import (
     Fault,
     Finished,
@@ -174,12 +176,22 @@ class Output:
         return batch
 
     def _end_faulty(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
-        """End the requests whose media the worker refused; the rest of the step's result does not count for them."""
+        """End the requests whose media the worker refused; the rest of the step's result does not count for them.
+
+        The media are forgotten, so that another request with them tries again.
+        """
         owners = flight.by_slot()
         for fault in result.faults:
             sequence, row_generation, _, _ = owners[fault.slot]
-            if sequence.row_generation == row_generation:
-                batch.finished.extend(self.finish_all(sequence.request, "error", fault.message))
+            if sequence.row_generation != row_generation:
+                continue
+            request = sequence.request
+            ended = self.finish_all(request, "error", fault.message)
+            for span in request.inputs:
+                if span.start == fault.start:
+                    ended = [msgspec.structs.replace(end, fault="media", field=span.field) for end in ended]
+                self.memory.encoder_cache.forget(span.digest)
+            batch.finished.extend(ended)
 
     def _append(
         self,

@@ -72,6 +72,16 @@ def test_a_prompt_is_cut_before_a_span_that_is_computed_in_one_step_and_not_with
     assert steps == [(0, 2), (2, 5), (7, 4), (11, 4), (15, 1)]
 
 
+def test_only_the_parts_of_a_medium_between_its_texts_are_computed_in_one_step_each() -> None:
+    engine = seeing(max_prefill_chunk=3, whole_spans=3)
+    film = picture(0, 2)._replace(length=8, runs=((0, 3), (5, 8)))
+    engine.submit([1, 2, 9, 9, 9, 3, 4, 9, 9, 9, 5], media=[film], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    steps = [(row.start, row.count) for plan in engine.plans for row in plan.rows]
+    assert steps == [(0, 2), (2, 3), (5, 2), (7, 3), (10, 1)]
+
+
 def test_a_span_goes_beyond_the_budget_beside_rows_that_decode() -> None:
     engine = seeing(max_mixed_prefill_tokens=2, whole_spans=6)
     engine.submit([1, 2], max_tokens=12)
@@ -336,7 +346,9 @@ def submit_random(engine: Engine, rng: random.Random) -> int:
     media = []
     for number in rng.sample(range(6), rng.randint(0, 2)):
         grid = (1, 1, LENGTHS[number % len(LENGTHS)]) if rng.random() < 0.5 else None
-        media.append(picture(number, len(prompt), grid))
+        made = picture(number, len(prompt), grid)
+        runs = ((0, 2), (made.length - 1, made.length)) if number % 2 else ()
+        media.append(made._replace(runs=runs))
         prompt = [*prompt, *[9] * media[-1].length, *random_prompt(rng)[: rng.randint(1, 6)]]
     params = SamplingParams(
         max_tokens=rng.choice([0, 1, 2, 5, 9]),
@@ -399,16 +411,23 @@ TestMediaInAnyOrder = MediaMachine.TestCase
 TestMediaInAnyOrder.settings = many(120)
 
 
-def test_a_request_whose_media_the_worker_cannot_take_ends_at_once() -> None:
+@pytest.mark.parametrize(("start", "blamed"), [(1, ("media", "messages[0].content[1]")), (-1, ("", ""))])
+def test_a_request_whose_media_the_worker_cannot_take_ends_at_once(start: int, blamed: tuple[str, str]) -> None:
     engine = seeing()
-    rid = engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=4)
+    media = picture(0, 1)._replace(field="messages[0].content[1]")
+    rid = engine.submit([1, *[9] * 5, 3], media=[media], max_tokens=4)
     other = engine.submit([1, 2, 3], max_tokens=4)
     plan = engine.scheduler.plan(0.0)
     assert plan is not None
     slots = {row.slot: number for number, row in enumerate(plan.rows)}
-    result = StepResult(0, plan.step, [7] * len(slots), None, [], 0.0, faults=[RowFault(plan.new[0].slot, "it is odd")])
-    ended = engine.scheduler.complete(result, 0.0)
-    assert [(end.rid, end.reason, end.message) for end in ended.finished] == [(rid, "error", "it is odd")]
+    fault = RowFault(plan.new[0].slot, "it is odd", start)
+    ended = engine.scheduler.complete(StepResult(0, plan.step, [7] * len(slots), None, [], 0.0, faults=[fault]), 0.0)
+    found = [(end.rid, end.reason, end.message, end.fault, end.field) for end in ended.finished]
+    assert found == [(rid, "error", "it is odd", *blamed)]
     assert [gained.rid for gained in ended.tokens] == [other]
     engine.scheduler.check_integrity()
     assert engine.scheduler.take_released() == [rid]
+    engine.submit([1, *[9] * 5, 4], media=[media])
+    again = engine.scheduler.plan(0.0)
+    assert again is not None
+    assert (again.forgotten, [job.encoder_slot for job in again.encode]) == ([0], [0]), "it is encoded anew"

@@ -131,22 +131,26 @@ def test_a_request_whose_media_the_model_cannot_take_ends_and_others_go_on(tmp_p
     (media,) = prompt.media
     shorter = prompt.tokens[:4] + prompt.tokens[5:]
     broken = write_payload(Payload("image", {"pixel_values": torch.zeros(3, 4)}))
+    grid = torch.tensor([[1, -4, -6]])
+    unmatched = write_payload(Payload("image", {"pixel_values": torch.zeros(24, 96), "image_grid_thw": grid}))
     asked = [
         (prompt.tokens, media._replace(data=b"no payload", digest=b"1" * 16)),
         (prompt.tokens, media._replace(data=broken, digest=b"2" * 16)),
         (prompt.tokens, media._replace(data=broken.replace(b"image", b"smell"), digest=b"3" * 16)),
         (shorter, media._replace(length=media.length - 1, grid=None)),
         (prompt.tokens, media._replace(grid=(1, 2, 2))),
+        (prompt.tokens, media._replace(data=unmatched, digest=b"4" * 16)),
     ]
-    rids = [engine.submit(tokens, params, media=[one]) for tokens, one in asked]
+    field = "messages[0].content[1]"
+    rids = [engine.submit(tokens, params, media=[one._replace(field=field)]) for tokens, one in asked]
     beside = engine.submit(served.prompt([40, 41]).tokens, params)
     engine.run(check=True)
     ends = [engine.outcomes[rid, 0].finished for rid in rids]
     assert {end and end.reason for end in ends} == {"error"}
-    for end, why in zip(
-        ends, ("are no payload", "cannot take", "no encoder for smells", "6 emb", "2 x 2"), strict=True
-    ):
+    whys = ("are no payload", "cannot take", "no encoder for smells", "6 emb", "2 x 2", "RuntimeError")
+    for end, why in zip(ends, whys, strict=True):
         assert end is not None
+        assert (end.fault, end.field) == ("media", field)
         assert "the model cannot take the media of the prompt: " in (end.message or "")
         assert why in (end.message or "")
     assert engine.outcomes[beside, 0].tokens == expected

@@ -14,7 +14,8 @@ from stentor.server.http.error_responses import describe
 
 
 def _ended(fault: Any) -> Finish:
-    return Finish(0, "error", None, "Parser Error at 0xdeadbeef", fault)
+    field = "messages[0].content[1]" if fault == "media" else ""
+    return Finish(0, "error", None, "Parser Error at 0xdeadbeef", fault, field=field)
 
 
 async def _collected(finish: Finish) -> None:
@@ -30,6 +31,7 @@ async def _collected(finish: Finish) -> None:
         ("allowed_token_ids", "allowed_token_ids", "invalid_value"),
         ("bad_words", "bad_words", "invalid_value"),
         ("grammar", None, "grammar_too_complex"),
+        ("media", "messages[0].content[1]", "invalid_value"),
     ],
 )
 def test_what_a_request_asks_for_in_vain_is_its_fault(fault: str, param: str | None, code: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ class Family(NamedTuple):
             written = self.processor.written["image"]
             digest = bytes([number]) * 16
             made.append(ProcessedMedia("image", digest, inputs.payload, written, inputs.replacement, inputs.grid))
-        return ConversationMedia(made)
+        return ConversationMedia(made, [f"messages[0].content[{number}]" for number in range(len(made))])
 
     def prompt(self, messages: Sequence[Message], pictures: Sequence[Image.Image]) -> tuple[list[int], PlacedMedia]:
         return self.written(messages, self.conversation_media(pictures))
@@ -163,11 +164,23 @@ def test_prompts_are_those_of_transformers(name: str, conversation: str, family:
         ends = span.start + span.length
         assert tokens[span.start] in ids
         assert tokens[ends - 1] in ids
+        of_runs = [token for first, end in span.runs for token in tokens[span.start + first : span.start + end]]
+        within = tokens[span.start : ends]
+        assert of_runs == ([] if ids.issuperset(within) else [token for token in within if token in ids])
     stand_for = [token for token in tokens if token in ids]
     assert placed.tokens == ({"image": len(stand_for)} if pictures else {})
     assert sum(token in ids for span in placed.spans for token in tokens[span.start : span.start + span.length]) == len(
         stand_for
     )
+
+
+def test_a_medium_of_which_the_model_makes_nothing_is_refused_by_its_field(family: Callable[[str], Family]) -> None:
+    one = family("gemma3")
+    media = one.conversation_media([picture(8, 8)])
+    nothing = ConversationMedia([replace(media.made[0], replacement="")], media.fields)
+    with pytest.raises(BadRequest, match="makes nothing of it") as refused:
+        one.media.place([1, 2], nothing, ["image"], one.pool.tokenizer)
+    assert refused.value.param == "messages[0].content[0]"
 
 
 def test_a_prompt_of_paligemmas_is_its_pictures_and_a_text_between_marks(family: Callable[[str], Family]) -> None:
