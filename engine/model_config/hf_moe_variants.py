@@ -74,6 +74,29 @@ def hunyuan_moe(fields: Fields, name: str) -> ModelSpec:
     return with_layers(spec, mlp=replace(moe, names=_named(router="mlp.gate.wg"), shared=shared))
 
 
+def hunyuan_v3(fields: Fields, name: str) -> ModelSpec:
+    """Hy3: experts routed as in DeepSeek-V3, in all but the first layer."""
+    shared = fields.integer("num_shared_experts", 1, least=0)
+    scale = fields.number("router_scaling_factor", 2.826)
+    defaults = {"num_experts": 192, "moe_intermediate_size": 1536}
+    routed = {"n_shared_experts": shared, "routed_scaling_factor": scale, "norm_topk_prob": True}
+    fields = Fields({**defaults, **fields.values, **routed})
+    spec = attention_bias(fields, common(fields, name, head_dim=128, eps=1e-5, theta=11_158_840.0))
+    bias = fields.flag("mlp_bias")
+    spec = with_layers(with_mixers(spec, qk_norm="head"), mlp=replace(dense_mlp(spec), bias=bias))
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
+    moe = replace(moe, names=_named(router="mlp.router.gate", correction="mlp.expert_bias"))
+    if moe.shared is not None:
+        moe = replace(moe, shared=shared_experts(spec, "mlp.shared_mlp", moe.shared.inner))
+    first = fields.integer("first_k_dense_replace", 1, least=0)
+    return replace(with_experts(spec, moe, _sparse_kinds(fields, spec, first)), draft_prefix=_behind(spec))
+
+
+def _behind(spec: ModelSpec) -> str:
+    """Prefix of the layer behind the last, which predicts a further token."""
+    return f"{spec.prefix}.{len(spec.layers)}."
+
+
 def flex_olmo(fields: Fields, name: str) -> ModelSpec:
     """OLMo-2 with experts."""
     spec = attention_bias(fields, common(fields, name, theta=500_000.0))

@@ -15,6 +15,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ling",
         "ling-unbound",
     ),
+    "BailingMoeV2ForCausalLM": ("ling2",),
     "BambaForCausalLM": ("bamba",),
     "Cohere2ForCausalLM": ("cohere2",),
     "Cohere2MoeForCausalLM": (
@@ -26,6 +27,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "cohere-normed",
     ),
     "CwmForCausalLM": ("cwm",),
+    "DeciLMForCausalLM": ("nemotron-nas",),
     "DeepseekV2ForCausalLM": (
         "deepseek-v2",
         "deepseek-v2-groups",
@@ -46,6 +48,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ernie-biased",
     ),
     "Exaone4ForCausalLM": ("exaone4",),
+    "ExaoneForCausalLM": ("exaone",),
     "ExaoneMoeForCausalLM": ("exaone-moe",),
     "FalconH1ForCausalLM": (
         "falcon-h1",
@@ -113,6 +116,11 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "HunYuanMoEV1ForCausalLM": ("hunyuan-moe",),
     "HyperCLOVAXForCausalLM": ("hyperclovax",),
+    "HYV3ForCausalLM": ("hy-v3",),
+    "InternLM2ForCausalLM": (
+        "internlm2",
+        "internlm2-biased",
+    ),
     "InternLM3ForCausalLM": ("internlm3",),
     "Jais2ForCausalLM": ("jais2",),
     "JambaForCausalLM": (
@@ -152,13 +160,22 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mamba-biased",
     ),
     "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
+    "MiMoForCausalLM": ("mimo",),
     "MiniCPM3ForCausalLM": ("minicpm3",),
+    "MiniCPMForCausalLM": (
+        "minicpm",
+        "minicpm4",
+    ),
     "MiniMaxForCausalLM": ("minimax", "minimax-plain"),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),
     "Ministral3ForCausalLM": ("ministral3",),
     "MinistralForCausalLM": ("ministral",),
     "Mistral3ForConditionalGeneration": ("mistral3-seeing",),
     "MistralForCausalLM": ("mistral",),
+    "Mistral4ForCausalLM": (
+        "mistral4",
+        "mistral4-groups",
+    ),
     "MixtralForCausalLM": ("mixtral",),
     "NanoChatForCausalLM": ("nanochat",),
     "NemotronForCausalLM": ("nemotron",),

@@ -89,6 +89,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             moe_topk=2,
             rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 50.0, "factor": 1.0},
         ),
+        "hy-v3": lambda: transformers.HYV3Config(**sizes, head_dim=32, num_experts=6, num_shared_experts=2),
         "flex-olmo": lambda: transformers.FlexOlmoConfig(**shape, num_experts=6, num_experts_per_tok=3),
         "solar-open": lambda: transformers.SolarOpenConfig(
             **{**sizes, "head_dim": 16},
