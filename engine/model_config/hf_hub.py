@@ -21,13 +21,8 @@ _EXAONE: Final = {
 """Its names of common fields."""
 _FFN_MULTIPLE: Final = 256
 _UNKNOWN_PARTS: Final = (
-    "replace_with_linear",
-    "sparsify",
-    "window_length",
-    "num_sink_tokens",
-    "mamba",
-    "llama4",
-    "moe",
+    *("replace_with_linear", "sparsify", "window_length", "num_sink_tokens"),
+    *("mamba", "llama4", "moe"),
 )
 """What blocks of Nemotron NAS may have in place of attention or a network."""
 

@@ -1,5 +1,7 @@
-"""Tiny models of families whose code comes with their checkpoints, for :mod:`.tiny`: models of transformers that compute
-the same, written under the names that published files have."""
+"""Tiny models of families whose code comes with their checkpoints, for :mod:`.tiny`.
+
+They are models of transformers that compute the same, written under the names that published files have.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -221,21 +223,27 @@ def _nemotron_nas(config: Any) -> Values:
     return {**own, **_old_rope(config)}
 
 
+def of_nemotron(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+    """What is left of a tensor of a Nemotron NAS; None if its layer lacks the part."""
+    kv_heads, inner = _BLOCKS[int(name.split(".")[2])] if ".layers." in name else (4, 512)
+    if "self_attn" in name or "input_layernorm" in name:
+        if "k_proj" in name or "v_proj" in name:
+            tensor = tensor.view(4, _HEAD, -1)[:: 4 // (kv_heads or 4)].flatten(0, 1)
+        return tensor if kv_heads else None
+    if ".mlp." in name:
+        tensor = tensor[:, :inner] if "down_proj" in name else tensor[:inner]
+    return tensor if inner else None
+
+
+def parts_of_nemotron() -> tuple[list[int], list[int], list[int]]:
+    """Heads of queries, of keys, and inner units of each layer of a Nemotron NAS."""
+    kv_heads, inner = zip(*_BLOCKS, strict=True)
+    return [4 if each else 0 for each in kv_heads], [*kv_heads], [*inner]
+
+
 def _without_lacking(tensors: Tensors, config: Any) -> Tensors:
-    found = {}
-    for name, tensor in tensors.items():
-        kv_heads, inner = _BLOCKS[int(name.split(".")[2])] if ".layers." in name else (4, 512)
-        if "self_attn" in name or "input_layernorm" in name:
-            if not kv_heads:
-                continue
-            if "k_proj" in name or "v_proj" in name:
-                tensor = tensor.view(4, _HEAD, -1)[:: 4 // kv_heads].flatten(0, 1)
-        elif "mlp" in name or "post_attention_layernorm" in name:
-            if not inner:
-                continue
-            tensor = tensor[:, :inner] if "down_proj" in name else tensor[:inner]
-        found[name] = tensor
-    return found
+    found = {name: of_nemotron(name, tensor) for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 PUBLISHED: Mapping[str, Published] = {
