@@ -78,6 +78,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
 }
 """Further fields of an architecture, with every optional feature enabled."""
 _REMARKS: Final[Mapping[str, str]] = {
+    "DeciLMForCausalLM": "Llama Nemotron Super and Ultra",
+    "MiniCPMForCausalLM": "attention is dense, whatever sparse_config allows",
     "GptOssForCausalLM": "one tool call a turn",
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",

@@ -79,16 +79,20 @@ _SIZES = (*_SIZES, "num_key_value_heads", "max_position_embeddings", "bos_token_
 
 def publish(name: str, model: Any, folder: Path) -> None:
     """Writes the model's checkpoint as published files are, and changes the model where they leave something out."""
-    form, config = PUBLISHED[name], model.config
-    form.prepared(model)
+    PUBLISHED[name].prepared(model)
     model.save_pretrained(folder)
-    tensors = {}
-    for stored, tensor in form.stored(load_file(folder / "model.safetensors"), config).items():
+    save_file(stored(name, load_file(folder / "model.safetensors"), model.config), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(described(name, model.config)))
+
+
+def stored(name: str, tensors: Tensors, config: Any) -> Tensors:
+    """The tensors of a published file, of transformers'."""
+    form, found = PUBLISHED[name], {}
+    for told, tensor in form.stored(tensors, config).items():
         for old, new in form.names.items():
-            stored = stored.replace(old, new)
-        tensors[stored] = tensor.contiguous()
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(described(name, config)))
+            told = told.replace(old, new)
+        found[told] = tensor.contiguous()
+    return found
 
 
 def described(name: str, config: Any) -> Values:
