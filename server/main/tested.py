@@ -338,6 +338,7 @@ FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
         FormatCheck("int8", _EXPERTS, ("int8", "gptq8")),
         FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
     ),
+    "Mistral4ForCausalLM": (FormatCheck("FP8", _EXPERTS, ("mistral4",)),),
     "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
 }
 """By architecture: formats of weights other than unquantised ones and GGUF's."""
