@@ -97,6 +97,22 @@ def _behind(spec: ModelSpec) -> str:
     return f"{spec.prefix}.{len(spec.layers)}."
 
 
+def mellum(fields: Fields, name: str) -> ModelSpec:
+    """Mellum 2: Qwen's experts; layers with a window rotate otherwise."""
+    defaults = {"head_dim": 128, "moe_intermediate_size": 896}
+    fields = Fields({**defaults, **fields.values})
+    spec = with_mixers(attention_bias(fields, common(fields, name)), qk_norm="head")
+    head_dim = spec.layers[0].attention.head_dim
+    slides = sliding_layers(fields) or [False] * len(spec.layers)
+    full = rope_from_hf(fields.values, head_dim, theta=500_000.0, layer_type="full_attention")
+    spec = with_mixers(with_mixers(spec, rope=full), slides, rope=local_rope(fields, head_dim, 10_000.0))
+    router = RouterSpec(fields.integer("num_experts_per_tok", 8), renormalize=fields.flag("norm_topk_prob", True))
+    moe = experts_of(fields, spec, router, experts=64)
+    spec = with_experts(spec, moe, _sparse_kinds(fields, spec, 0))
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 1024, least=0)
+    return replace(slide(spec, window, slides), draft_prefix="mtp.")
+
+
 def flex_olmo(fields: Fields, name: str) -> ModelSpec:
     """OLMo-2 with experts."""
     spec = attention_bias(fields, common(fields, name, theta=500_000.0))

@@ -160,6 +160,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mamba-biased",
     ),
     "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
+    "MellumForCausalLM": (
+        "mellum",
+        "mellum-plain",
+    ),
     "MiMoForCausalLM": ("mimo",),
     "MiniCPM3ForCausalLM": ("minicpm3",),
     "MiniCPMForCausalLM": (

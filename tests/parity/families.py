@@ -89,6 +89,24 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             moe_topk=2,
             rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 50.0, "factor": 1.0},
         ),
+        "mellum": lambda: transformers.MellumConfig(
+            **sizes,
+            head_dim=32,
+            num_experts=6,
+            sliding_window=24,
+            layer_types=SLIDING,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            rope_parameters={
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 500_000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+        ),
+        "mellum-plain": lambda: transformers.MellumConfig(**sizes, head_dim=16, num_experts=6, attention_bias=True),
         "hy-v3": lambda: transformers.HYV3Config(**sizes, head_dim=32, num_experts=6, num_shared_experts=2),
         "flex-olmo": lambda: transformers.FlexOlmoConfig(**shape, num_experts=6, num_experts_per_tok=3),
         "solar-open": lambda: transformers.SolarOpenConfig(
