@@ -90,7 +90,10 @@ def _deepseek_class(facts: GGUFFacts) -> str:
     if not facts.has("ffn_gate_inp.weight"):
         return "YoutuForCausalLM"
     sigmoid = facts.fields.integer("expert_gating_func", 1) == _SIGMOID or facts.has("exp_probs_b.bias")
-    return "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM"
+    if sigmoid:
+        return "DeepseekV3ForCausalLM"
+    # Mistral Large 3 has the experts of Mistral 4
+    return "Mistral4ForCausalLM" if facts.fields.flag("expert_weights_norm") else "DeepseekV2ForCausalLM"
 
 
 def _kimi_linear(facts: GGUFFacts) -> Values:
@@ -179,6 +182,19 @@ def _minicpm(facts: GGUFFacts) -> Values:
     }
 
 
+def _minicpm3(facts: GGUFFacts) -> Values:
+    """Factors are those of the published models, which no key says."""
+    fields, heads = facts.fields, facts.count("attention.head_count")
+    rotating = fields.integer("rope.dimension_count")
+    return {
+        "qk_rope_head_dim": rotating,
+        "qk_nope_head_dim": max(1, fields.integer("attention.key_length") - rotating),
+        "v_head_dim": fields.integer("embedding_length") // max(1, heads),
+        "head_dim": rotating,
+        "num_key_value_heads": heads,
+    }
+
+
 def _ling2(facts: GGUFFacts) -> Values:
     if (gating := facts.fields.integer("expert_gating_func", _SIGMOID)) != _SIGMOID:
         raise ConfigError(f"expert_gating_func is {gating}, expected {_SIGMOID}: a sigmoid")
@@ -258,13 +274,14 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         keys=_LATENTS,
         unsaid={"q_lora_rank": None},
         made=_deepseek,
-        others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM"),
+        others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM"),
         named=_deepseek_class,
         finish=_latents,
     ),
     "mistral4": GGUFTranslation(
         "Mistral4ForCausalLM", keys=_LATENTS, unsaid={"q_lora_rank": None}, made=_deepseek, finish=_latents
     ),
+    "minicpm3": GGUFTranslation("MiniCPM3ForCausalLM", keys=_LATENTS, unsaid={"q_lora_rank": None}, made=_minicpm3),
     "kimi-linear": GGUFTranslation(
         "KimiLinearForCausalLM",
         keys=_LATENTS,

@@ -70,6 +70,7 @@ MODELS = {
     "internlm2": "internlm2",
     "glm": "chatglm",
     "minicpm": "minicpm",
+    "minicpm3": "minicpm3",
     "minicpm4": "minicpm",
     "ling2": "bailingmoe2",
     "nemotron-nas": "deci",
@@ -98,6 +99,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "qwen2-moe": {"layer_types": ["full_attention"] * 3},
     "dots1": {"layer_types": ["full_attention"] * 3},
     "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "minicpm3": {"v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     "olmo": {"attention_bias": False},
     "afmoe": {"layer_types": ["sliding_attention"] * 3},
     "falcon-grouped": {"bias": False},
@@ -174,6 +176,17 @@ def test_files_of_first_converters_are_read(name: str, tmp_path: Path) -> None:
     arch, convert, metadata = OLD[name]
     model = made(name, tmp_path)
     write_family(tmp_path / "m.gguf", model, arch, metadata=metadata, convert=convert)
+    check_whole(model, PagedDecoder(tmp_path / "m.gguf"))
+
+
+def test_mistral_large_3_is_read_under_the_name_of_deepseek(tmp_path: Path) -> None:
+    model = made("mistral4", tmp_path)
+    said = {
+        "expert_gating_func": 1,
+        "attention.temperature_scale": model.config.rope_parameters["llama_4_scaling_beta"],
+        "attention.temperature_length": model.config.rope_parameters["original_max_position_embeddings"],
+    }
+    write_family(tmp_path / "m.gguf", model, "deepseek2", metadata=said)
     check_whole(model, PagedDecoder(tmp_path / "m.gguf"))
 
 

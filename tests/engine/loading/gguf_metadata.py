@@ -147,6 +147,13 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         **_ROUTED,
         "attention.temperature_scale": lambda config: config.rope_parameters["llama_4_scaling_beta"],
     },
+    "minicpm3": {
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.key_length": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": lambda config: None,
+        "rope.dimension_count": "qk_rope_head_dim",
+    },
     "exaone": {},
     "internlm2": {},
     "chatglm": {"rope.dimension_count": lambda config: config.head_dim // 2},
