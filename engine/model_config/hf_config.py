@@ -163,6 +163,7 @@ _ALONE: Mapping[str, Decoder] = {
     "SolarOpenForCausalLM": Decoder("solar_open", hf_moe_variants.solar_open),
     "ExaoneMoeForCausalLM": Decoder("exaone_moe", hf_moe_variants.exaone_moe),
     "GraniteMoeSWAForCausalLM": Decoder("granitemoe_swa", hf_moe_variants.granite_moe_swa),
+    "LagunaForCausalLM": Decoder("laguna", hf_moe_variants.laguna),
     "MellumForCausalLM": Decoder("mellum", hf_moe_variants.mellum),
     "HYV3ForCausalLM": Decoder("hy_v3", hf_moe_variants.hunyuan_v3),
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),

@@ -10,7 +10,7 @@ from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf_common import check_silu, common
 from .hf_dense import llama, qwen2
 from .hf_moe import deepseek_experts, sparse_from, with_experts
-from .mlp_spec import APART
+from .mlp_spec import APART, MLPSpec
 from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
 _EXAONE: Final = {
@@ -137,6 +137,7 @@ def _block(block: object, layer: LayerSpec, hidden: int) -> LayerSpec:
     if network.flag("no_op") or not (network.has("ffn_mult") or network.has("intermediate_size")):
         return replace(layer, mlp=None, norms=replace(norms, mlp_in=""))
     width = int(2 * network.positive("ffn_mult", 1.0) * hidden / 3)
-    inner = {"intermediate_size": -(-width // _FFN_MULTIPLE) * _FFN_MULTIPLE}
-    inner |= {name: value for name, value in network.values.items() if name in inner and value is not None}
-    return replace(layer, mlp=replace(mlp, inner=Fields(inner).integer("intermediate_size")), norms=norms)
+    if not network.has("intermediate_size"):
+        network = Fields({"intermediate_size": -(-width // _FFN_MULTIPLE) * _FFN_MULTIPLE})
+    assert isinstance(mlp, MLPSpec)
+    return replace(layer, mlp=replace(mlp, inner=network.integer("intermediate_size")), norms=norms)

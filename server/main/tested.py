@@ -160,6 +160,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mamba-biased",
     ),
     "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
+    "LagunaForCausalLM": (
+        "laguna",
+        "laguna-by-element",
+    ),
     "MellumForCausalLM": (
         "mellum",
         "mellum-plain",
