@@ -180,7 +180,13 @@ class Attention:
         found = attend(q, k, v, batch)
         if spec.v_dim:
             return found[:, :, : spec.v_dim].flatten(1)
-        return (found if gate is None else found * elementwise(torch.sigmoid, gate)).view(-1, spec.q_size)
+        if gate is None:
+            return found.view(-1, spec.q_size)
+        if spec.gate_activation == "softplus":
+            opened = elementwise(torch.nn.functional.softplus, gate.float()).to(found.dtype)
+        else:
+            opened = elementwise(torch.sigmoid, gate)
+        return (found * opened).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Attention within whole texts; q, k, v [tokens, heads, head_dim] → the shape of q."""

@@ -99,7 +99,7 @@ def gather_coded(
             case FP4Format():
                 put_fp4(whole, expert, first, read_fp4(format, stored, *shape))
             case FP8Format():
-                _put_fp8(whole, expert, first, format, stored, shape)
+                put_fp8(whole, expert, first, format, stored, shape)
             case Int4Format():
                 _put_int4(whole, expert, first, format, stored, shape)
             case Int8Format():
@@ -152,9 +152,10 @@ def _put_halves(target: torch.Tensor, codes: torch.Tensor) -> None:
     target.copy_(codes[:, 0::2] | (codes[:, 1::2] << 4))
 
 
-def _put_fp8(
+def put_fp8(
     whole: CodedMatrices, expert: int, first: int, format: FP8Format, stored: Stored, shape: tuple[int, int]
 ) -> None:
+    """Copy a matrix of ``shape`` to outputs [first, ...) of an expert."""
     whole.codes[expert, first : first + shape[0]].copy_(checked_weight(stored, torch.float8_e4m3fn, *shape))
     scales = scale_rows(format, stored, *shape)
     scales = scales.unsqueeze(1) if scales.dim() == 1 else scales

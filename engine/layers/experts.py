@@ -15,9 +15,9 @@ from stentor.protocols.ipc.config import MoEBackend
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import LinearTraits, Selection, select
-from ..quantization.formats import Format, FP4Format, GGUFFormat, OnlineFormat
-from ..quantization.stored import FP4Weight, gpt_oss_weight
-from .coded import coded_matrices, gather_blocks, gather_coded, put_fp4
+from ..quantization.formats import Format, FP4Format, FP8Format, GGUFFormat, OnlineFormat
+from ..quantization.stored import FP4Weight, Stored, expand, gpt_oss_weight
+from .coded import coded_matrices, gather_blocks, gather_coded, put_fp4, put_fp8
 from .layer_context import LayerContext
 from .linear import add_expanded
 from .packed import gather_packed, pack_fp4, packed_form, quantize_, stored_kind
@@ -129,6 +129,28 @@ class Experts(ABC):
 
         weights.gather(part, (f"{ending}_blocks", f"{ending}_scales"), place, nbytes=nbytes)
 
+    def _gather_fp8(self, weights: WeightMap, name: str, tensor: ExpertTensor, format: FP8Format, nbytes: int) -> None:
+        """Register codes [experts, outputs, inputs] and scales of all experts, copied expert by expert."""
+        part, _, ending = name.rpartition(".")
+        scale, given = (f"{ending}{format.stacked_ending(each)}" for each in (format.scale_ending, format.input_ending))
+        shape = (tensor.outputs, self._spec.inner if tensor.out else self._hidden)
+
+        def place(stored: dict[str, torch.Tensor]) -> None:
+            codes, scales = stored[ending], stored[scale]
+            if len(codes) != self._experts or len(scales) != len(codes):
+                raise WeightError(
+                    f"{name} holds {len(codes)} experts and {len(scales)} scales of them, expected {self._experts}"
+                )
+            for expert in range(len(codes)):
+                of_one = {"weight": codes[expert], format.scale_ending: scales[expert]}
+                self._put_fp8(tensor._replace(expert=expert), format, of_one, shape)
+
+        weights.gather(part, (ending, scale), place, nbytes=nbytes, ignored=(given,))
+
+    def _put_fp8(self, tensor: ExpertTensor, format: FP8Format, stored: Stored, shape: tuple[int, int]) -> None:
+        """Fill the place of one expert's ``tensor`` [outputs, inputs]."""
+        self._put(tensor, expand(format, stored, *shape, torch.float32))
+
     @abstractmethod
     def _add(
         self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
@@ -200,6 +222,8 @@ class StoredExperts(Experts):
             self._note(weights, tensor, format, chosen, context)
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             self._gather_fp4(weights, name, tensor, names, nbytes)
+        elif isinstance(format, FP8Format) and tensor.expert is None:
+            self._gather_fp8(weights, name, tensor, format, nbytes)
         elif isinstance(whole, kernels.CodedMatrices):
             if isinstance(chosen, GGUFFormat) and tensor.expert is None:
                 gather_blocks(weights, name, whole, tensor.first, tensor.outputs, chosen, nbytes)
@@ -225,6 +249,13 @@ class StoredExperts(Experts):
             super()._put_fp4(tensor, matrix)
         else:
             put_fp4(whole, tensor.expert or 0, tensor.first, matrix)
+
+    def _put_fp8(self, tensor: ExpertTensor, format: FP8Format, stored: Stored, shape: tuple[int, int]) -> None:
+        whole = self._down if tensor.out else self._gate_up
+        if isinstance(whole, torch.Tensor):
+            super()._put_fp8(tensor, format, stored, shape)
+        else:
+            put_fp8(whole, tensor.expert or 0, tensor.first, format, stored, shape)
 
     def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
         """x [tokens, hidden] of the compute dtype → the same"""
@@ -286,6 +317,8 @@ class PackedExperts(Experts):
             self._note(weights, tensor, format, chosen, context)
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             self._gather_fp4(weights, name, tensor, names, nbytes)
+        elif isinstance(format, FP8Format) and tensor.expert is None:
+            self._gather_fp8(weights, name, tensor, format, nbytes)
         elif tensor.expert is not None:
             first = self._first(tensor, tensor.expert)
             gather_packed(weights, part, weight, first, tensor.outputs, format, chosen)

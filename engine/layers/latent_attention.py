@@ -83,6 +83,9 @@ class LatentAttention:
         """Projects queries into the latent space."""
         weights.derive(self._keys, lambda: keys.transpose(1, 2))
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
+        self._query_scales: torch.Tensor | None = None
+        if spec.temperature_beta:
+            self._query_scales = rotary.query_scales(spec.temperature_beta, spec.temperature_floor, 0)
         self._index = TokenIndex(weights, prefix, spec, model.hidden_size, rotary, context) if indexed else None
         self._invariant = context.invariant
         self._chooses = context.device.type == "cpu" and not context.invariant
@@ -132,6 +135,8 @@ class LatentAttention:
             queries = self._queries(low, batch.adapter_rows)
             assert isinstance(queries, torch.Tensor)
             query = queries
+        if self._query_scales is not None:
+            query = query * self._query_scales[batch.positions].to(query.dtype)[:, None]
         q, turning = query.reshape(len(made), spec.heads, -1).split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
         latent, shared = kept.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
         q_rotated, k_rotated = self._halves(turning), self._halves(shared.unsqueeze(1))

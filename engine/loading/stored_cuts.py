@@ -4,6 +4,7 @@ Formats pack values and share scales: an element of a stored tensor stands for s
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import lcm
 from typing import Final, NamedTuple
@@ -59,6 +60,8 @@ def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]
 def stored_format(quantized: QuantizedCheckpoint | None, name: str) -> Format | None:
     """Of a stored tensor, by the name that it has where it is plain; None where it is, or is no matrix."""
     format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
+    if isinstance(format, FP8Format) and name.endswith("_proj"):
+        return replace(format, stacked=True)
     matrix = name.endswith(".weight") or (isinstance(format, FP4Format) and format.packing == "gpt-oss")
     return format if matrix else None
 
@@ -102,6 +105,13 @@ def _cut_along(axis: _Axis, cut: Cut, scale: bool, format: Format) -> Cut:
 def _layouts(format: Format) -> Mapping[str, _Layout]:
     """By the endings of names."""
     match format:
+        case FP8Format(stacked=True, scale_ending=scale):
+            ending = format.stacked_ending(scale)
+            if format.granularity == "tensor":
+                return {"": _Layout(_Axis(1), _Axis(2)), ending: _Layout(None, None, scale=True)}
+            (rows, columns) = format.block if format.granularity == "block" else (1, 1)
+            by_column = _Axis(2, columns) if format.granularity == "block" else None
+            return {"": _Layout(_Axis(1), _Axis(2)), ending: _Layout(_Axis(1, rows), by_column, scale=True)}
         case FP8Format(granularity="block", block=(rows, columns), scale_ending=ending):
             return {".weight": _PLAIN, f".{ending}": _Layout(_Axis(0, rows), _Axis(1, columns), scale=True)}
         case FP8Format(scale_ending=ending):

@@ -94,12 +94,14 @@ class AttentionSpec:
     shares: int = -1
     """The layer whose keys and values it uses (Gemma 4); -1: its own."""
     gated: bool = False
-    """Whether the query projection has query and gate of each head in turn; sigmoid(gate) multiplies the head's output
-    (Qwen3-Next)."""
+    """Whether the query projection has query and gate of each head in turn; the gate's activation multiplies the head's
+    output (Qwen3-Next)."""
     gate: str = ""
     """Stored name of the gates of all heads if separate (Trinity)."""
     gate_by_head: bool = False
     """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
+    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    """Of all gates (Laguna: softplus)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_floor: int = 0

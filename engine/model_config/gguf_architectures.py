@@ -83,8 +83,11 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     "gemma": GGUFArchitecture("GemmaForCausalLM", gemma=True, plus_one=True),
     "smollm3": GGUFArchitecture("SmolLM3ForCausalLM", permuted=True, still_pattern=4),
     "exaone4": GGUFArchitecture("Exaone4ForCausalLM", norms=POST, qk_norm="head", window_pattern=4, still_full=True),
+    "exaone": GGUFArchitecture("ExaoneForCausalLM"),
+    "internlm2": GGUFArchitecture("InternLM2ForCausalLM", permuted=True),
     "seed_oss": GGUFArchitecture("SeedOssForCausalLM"),
     "glm4": GGUFArchitecture("Glm4ForCausalLM", norms=GLM4, interleaved=True, mlp={"into": FUSED_MLP}),
+    "chatglm": GGUFArchitecture("GlmForCausalLM", interleaved=True, fused=True),
     "ernie4_5": GGUFArchitecture("Ernie4_5ForCausalLM", interleaved=True),
     "command-r": GGUFArchitecture(
         "CohereForCausalLM", norms=COHERE, interleaved=True, multiplied_logits=True, layer={"parallel": True}

@@ -1,9 +1,11 @@
 """GGUF architectures that are converted to the equivalent config.json."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from .config_fields import ConfigError
 from .gguf_recurrent import (
     by_part,
     gated_delta,
@@ -19,6 +21,7 @@ from .gguf_recurrent import (
 )
 from .gguf_translation import GGUFFacts, GGUFTranslation, Values
 from .gguf_windowed import gemma3n, gemma4, mimo2
+from .hf_latent import with_temperature
 from .latent_attention_spec import LatentAttentionSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
 
@@ -87,7 +90,10 @@ def _deepseek_class(facts: GGUFFacts) -> str:
     if not facts.has("ffn_gate_inp.weight"):
         return "YoutuForCausalLM"
     sigmoid = facts.fields.integer("expert_gating_func", 1) == _SIGMOID or facts.has("exp_probs_b.bias")
-    return "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM"
+    if sigmoid:
+        return "DeepseekV3ForCausalLM"
+    # Mistral Large 3 has the experts of Mistral 4
+    return "Mistral4ForCausalLM" if facts.fields.flag("expert_weights_norm") else "DeepseekV2ForCausalLM"
 
 
 def _kimi_linear(facts: GGUFFacts) -> Values:
@@ -100,6 +106,15 @@ def _kimi_linear(facts: GGUFFacts) -> Values:
         "linear_conv_kernel_dim": facts.fields.integer("ssm.conv_kernel"),
         "layer_types": ["full_attention" if each else "linear_attention" for each in attends],
     }
+
+
+def _latents(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Queries may be scaled by position (Mistral Large 3, Mistral 4)."""
+    spec = _split_latents(spec, facts)
+    if not (beta := facts.fields.number("attention.temperature_scale", 0.0)):
+        return spec
+    original = facts.fields.integer("rope.scaling.original_context_length", spec.max_position)
+    return with_temperature(spec, beta, facts.fields.integer("attention.temperature_length", original))
 
 
 def _split_latents(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
@@ -155,6 +170,51 @@ def _exaone_moe(facts: GGUFFacts) -> Values:
 def _afmoe(facts: GGUFFacts) -> Values:
     scaled = {"mup_enabled": True}  # true of all published models; no key says so
     return {**_exaone_moe(facts), **scaled, "num_shared_experts": facts.count("expert_shared_count")}
+
+
+def _minicpm(facts: GGUFFacts) -> Values:
+    """Old files have no factors: those of the first models."""
+    hidden, root = facts.fields.integer("embedding_length"), math.sqrt(facts.layers)
+    return {
+        "scale_emb": facts.fields.number("embedding_scale", 12.0),
+        "scale_depth": facts.fields.number("residual_scale", 1.4 / root) * root,
+        "dim_model_base": hidden / facts.fields.positive("logit_scale", hidden / 256),
+    }
+
+
+def _minicpm3(facts: GGUFFacts) -> Values:
+    """Factors are those of the published models, which no key says."""
+    fields, heads = facts.fields, facts.count("attention.head_count")
+    rotating = fields.integer("rope.dimension_count")
+    return {
+        "qk_rope_head_dim": rotating,
+        "qk_nope_head_dim": max(1, fields.integer("attention.key_length") - rotating),
+        "v_head_dim": fields.integer("embedding_length") // max(1, heads),
+        "head_dim": rotating,
+        "num_key_value_heads": heads,
+    }
+
+
+def _ling2(facts: GGUFFacts) -> Values:
+    if (gating := facts.fields.integer("expert_gating_func", _SIGMOID)) != _SIGMOID:
+        raise ConfigError(f"expert_gating_func is {gating}, expected {_SIGMOID}: a sigmoid")
+    return {
+        "first_k_dense_replace": facts.dense_first(),
+        "use_qkv_bias": facts.has("attn_qkv.bias"),
+        "use_bias": facts.has("attn_output.bias"),
+        "use_qk_norm": facts.has("attn_q_norm.weight"),
+        "moe_router_enable_expert_bias": facts.has("exp_probs_b.bias"),
+    }
+
+
+def _nemotron_nas(facts: GGUFFacts) -> Values:
+    """A layer without heads of keys has a matrix in place of attention, or neither."""
+    blocks: list[object] = []
+    counts = (facts.each(key) for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"))
+    for heads, kv_heads, inner in zip(*counts, strict=True):
+        attention = {"num_key_value_heads": kv_heads or None, "replace_with_linear": heads > 0 and not kv_heads}
+        blocks.append({"attention": attention, "ffn": {"intermediate_size": inner or None}})
+    return {"block_configs": blocks}
 
 
 def _undrafted(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
@@ -214,10 +274,14 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         keys=_LATENTS,
         unsaid={"q_lora_rank": None},
         made=_deepseek,
-        others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM"),
+        others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM"),
         named=_deepseek_class,
-        finish=_split_latents,
+        finish=_latents,
     ),
+    "mistral4": GGUFTranslation(
+        "Mistral4ForCausalLM", keys=_LATENTS, unsaid={"q_lora_rank": None}, made=_deepseek, finish=_latents
+    ),
+    "minicpm3": GGUFTranslation("MiniCPM3ForCausalLM", keys=_LATENTS, unsaid={"q_lora_rank": None}, made=_minicpm3),
     "kimi-linear": GGUFTranslation(
         "KimiLinearForCausalLM",
         keys=_LATENTS,
@@ -286,6 +350,14 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     ),
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
     "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
+    "minicpm": GGUFTranslation("MiniCPMForCausalLM", made=_minicpm, permuted=True),
+    "bailingmoe2": GGUFTranslation(
+        "BailingMoeV2ForCausalLM",
+        keys={"num_shared_experts": "expert_shared_count"},
+        made=_ling2,
+        finish=_undrafted,
+    ),
+    "deci": GGUFTranslation("DeciLMForCausalLM", made=_nemotron_nas, permuted=True),
     "jais2": GGUFTranslation(
         "Jais2ForCausalLM",
         keys={"layer_norm_eps": "attention.layer_norm_epsilon"},

@@ -11,7 +11,7 @@ from .hf_hybrid import kinds_of, mixed
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
 from .latent_attention_spec import IndexSpec, LatentAttentionSpec
-from .mlp_spec import APART, MoESpec, RouterSpec
+from .mlp_spec import APART, STACKED, MoESpec, RouterSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers
 from .recurrent_spec import GatedDeltaSpec
 
@@ -24,6 +24,16 @@ _KIMI_LINEAR = {
     "num_shared_experts": "n_shared_experts",
 }
 """Its names of DeepSeek's fields."""
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 128.0,
+    "original_max_position_embeddings": 8192,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""Defaults."""
 
 
 def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
@@ -135,6 +145,34 @@ def _shares(fields: Fields, layers: int) -> list[bool]:
 
 def _spelled(pattern: str) -> Sequence[str]:
     return [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+
+
+def mistral4(fields: Fields, name: str) -> ModelSpec:
+    """Mistral Small 4: queries are scaled by position, experts chosen by a softmax."""
+    sizes = {"q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "moe_intermediate_size": 2048}
+    fields = Fields({**sizes, **fields.values})
+    rope = dict(fields.table("rope_scaling") or fields.table("rope_parameters") or _MISTRAL4_ROPE)
+    rope["partial_rotary_factor"] = 1.0  # files tell the rotating part of a whole head
+    rotating = fields.integer("qk_rope_head_dim", 64)
+    fields = Fields({**fields.values, "rope_scaling": None, "rope_parameters": rope, "head_dim": rotating})
+    spec = latent(fields, common(fields, name))
+    if beta := Fields(rope).number("llama_4_scaling_beta", 0.0):
+        floor = Fields(rope).integer("original_max_position_embeddings")
+        spec = with_temperature(spec, beta, floor)
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=4, shared=1)
+    moe = replace(moe, correction=False, router=replace(moe.router, score="softmax"), names=(STACKED, APART))
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
+
+
+def with_temperature(spec: ModelSpec, beta: float, floor: int) -> ModelSpec:
+    """The spec with queries scaled by position in every layer with latent attention."""
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, temperature_beta=beta, temperature_floor=floor))
+        if isinstance(layer.mixer, LatentAttentionSpec)
+        else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
 
 
 def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
@@ -72,6 +73,89 @@ def hunyuan_moe(fields: Fields, name: str) -> ModelSpec:
     moe = experts_of(fields, spec, router, experts=experts, inner="intermediate_size")
     shared = shared_experts(spec, "mlp.shared_mlp", inner * _uniform(fields, "num_shared_expert", 1))
     return with_layers(spec, mlp=replace(moe, names=_named(router="mlp.gate.wg"), shared=shared))
+
+
+def hunyuan_v3(fields: Fields, name: str) -> ModelSpec:
+    """Hy3: experts routed as in DeepSeek-V3, in all but the first layer."""
+    shared = fields.integer("num_shared_experts", 1, least=0)
+    scale = fields.number("router_scaling_factor", 2.826)
+    defaults = {"num_experts": 192, "moe_intermediate_size": 1536}
+    routed = {"n_shared_experts": shared, "routed_scaling_factor": scale, "norm_topk_prob": True}
+    fields = Fields({**defaults, **fields.values, **routed})
+    spec = attention_bias(fields, common(fields, name, head_dim=128, eps=1e-5, theta=11_158_840.0))
+    bias = fields.flag("mlp_bias")
+    spec = with_layers(with_mixers(spec, qk_norm="head"), mlp=replace(dense_mlp(spec), bias=bias))
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
+    moe = replace(moe, names=_named(router="mlp.router.gate", correction="mlp.expert_bias"))
+    if moe.shared is not None:
+        moe = replace(moe, shared=shared_experts(spec, "mlp.shared_mlp", moe.shared.inner))
+    first = fields.integer("first_k_dense_replace", 1, least=0)
+    return replace(with_experts(spec, moe, _sparse_kinds(fields, spec, first)), draft_prefix=_behind(spec))
+
+
+def _behind(spec: ModelSpec) -> str:
+    """Prefix of the layer behind the last, which predicts a further token."""
+    return f"{spec.prefix}.{len(spec.layers)}."
+
+
+def mellum(fields: Fields, name: str) -> ModelSpec:
+    """Mellum 2: Qwen's experts; layers with a window rotate otherwise."""
+    defaults = {"head_dim": 128, "moe_intermediate_size": 896}
+    fields = Fields({**defaults, **fields.values})
+    spec = _turned_by_type(fields, with_mixers(attention_bias(fields, common(fields, name)), qk_norm="head"))
+    router = RouterSpec(fields.integer("num_experts_per_tok", 8), renormalize=fields.flag("norm_topk_prob", True))
+    moe = experts_of(fields, spec, router, experts=64)
+    spec = with_experts(spec, moe, _sparse_kinds(fields, spec, 0))
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 1024, least=0)
+    slides = sliding_layers(fields) or [False] * len(spec.layers)
+    return replace(slide(spec, window, slides), draft_prefix="mtp.")
+
+
+_LAGUNA_ROPE: Final = {
+    "full_attention": {"rope_type": "default", "rope_theta": 500_000.0, "partial_rotary_factor": 0.5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+}
+"""Defaults."""
+
+
+def laguna(fields: Fields, name: str) -> ModelSpec:
+    """Laguna: gated attention with more heads in some layers; experts routed by a sigmoid."""
+    if cap := fields.number("moe_router_logit_softcapping", 0.0):
+        raise ConfigError(f"moe_router_logit_softcapping is {cap}, expected 0: scores of experts have no soft cap")
+    if fields.flag("moe_apply_router_weight_on_input"):
+        raise ConfigError("moe_apply_router_weight_on_input is set, expected false: outputs of experts are weighted")
+    by_head = fields.get("gating") if fields.has("gating") else True
+    if by_head not in (True, "per-head", "per-element"):
+        raise ConfigError(f"gating is {str(by_head)[:40]!r}, expected true, 'per-head' or 'per-element'")
+    if not fields.has("rope_parameters"):
+        fields = Fields({**fields.values, "rope_parameters": _LAGUNA_ROPE})
+    shared = fields.integer("shared_expert_intermediate_size", 512)
+    scale = fields.number("moe_routed_scaling_factor", 1.0)
+    fields = Fields({"head_dim": 128, "moe_intermediate_size": 512, **fields.values})
+    spec = _turned_by_type(fields, with_mixers(attention_bias(fields, common(fields, name)), qk_norm="head"))
+    gate = {"gate": "g_proj", "gate_by_head": by_head != "per-element", "gate_activation": "softplus"}
+    spec = with_mixers(spec, gated=True, **gate)
+    if counts := fields.numbers("num_attention_heads_per_layer"):
+        if len(counts) != len(spec.layers) or not all(count.is_integer() and count > 0 for count in counts):
+            raise ConfigError(f"num_attention_heads_per_layer is no count for each of {len(spec.layers)} layers")
+        for count in {*counts}:
+            spec = with_mixers(spec, [each == count for each in counts], heads=int(count))
+    moe = experts_of(
+        fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8), score="sigmoid", scale=scale), experts=256
+    )
+    names = _named(correction="mlp.experts.e_score_correction_bias", held="mlp.gate.e_score_correction_bias")
+    moe = replace(moe, correction=True, names=names, shared=shared_experts(spec, "mlp.shared_expert", shared))
+    spec = with_experts(spec, moe, _sparse_kinds(fields, spec, 1))
+    window = fields.integer("sliding_window", 512, least=0)
+    return slide(spec, window, sliding_layers(fields) or [False] * len(spec.layers))
+
+
+def _turned_by_type(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """The spec with a rotation of its own in layers with a window."""
+    head_dim = spec.layers[0].attention.head_dim
+    slides = sliding_layers(fields) or [False] * len(spec.layers)
+    full = rope_from_hf(fields.values, head_dim, theta=500_000.0, layer_type="full_attention")
+    return with_mixers(with_mixers(spec, rope=full), slides, rope=local_rope(fields, head_dim, 10_000.0))
 
 
 def flex_olmo(fields: Fields, name: str) -> ModelSpec:

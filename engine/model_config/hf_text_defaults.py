@@ -47,6 +47,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "llama": _LLAMA,
     "llama4_text": _sizes(202_048, 5120, 8192, 48, 40, 8, 131_072),
     "mistral": _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072),
+    "mistral4": _sizes(131_072, 4096, 12_288, 36, 32, 32, 1_048_576),
     "paddleocr_vl_text": _ERNIE,
     "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),
     "qwen2": _QWEN2,

@@ -93,6 +93,9 @@ class LatentAttentionSpec:
     """Chooses the visible tokens; None: all before the current one."""
     gate: str = ""
     """Stored name of a gate of each head, whose sigmoid multiplies the head's output (Ling 3.0); "": none."""
+    temperature_beta: float = 0.0
+    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / floor⌋) (Mistral 4)."""
+    temperature_floor: int = 0
     made_apart: bool = False
     """Whether the projections from the latent are stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim] and
     ``v_b_proj`` [heads, v_dim, kv_lora_rank] (GGUF)."""
@@ -205,6 +208,8 @@ class LatentAttentionSpec:
         """Raise :class:`ConfigError` for contradictory fields."""
         if self.rope is not None:
             check_rope(self.rope, self.rope_dim)
+        if self.temperature_beta and self.temperature_floor < 1:
+            raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
         if self.index is not None and not self.q_lora_rank:
             raise ConfigError(
                 "queries of its index are made of the latent of queries, and q_lora_rank says there is none"

@@ -32,7 +32,7 @@ _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 _PHI4_PICTURE: Final = 200_010
 """``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
-_CONTEXTS: Final[Mapping[object, int]] = {"qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
+_CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
 """``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
 
 

@@ -91,11 +91,12 @@ class Decoder:
         if config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
-        self.weights.alias("embed_out.weight", "lm_head.weight")  # as GPT-NeoX's files call it
+        for head in ("embed_out", "output"):  # as files of GPT-NeoX and InternLM 2 call it
+            self.weights.alias(f"{head}.weight", "lm_head.weight")
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
-            head = {"lm_head": config.vocab_size}
-            self._head = Linear(self.weights, head, config.hidden_size, context, bias=config.head_bias)
+            part = {"lm_head": config.vocab_size}
+            self._head = Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
         elif isinstance(self._embedding, PackedTable):
             self._head = self._embedding
         else:

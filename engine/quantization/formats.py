@@ -25,10 +25,16 @@ class FP8Format:
     scale_ending: str = "weight_scale"
     block: tuple[int, int] = (FP8_BLOCK, FP8_BLOCK)
     input_ending: str = "input_scale"
+    stacked: bool = False
+    """Whether matrices of all experts are one tensor, whose name ends without ``weight`` (transformers 5)."""
 
     @property
     def name(self) -> str:
         return f"fp8 by {self.granularity}"
+
+    def stacked_ending(self, ending: str) -> str:
+        """The ending of a scale's name in that case."""
+        return f"_{ending.removeprefix('weight_')}"
 
 
 @dataclass(frozen=True)

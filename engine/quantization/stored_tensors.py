@@ -14,6 +14,8 @@ from .formats import (
 )
 
 _TRANSFORMERS_SCALE, _TRANSFORMERS_INPUT = "weight_scale_inv", "activation_scale"
+_TRANSFORMERS_ENDING = "_scale_inv"
+"""Also of scales of all experts."""
 _USUAL_SCALE = "weight_scale"
 _PLAIN_HEAD = ("weight", "bias")
 _FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
@@ -39,7 +41,7 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str])
     rules, ignore = quantized.rules, quantized.ignore
     if any(name.startswith("lm_head.") and name.removeprefix("lm_head.") not in _PLAIN_HEAD for name in types):
         ignore = tuple(pattern for pattern in ignore if pattern != "lm_head")
-    if _TRANSFORMERS_SCALE in endings and _USUAL_SCALE not in endings:
+    if any(each.endswith(_TRANSFORMERS_ENDING) for each in endings) and _USUAL_SCALE not in endings:
         rules = tuple(QuantizationRule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
     rules = tuple(QuantizationRule(rule.targets, _with_scales(rule.format, types)) for rule in rules)
     return replace(quantized, rules=rules, ignore=ignore, plain=floats)

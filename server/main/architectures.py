@@ -40,6 +40,7 @@ _GEMMA3N: Final = {
     "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
     "num_kv_shared_layers": 2,
 }
+_BLOCK: Final = {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.0}}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
@@ -50,6 +51,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},
+    "DeciLMForCausalLM": {"block_configs": [_BLOCK] * 4},
     "BambaForCausalLM": {"attn_layer_indices": [1], "mamba_n_heads": 4},
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
@@ -76,6 +78,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
 }
 """Further fields of an architecture, with every optional feature enabled."""
 _REMARKS: Final[Mapping[str, str]] = {
+    "DeciLMForCausalLM": "Llama Nemotron Super and Ultra",
+    "MiniCPMForCausalLM": "attention is dense, whatever sparse_config allows",
     "GptOssForCausalLM": "one tool call a turn",
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",

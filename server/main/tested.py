@@ -15,6 +15,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ling",
         "ling-unbound",
     ),
+    "BailingMoeV2ForCausalLM": ("ling2",),
     "BambaForCausalLM": ("bamba",),
     "Cohere2ForCausalLM": ("cohere2",),
     "Cohere2MoeForCausalLM": (
@@ -26,6 +27,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "cohere-normed",
     ),
     "CwmForCausalLM": ("cwm",),
+    "DeciLMForCausalLM": ("nemotron-nas",),
     "DeepseekV2ForCausalLM": (
         "deepseek-v2",
         "deepseek-v2-groups",
@@ -46,6 +48,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ernie-biased",
     ),
     "Exaone4ForCausalLM": ("exaone4",),
+    "ExaoneForCausalLM": ("exaone",),
     "ExaoneMoeForCausalLM": ("exaone-moe",),
     "FalconH1ForCausalLM": (
         "falcon-h1",
@@ -113,6 +116,11 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "HunYuanMoEV1ForCausalLM": ("hunyuan-moe",),
     "HyperCLOVAXForCausalLM": ("hyperclovax",),
+    "HYV3ForCausalLM": ("hy-v3",),
+    "InternLM2ForCausalLM": (
+        "internlm2",
+        "internlm2-biased",
+    ),
     "InternLM3ForCausalLM": ("internlm3",),
     "Jais2ForCausalLM": ("jais2",),
     "JambaForCausalLM": (
@@ -152,13 +160,30 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mamba-biased",
     ),
     "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
+    "LagunaForCausalLM": (
+        "laguna",
+        "laguna-by-element",
+    ),
+    "MellumForCausalLM": (
+        "mellum",
+        "mellum-plain",
+    ),
+    "MiMoForCausalLM": ("mimo",),
     "MiniCPM3ForCausalLM": ("minicpm3",),
+    "MiniCPMForCausalLM": (
+        "minicpm",
+        "minicpm4",
+    ),
     "MiniMaxForCausalLM": ("minimax", "minimax-plain"),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),
     "Ministral3ForCausalLM": ("ministral3",),
     "MinistralForCausalLM": ("ministral",),
     "Mistral3ForConditionalGeneration": ("mistral3-seeing",),
     "MistralForCausalLM": ("mistral",),
+    "Mistral4ForCausalLM": (
+        "mistral4",
+        "mistral4-groups",
+    ),
     "MixtralForCausalLM": ("mixtral",),
     "NanoChatForCausalLM": ("nanochat",),
     "NemotronForCausalLM": ("nemotron",),
@@ -255,7 +280,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "HyperCLOVAXVisionV2ForConditionalGeneration": ("hyperclovax_vision",),
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
-    "InternVLChatModel": ("internvl_chat",),
+    "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),
     "InternVLForConditionalGeneration": ("internvl",),
     "JanusForConditionalGeneration": ("janus",),
     "KimiVLForConditionalGeneration": ("kimi_vl",),
@@ -270,7 +295,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "MiniCPMOcrForConditionalGeneration": ("minicpm_ocr",),
     "MiniCPMV4_6ForConditionalGeneration": ("minicpmv4_6",),
-    "Mistral3ForConditionalGeneration": ("mistral3",),
+    "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
@@ -321,6 +346,7 @@ FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
         FormatCheck("int8", _EXPERTS, ("int8", "gptq8")),
         FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
     ),
+    "Mistral4ForCausalLM": (FormatCheck("FP8", _EXPERTS, ("mistral4",)),),
     "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
 }
 """By architecture: formats of weights other than unquantised ones and GGUF's."""

@@ -50,6 +50,9 @@ _KIMI: Final = (
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_NOT_HAN_UPPER}+{_NOT_HAN_LOWER}*{_CONTRACTION}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _TAIL
 )
+_LING: Final = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 _DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
 
 
@@ -97,6 +100,7 @@ _FAMILIES: Final = (
     (PreTokenization(_YOUTU, ignore_merges=True), "youtu"),
     (PreTokenization((_EXAONE_MOE,)), "exaone-moe"),
     (PreTokenization((_KIMI,)), "kimi-k2"),
+    (PreTokenization((_LING,)), "bailingmoe bailingmoe2"),
     (PreTokenization((_JAIS2,)), "jais-2"),
 )
 PRE_TOKENIZERS: Final = {name: family for family, names in _FAMILIES for name in names.split()}

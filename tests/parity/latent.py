@@ -44,6 +44,12 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "minicpm3": lambda: transformers.MiniCPM3Config(
             **sizes, **heads, q_lora_rank=24, scale_emb=3, scale_depth=0.7, dim_model_base=32
         ),
+        "mistral4": lambda: transformers.Mistral4Config(
+            **moe, rope_parameters={**yarn, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+        ),
+        "mistral4-groups": lambda: transformers.Mistral4Config(
+            **{**moe, "first_k_dense_replace": 0, "q_lora_rank": None}, **groups, rope_interleave=False
+        ),
         "glm4-moe-lite": lambda: transformers.Glm4MoeLiteConfig(
             **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},
             mlp_layer_types=["dense", "sparse", "sparse"],

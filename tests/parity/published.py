@@ -12,6 +12,7 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.model_config.deepseek_ocr import with_known_tower
+from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.parity.published_sounds import HEARING
@@ -96,9 +97,10 @@ def _rewrite(folder: Path, config: Mapping[str, object], names: Mapping[str, str
 
 
 def _internvl(folder: Path, name: str) -> Any:
-    """``name``: a file of Qianfan-OCR, or one of InternVL's first form."""
+    """``name``: a file of Qianfan-OCR, or one of InternVL's first form, also with InternLM 2 as its decoder."""
+    old = name == "internvl_internlm2"
     config = transformers.QianfanOCRConfig(
-        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16},
+        text_config={"model_type": "llama" if old else "qwen3", **TEXT, "head_dim": 16},
         vision_config={**SIZES, "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]},
         image_token_id=token("<IMG_CONTEXT>"),
         image_seq_length=4,
@@ -106,19 +108,26 @@ def _internvl(folder: Path, name: str) -> Any:
     model = randomised(name, lambda: transformers.QianfanOCRForConditionalGeneration(config))
     model.save_pretrained(folder)
     described: dict[str, object] = model.config.to_dict()
-    if name == "internvl_chat":
+    if name != "qianfan_ocr":
+        text = hub.described("internlm2", model.config.text_config) if old else described["text_config"]
         described = {
             **{
                 "architectures": ["InternVLChatModel"],
-                "model_type": name,
+                "model_type": "internvl_chat",
                 "img_context_token_id": token("<IMG_CONTEXT>"),
             },
-            **{"llm_config": described["text_config"], "vision_config": {**SIZES, **_CHAT_TOWER}, "select_layer": -1},
+            **{"llm_config": text, "vision_config": {**SIZES, **_CHAT_TOWER}, "select_layer": -1},
             **{"force_image_size": SIDE, "max_dynamic_patch": 6, "use_thumbnail": True, "downsample_ratio": 0.5},
             **{"ps_version": "v2", "tie_word_embeddings": False},
         }
     # transformers' reverse of its renaming also changes the text model's names
     _rewrite(folder, described, {"language_model.model.encoder.": "language_model.model."})
+    if old:
+        file, prefix = folder / "model.safetensors", "language_model."
+        parts = load_file(file)
+        inner = {each.removeprefix(prefix): parts.pop(each) for each in [*parts] if each.startswith(prefix)}
+        inner = hub.stored("internlm2", inner, model.config.text_config)
+        save_file({**parts, **{f"{prefix}{each}": tensor for each, tensor in inner.items()}}, file)
     return model
 
 
@@ -295,6 +304,9 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     **IN_TILES,
     "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
     "internvl_chat": Published("internvl_chat", partial(_internvl, name="internvl_chat"), PICTURES["internvl"]),
+    "internvl_internlm2": Published(
+        "internvl_chat", partial(_internvl, name="internvl_internlm2"), PICTURES["internvl"]
+    ),
     "qianfan_ocr": Published("qianfan_ocr", partial(_internvl, name="qianfan_ocr"), PICTURES["internvl"]),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),

@@ -234,6 +234,20 @@ def _ovis_picture(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [begin, *tiles, end])
 
 
+def _mistral4() -> Any:
+    latents = {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1}
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    rope |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+    text = {**TEXT, **latents, **experts, "num_key_value_heads": 4, "rope_parameters": rope}
+    return transformers.Mistral3Config(
+        text_config={"model_type": "mistral4", **text},
+        vision_config={"model_type": "pixtral", **SIZES, "image_size": 2 * SIDE, "patch_size": PATCH},
+        image_token_index=token("[IMG]"),
+        spatial_merge_size=2,
+    )
+
+
 def _lighton_ocr() -> Any:
     return transformers.LightOnOcrConfig(
         text_config={"model_type": "qwen3", **TEXT, "head_dim": 16, "tie_word_embeddings": False},
@@ -425,6 +439,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     ),
     "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
+    "mistral4": (_mistral4, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),

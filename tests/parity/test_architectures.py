@@ -59,6 +59,8 @@ CALLED = {
     "nemotron-h": {"a state space"},
     "nemotron-h-latent": {"a state space"},
     "nemotron-h-moe": {"a state space"},
+    "laguna": {"attention with a gate"},
+    "laguna-by-element": {"attention with a gate"},
     "lfm2": {"a short convolution"},
     "lfm2-biased": {"a short convolution"},
     "lfm2-moe": {"a short convolution"},

@@ -93,6 +93,14 @@ def test_experts_in_an_order_of_their_own_are_split(tmp_path: Path) -> None:
     check_alike(split(tmp_path), expected)
 
 
+@pytest.mark.parametrize("block", [0, 16])
+def test_ranks_take_their_part_of_experts_whose_codes_are_one_tensor(block: int, tmp_path: Path) -> None:
+    expected = experts.stacked_fp8(tmp_path, block)
+    for whole in (False, True):
+        check_alike(split(tmp_path, whole_experts=whole), expected)
+        check_alike(split(tmp_path, packed=False, backend="kernels", whole_experts=whole), expected)
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_take_whole_blocks_of_gpt_oss(size: int, tmp_path: Path) -> None:
     """Five blocks: one rank has more than the others."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import classic, families, hybrids, latent, variants
+from stentor.tests.parity import classic, families, hub, hybrids, latent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -126,7 +126,14 @@ ARCHITECTURES: dict[str, Build] = {
     **mixtures(SHAPE),
     **families.configs(SHAPE),
     **classic.configs(SHAPE),
+    **hub.configs(SHAPE),
 }
+
+
+def described(name: str) -> dict[str, Any]:
+    """The fields of a model's config.json."""
+    config = ARCHITECTURES[name]()
+    return hub.described(name, config) if name in hub.PUBLISHED else config.to_dict()
 
 
 def make(name: str, folder: Path, layers: int | None = None) -> Any:
@@ -144,7 +151,8 @@ def make(name: str, folder: Path, layers: int | None = None) -> Any:
 def make_of(config: Any, name: str, folder: Path) -> Any:
     """The same of another configuration; ``name`` decides what is random."""
     torch.manual_seed(sum(map(ord, name)))
-    sees = hasattr(config, "vision_config")
+    # transformers 5.23 has Mistral 4 among models that see
+    sees = hasattr(config, "vision_config") or config.model_type == "mistral4"
     kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     model = kind.from_config(config)
     model = model.float().eval()
@@ -167,4 +175,6 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
         hybrids.publish(model, folder)
     elif config.model_type == "kimi_linear":
         hybrids.publish_kimi(model, folder)
+    elif name in hub.PUBLISHED:
+        hub.publish(name, model, folder)
     return model

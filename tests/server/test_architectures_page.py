@@ -29,7 +29,7 @@ UNTESTED = {
 
 @pytest.mark.parametrize("model", tiny.ARCHITECTURES)
 def test_a_model_has_no_kind_of_layer_that_the_page_keeps_from_its_architecture(model: str) -> None:
-    config = tiny.ARCHITECTURES[model]().to_dict()
+    config = tiny.described(model)
     architecture = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
     spec, reported = model_spec_from_hf(config), described(architecture)
     assert {*kinds(spec)} - {"dense"} <= {*kinds(reported)}
@@ -40,8 +40,8 @@ def test_a_model_has_no_kind_of_layer_that_the_page_keeps_from_its_architecture(
 def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -> None:
     known = {name: decoder.model_type for name, decoder in DECODERS.items()}
     found: dict[str, tuple[str, ...]] = {}
-    for model, build in tiny.ARCHITECTURES.items():
-        architecture = named_architecture(build().to_dict(), known)
+    for model in tiny.ARCHITECTURES:
+        architecture = named_architecture(tiny.described(model), known)
         found[architecture] = (*found.get(architecture, ()), model)
     assert found == PARITY, "a new architecture or model has a row in server/main/tested.py"
     seen = {**{name: name for name in FAMILIES}, "pixtral": "llava"}

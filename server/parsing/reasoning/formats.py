@@ -70,6 +70,7 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         calls=("<seed:tool_call>",),
         signs=("<seed:think>",),
     ),
+    ReasoningFormat("exaone_deep", ("<thought>",), ("</thought>",), signs=("[|assistant|]", "<thought>")),
     ReasoningFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), signs=("<mm:think>",)),
     ReasoningFormat(
         "gemma4",

@@ -14,6 +14,7 @@ import torch
 
 from stentor.tests.engine.loading.gguf_metadata import COMMON, METADATA, of_full
 from stentor.tests.engine.loading.k_quants import quantize
+from stentor.tests.parity import hub
 
 Named = Iterator[tuple[str, torch.Tensor]]
 Kinds = Mapping[str, gguf.GGMLQuantizationType]
@@ -119,6 +120,21 @@ _NEXTN: Mapping[str, str] = {
 }
 
 
+_JOINED = ("bailingmoe2", "chatglm")
+"""Families whose queries, keys and values are stored as one."""
+
+
+def _joined(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, tensor in weights.items():
+        if ".q_proj." in name:
+            parts = [weights[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            found[f"blk.{name.split('.')[2]}.attn_qkv.{name.rpartition('.')[2]}"] = torch.cat(parts)
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            found[name] = tensor
+    return found
+
+
 _STREAMS = ("altup_projections", "altup_unembed_projections")
 """Gemma 3n's."""
 
@@ -132,12 +148,13 @@ def _converted(model: Any, arch: str, convert: Convert, behind: Mapping[str, tor
     for stem in _STREAMS:
         if (matrices := getattr(getattr(model, "model", None), stem, None)) is not None:
             yield f"model.{stem}.weight", torch.stack([each.weight for each in matrices])
-    for name, tensor in chain(model.state_dict().items(), behind.items()):
+    weights = model.state_dict()
+    for name, tensor in chain((_joined(weights) if arch in _JOINED else weights).items(), behind.items()):
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         stem, _, last = name.rpartition(".")
         experts = stem.endswith(".experts") and last in ("gate_up_proj", "up_proj", "down_proj")
-        if experts and arch not in ("gpt-oss", "llama4", "gemma4"):
+        if experts and arch not in ("gpt-oss", "llama4", "gemma4", "mistral4"):
             block = f"blk.{stem.split('.')[2]}"
             if last == "gate_up_proj":
                 gate, up = tensor.chunk(2, dim=1)
@@ -224,6 +241,15 @@ def deepseek(name: str, tensor: torch.Tensor, config: Any) -> Named:
     keys, values = by_head.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
     yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
     yield name.replace("kv_b", "v_b"), values
+
+
+def mistral4(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Gate and up of experts are one tensor."""
+    stem, _, last = name.rpartition(".")
+    if stem.endswith(".experts"):
+        yield f"blk.{name.split('.')[2]}.ffn_{last.removesuffix('_proj')}_exps.weight", tensor
+    else:
+        yield from deepseek(name, tensor, config)
 
 
 def kimi_linear(name: str, tensor: torch.Tensor, config: Any) -> Named:
@@ -361,6 +387,20 @@ def llama(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, _permuted(name, tensor, config)
 
 
+def nemotron_nas(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Without what its layers lack."""
+    left = hub.of_nemotron(name, tensor)
+    if left is not None and ".k_proj." in name:
+        heads = len(left) * config.num_attention_heads // config.hidden_size
+        yield name, left.view(heads, 2, -1, left.shape[1]).transpose(1, 2).reshape(left.shape)
+    elif left is not None:
+        yield name, _permuted(name, left, config)
+
+
+def minicpm(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield from phimoe(name, _permuted(name, tensor, config), config)
+
+
 def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
 
@@ -418,6 +458,10 @@ CONVERT: Mapping[str, Convert] = {
     "gemma4": gemma4,
     "gemma3n": gemma3n,
     "mistral3": llama,
+    "mistral4": mistral4,
+    "internlm2": llama,
+    "minicpm": minicpm,
+    "deci": nemotron_nas,
     "olmo": llama,
     "mimo2": mimo2,
     "phimoe": phimoe,

@@ -1,9 +1,12 @@
 """What llama.cpp's converter says of each family, of transformers' configurations."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
+
+from stentor.tests.parity import hub
 
 COMMON: Mapping[str, str] = {
     "context_length": "max_position_embeddings",
@@ -84,6 +87,10 @@ def of_full(config: Any, field: str) -> int:
     return int(own.get(field, said[field]))
 
 
+def _of_nemotron(which: int, config: Any) -> list[int]:
+    return hub.parts_of_nemotron()[which]
+
+
 def _first_shared(config: Any) -> int:
     return int(config.num_hidden_layers - config.num_kv_shared_layers)
 
@@ -133,6 +140,39 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         **_LATENT,
         "expert_gating_func": lambda config: 1 if config.model_type == "deepseek_v2" else 2,
         **_ROUTED,
+    },
+    "mistral4": {
+        "attention.head_count_kv": lambda config: 1,
+        **_LATENT,
+        **_ROUTED,
+        "attention.temperature_scale": lambda config: config.rope_parameters["llama_4_scaling_beta"],
+    },
+    "minicpm3": {
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.key_length": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": lambda config: None,
+        "rope.dimension_count": "qk_rope_head_dim",
+    },
+    "exaone": {},
+    "internlm2": {},
+    "chatglm": {"rope.dimension_count": lambda config: config.head_dim // 2},
+    "minicpm": {
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+        "rope.scaling.original_context_length": lambda config: config.rope_parameters.get(
+            "original_max_position_embeddings"
+        ),
+    },
+    "bailingmoe2": {
+        **_ROUTED,
+        "expert_gating_func": lambda config: 2,
+        "rope.dimension_count": lambda config: config.head_dim // 2,
+    },
+    "deci": {
+        key: partial(_of_nemotron, at)
+        for at, key in enumerate(("attention.head_count", "attention.head_count_kv", "feed_forward_length"))
     },
     "kimi-linear": {
         **_LATENT,

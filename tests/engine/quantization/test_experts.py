@@ -146,6 +146,65 @@ def test_experts_in_codes_are_packed_in_bfloat16(name: str, tmp_path: Path) -> N
     assert error.mean() < 0.05
 
 
+def stacked_fp8(folder: Path, block: int) -> torch.Tensor:
+    """A Mistral 4 whose experts' codes are one tensor, with a scale for each expert, or for blocks of this side; the
+    logits of transformers with their plain values."""
+    model = tiny.make("mistral4", folder)
+    stored = load_file(folder / "model.safetensors")
+    for name in [each for each in stored if each.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        weight = stored[name]
+        if block:
+            packs = [make.fp8_by_block(block)(matrix) for matrix in weight]
+            codes, scales = (torch.stack([each[part] for each, _ in packs]) for part in ("weight", "weight_scale_inv"))
+            values = torch.stack([each for _, each in packs])
+        else:
+            scales = weight.abs().amax((1, 2), keepdim=True) / 448
+            codes = (weight / scales).to(torch.float8_e4m3fn)
+            values = codes.float() * scales
+            stored[f"{name}_activation_scale"] = torch.ones(len(weight))
+        model.get_parameter(name).data.copy_(values)
+        stored |= {name: codes, f"{name}_scale_inv": scales}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    scheme = {"weight_block_size": [block, block]} if block else {"activation_scheme": "static"}
+    described = json.loads((folder / "config.json").read_text())
+    described["quantization_config"] = {"quant_method": "fp8", **scheme}
+    (folder / "config.json").write_text(json.dumps(described))
+    return make.logits_of(model)
+
+
+@pytest.mark.parametrize("packed", [None, False])
+@pytest.mark.parametrize("block", [0, 16])
+def test_experts_whose_codes_are_one_tensor_give_the_logits_of_their_values(
+    block: int, packed: bool | None, tmp_path: Path
+) -> None:
+    expected = stacked_fp8(tmp_path, block)
+    torch.testing.assert_close(logits_of(PagedDecoder(tmp_path, packed=packed)), expected, rtol=1e-4, atol=5e-4)
+
+
+@pytest.mark.parametrize("block", [0, 16])
+def test_experts_whose_codes_are_one_tensor_stay_in_them(block: int, tmp_path: Path) -> None:
+    stacked_fp8(tmp_path, block)
+    expanded, coded = PagedDecoder(tmp_path, packed=False), PagedDecoder(tmp_path, packed=False, backend="kernels")
+    for plain, codes in zip(experts_in(expanded), experts_in(coded), strict=True):
+        assert isinstance(plain, StoredExperts)
+        assert isinstance(codes, StoredExperts)
+        for values, matrices in ((plain._gate_up, codes._gate_up), (plain._down, codes._down)):
+            assert isinstance(values, torch.Tensor)
+            assert isinstance(matrices, CodedMatrices)
+            found = torch.stack([matrices.values(expert, values.dtype) for expert in range(len(values))])
+            torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
+
+
+def test_scales_of_fewer_experts_than_there_are_codes_are_refused_in_one_line(tmp_path: Path) -> None:
+    stacked_fp8(tmp_path, 0)
+    stored = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.experts.down_proj"
+    stored[f"{name}_scale_inv"] = stored[f"{name}_scale_inv"][:3].clone()
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(WeightError, match=r"down_proj holds 8 experts and 3 scales of them, expected 8"):
+        PagedDecoder(tmp_path)
+
+
 def test_experts_that_are_no_whole_tiles_are_plain(tmp_path: Path) -> None:
     expected = made(tmp_path, {"quant_method": "fp8", "weight_block_size": [8, 8]}, make.fp8_by_block(8), inner=40)
     ours = PagedDecoder(tmp_path)

@@ -31,6 +31,7 @@ TEMPLATES = {
     "deepseek_r1": "{% set content = content.split('</think>')[-1] %}<\uff5cAssistant\uff5c><think>\n",
     "glm45": "[gMASK]<sop>{% if enable_thinking is false %}<think></think>{% endif %}",
     "hunyuan_a13b": "<|startoftext|><think>\n\n</think>\n<answer>\n",
+    "exaone_deep": "{% if add_generation_prompt %}{{ '\n[|assistant|]<thought>\n' }}{% endif %}",
     "ernie45": "<|im_start|>assistant\n<think>\n{{ r }}\n</think>\n\n<response>\n",
     "cohere_command3": "<|CHATBOT_TOKEN|><|START_THINKING|><|END_THINKING|>",
     "nemotron_v3": "<SPECIAL_11>Assistant\n<think>\n</think>",

@@ -157,6 +157,7 @@ def test_the_family_decides_how_digits_are_cut(tmp_path: Path, pre: str, pieces:
         ("kimi-k2", "Hi 中文abc It's 12345", ["Hi", " ", "中文", "abc", " It's", " ", "123", "45"]),
         ("youtu", "Hi 中文abc 12", ["Hi", " ", "中文", "abc", " ", "1", "2"]),
         ("jais-2", "a" + 7 * " " + "b", ["a", "    ", "  ", " b"]),
+        ("bailingmoe2", "it's 中a 12\n\n!?", ["it", "'s", " 中a", " ", "1", "2", "\n\n", "!?"]),
         ("exaone-moe", "to be or 12!", ["to be or", " ", "1", "2", "!"]),
     ],
 )

@@ -193,6 +193,7 @@ def test_endless_white_space_costs_no_more_at_its_end(name: str) -> None:
         ("deepseek_v3", "<Assistant>", True, "", True),
         ("deepseek_v3", "<Assistant><think>", None, "", True),
         ("deepseek_v3", "<Assistant><think></think>", True, "", False),
+        ("exaone_deep", "\n[|assistant|]<thought>\n", None, "", True),
         ("holo2", "<Assistant>", None, "", True),
         ("minimax_m2_append_think", "]~b]ai\n<think>\n", None, "", True),
         ("mistral", "[/INST]", None, "", False),

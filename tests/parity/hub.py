@@ -1,0 +1,290 @@
+"""Tiny models of families whose code comes with their checkpoints, for :mod:`.tiny`.
+
+They are models of transformers that compute the same, written under the names that published files have.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+Tensors = dict[str, torch.Tensor]
+Values = dict[str, Any]
+_HEAD = 16
+"""Dimensions of a head."""
+_BLOCKS = ((2, 512), (0, 256), (1, 0), (0, 0), (4, 256))
+"""Key-value heads and inner units of each layer of a Nemotron NAS, 0 where a layer lacks the part."""
+
+
+def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """By name, each made anew of the sizes in ``shape``."""
+    llama3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
+    llama3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    root = shape["num_hidden_layers"] ** 0.5
+    factors = {"embedding_multiplier": 6.0, "residual_multiplier": 0.7 / root, "logits_scaling": 2.0}
+    minicpm = {**shape, **factors, "attention_multiplier": _HEAD**-0.5}
+    longrope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + 0.05 * i for i in range(8)],
+        "long_factor": [1.5 + 0.3 * i for i in range(8)],
+        "original_max_position_embeddings": 128,
+    }
+    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_routed_experts": 8, "use_qk_norm": True}
+    experts |= {"routed_scaling_factor": 1.5, "partial_rotary_factor": 0.5, "head_dim": 32}
+    return {
+        "internlm2": lambda: transformers.LlamaConfig(**shape),
+        "internlm2-biased": lambda: transformers.LlamaConfig(
+            **shape, attention_bias=True, rope_parameters={"rope_type": "dynamic", "rope_theta": 5e4, "factor": 2.0}
+        ),
+        "exaone": lambda: transformers.LlamaConfig(**shape, rms_norm_eps=1e-5, rope_parameters=llama3),
+        "minicpm": lambda: transformers.GraniteConfig(**minicpm, tie_word_embeddings=True),
+        "minicpm4": lambda: transformers.GraniteConfig(**minicpm, rope_parameters=longrope),
+        "ling2": lambda: transformers.Glm4MoeConfig(
+            **shape, **experts, n_group=4, topk_group=2, n_shared_experts=2, rms_norm_eps=1e-6
+        ),
+        "mimo": lambda: transformers.Qwen2Config(**shape),
+        "nemotron-nas": lambda: transformers.LlamaConfig(
+            **{**shape, "num_hidden_layers": len(_BLOCKS), "num_key_value_heads": 4, "intermediate_size": 512},
+            rms_norm_eps=1e-5,
+            rope_parameters=llama3,
+        ),
+    }
+
+
+class Published(NamedTuple):
+    """How published files differ from transformers'."""
+
+    architecture: str
+    names: Mapping[str, str]
+    """By parts of transformers' names, in order."""
+    described: Callable[[Any], Values]
+    """Fields of config.json besides sizes, which are Llama's."""
+    stored: Callable[[Tensors, Any], Tensors] = lambda tensors, config: tensors
+    """Changes tensors under transformers' names."""
+    prepared: Callable[[Any], None] = lambda model: None
+    """Changes the model."""
+
+
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_SIZES = (*_SIZES, "num_key_value_heads", "max_position_embeddings", "bos_token_id", "eos_token_id", "rms_norm_eps")
+
+
+def publish(name: str, model: Any, folder: Path) -> None:
+    """Writes the model's checkpoint as published files are, and changes the model where they leave something out."""
+    PUBLISHED[name].prepared(model)
+    model.save_pretrained(folder)
+    save_file(stored(name, load_file(folder / "model.safetensors"), model.config), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(described(name, model.config)))
+
+
+def stored(name: str, tensors: Tensors, config: Any) -> Tensors:
+    """The tensors of a published file, of transformers'."""
+    form, found = PUBLISHED[name], {}
+    for told, tensor in form.stored(tensors, config).items():
+        for old, new in form.names.items():
+            told = told.replace(old, new)
+        found[told] = tensor.contiguous()
+    return found
+
+
+def described(name: str, config: Any) -> Values:
+    """The config.json of a published file."""
+    form = PUBLISHED[name]
+    said = {field: getattr(config, field) for field in _SIZES}
+    said |= {"architectures": [form.architecture], **form.described(config)}
+    return {field: value for field, value in said.items() if value is not ...}
+
+
+def _old_rope(config: Any) -> Values:
+    """As files before transformers 5 tell of rotation."""
+    rope = dict(config.rope_parameters)
+    theta = rope.pop("rope_theta")
+    return {"rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope}
+
+
+def _by_group(tensors: Tensors, config: Any) -> Tensors:
+    """Of each key's head its queries, the key and the value, as one matrix."""
+    groups, found = config.num_key_value_heads, {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            parts = (tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv")
+            rows = [part.view(groups, -1, *part.shape[1:]) for part in parts]
+            found[name.replace("q_proj", "wqkv")] = torch.cat(rows, 1).flatten(0, 1)
+        elif "k_proj" not in name and "v_proj" not in name:
+            found[name] = tensor
+    return found
+
+
+def _internlm2(config: Any) -> Values:
+    rope = _old_rope(config)
+    if rope["rope_scaling"] is not None:
+        rope["rope_scaling"] = {"type": rope["rope_scaling"]["rope_type"], "factor": rope["rope_scaling"]["factor"]}
+    biased = {} if config.attention_bias else {"bias": False}
+    return {"model_type": "internlm2", "hidden_act": "silu", "tie_word_embeddings": False, **biased, **rope}
+
+
+_INTERNLM2 = Published(
+    "InternLM2ForCausalLM",
+    {
+        "self_attn.": "attention.",
+        "o_proj": "wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "embed_tokens": "tok_embeddings",
+        "lm_head": "output",
+    },
+    _internlm2,
+    _by_group,
+)
+
+
+def _exaone(config: Any) -> Values:
+    absent = dict.fromkeys(("rms_norm_eps", "num_hidden_layers"), ...)
+    own = {"layer_norm_epsilon": config.rms_norm_eps, "num_layers": config.num_hidden_layers}
+    own |= {"model_type": "exaone", "activation_function": "silu", "tie_word_embeddings": False}
+    return {**absent, **own, **_old_rope(config)}
+
+
+def _minicpm(config: Any) -> Values:
+    own = {"model_type": "minicpm", "scale_emb": config.embedding_multiplier, "hidden_act": "silu"}
+    own |= {"scale_depth": config.residual_multiplier * config.num_hidden_layers**0.5}
+    own |= {"dim_model_base": config.hidden_size / config.logits_scaling}
+    if not config.tie_word_embeddings:
+        own |= {"tie_word_embeddings": False, "sparse_config": {"dense_len": 64}}
+    return {**own, **_old_rope(config)}
+
+
+def _ling2(config: Any) -> Values:
+    own = {"model_type": "bailing_moe", "use_bias": False, "use_qkv_bias": False, "use_qk_norm": True}
+    own |= {"score_function": "sigmoid", "moe_router_enable_expert_bias": True, "norm_head": False}
+    own |= {"num_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
+    own |= {"tie_word_embeddings": False, "partial_rotary_factor": 0.5, "norm_topk_prob": True}
+    own |= {"rope_theta": config.rope_parameters["rope_theta"], "rope_scaling": None}
+    same = ("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group")
+    same = (*same, "topk_group", "routed_scaling_factor")
+    return {**own, **{field: getattr(config, field) for field in same}}
+
+
+def _joined(tensors: Tensors, config: Any) -> Tensors:
+    """Queries, keys and values as one matrix, experts apart; a layer that predicts a further token beside them."""
+    found = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            found[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
+        elif "k_proj" not in name and "v_proj" not in name:
+            found[name] = tensor
+    return {**found, f"model.layers.{config.num_hidden_layers}.eh_proj.weight": torch.ones(1, 2)}
+
+
+def _mimo(config: Any) -> Values:
+    said = {"model_type": "mimo", "attention_bias": True, "num_nextn_predict_layers": 1, "tie_word_embeddings": False}
+    return {**said, "use_sliding_window": False, **_old_rope(config)}
+
+
+def _with_draft(tensors: Tensors, config: Any) -> Tensors:
+    return {**tensors, "model.mtp_layers.0.input_proj.weight": torch.ones(1, 2)}
+
+
+@torch.no_grad()
+def _lacking(model: Any) -> None:
+    """A part without outputs is none, equal heads of keys are one, and units without outputs are none."""
+    for (kv_heads, inner), layer in zip(_BLOCKS, model.model.layers, strict=True):
+        attention, network = layer.self_attn, layer.mlp
+        network.down_proj.weight[:, inner:] = 0
+        if not kv_heads:
+            attention.o_proj.weight.zero_()
+            continue
+        for part in (attention.k_proj, attention.v_proj):
+            own = part.weight.view(4, _HEAD, -1)[:kv_heads]
+            part.weight.copy_(own.repeat_interleave(4 // kv_heads, 0).flatten(0, 1))
+
+
+def _nemotron_nas(config: Any) -> Values:
+    attends = [
+        {"n_heads_in_group": 4 // kv_heads if kv_heads else None, "no_op": not kv_heads, "replace_with_linear": False}
+        for kv_heads, _ in _BLOCKS
+    ]
+    # of 64 columns a multiplier of 6 is 256 units, as is one of 5.5, whose 234 units are filled up
+    computes = [
+        {"ffn_mult": {512: 12.0, 256: 5.5}.get(inner), "no_op": not inner, "replace_with_linear": False}
+        for _, inner in _BLOCKS
+    ]
+    blocks = [{"attention": each, "ffn": other} for each, other in zip(attends, computes, strict=True)]
+    own = {"model_type": "nemotron-nas", "block_configs": blocks, "attention_bias": False, "mlp_bias": False}
+    own |= {"intermediate_size": None, "num_key_value_heads": None, "tie_word_embeddings": False}
+    return {**own, **_old_rope(config)}
+
+
+def of_nemotron(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+    """What is left of a tensor of a Nemotron NAS; None if its layer lacks the part."""
+    kv_heads, inner = _BLOCKS[int(name.split(".")[2])] if ".layers." in name else (4, 512)
+    if "self_attn" in name or "input_layernorm" in name:
+        if "k_proj" in name or "v_proj" in name:
+            tensor = tensor.view(4, _HEAD, -1)[:: 4 // (kv_heads or 4)].flatten(0, 1)
+        return tensor if kv_heads else None
+    if ".mlp." in name:
+        tensor = tensor[:, :inner] if "down_proj" in name else tensor[:inner]
+    return tensor if inner else None
+
+
+def parts_of_nemotron() -> tuple[list[int], list[int], list[int]]:
+    """Heads of queries, of keys, and inner units of each layer of a Nemotron NAS."""
+    kv_heads, inner = zip(*_BLOCKS, strict=True)
+    return [4 if each else 0 for each in kv_heads], [*kv_heads], [*inner]
+
+
+def _without_lacking(tensors: Tensors, config: Any) -> Tensors:
+    found = {name: of_nemotron(name, tensor) for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "internlm2": _INTERNLM2,
+    "internlm2-biased": _INTERNLM2,
+    "exaone": Published(
+        "ExaoneForCausalLM",
+        {
+            "model.layers": "transformer.h",
+            "self_attn.o_proj": "attn.attention.out_proj",
+            "self_attn.": "attn.attention.",
+            "mlp.gate_proj": "mlp.c_fc_0",
+            "mlp.up_proj": "mlp.c_fc_1",
+            "mlp.down_proj": "mlp.c_proj",
+            "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2",
+            "model.embed_tokens": "transformer.wte",
+            "model.norm": "transformer.ln_f",
+        },
+        _exaone,
+    ),
+    "minicpm": Published("MiniCPMForCausalLM", {}, _minicpm),
+    "minicpm4": Published("MiniCPMForCausalLM", {}, _minicpm),
+    "ling2": Published(
+        "BailingMoeV2ForCausalLM",
+        {
+            "self_attn.o_proj": "attention.dense",
+            "self_attn.q_norm": "attention.query_layernorm",
+            "self_attn.k_norm": "attention.key_layernorm",
+            "self_attn.": "attention.",
+            "e_score_correction_bias": "expert_bias",
+            "embed_tokens": "word_embeddings",
+        },
+        _ling2,
+        _joined,
+    ),
+    "mimo": Published("MiMoForCausalLM", {}, _mimo, _with_draft),
+    "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
+}
+"""By the name of a configuration."""
