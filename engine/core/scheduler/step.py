@@ -147,6 +147,7 @@ class StepBuilder:
     __slots__ = (
         "_carried",
         "_counted",
+        "_largest",
         "_max_bytes",
         "_memory",
         "_origins",
@@ -178,7 +179,7 @@ class StepBuilder:
     ) -> None:
         """``max_bytes`` bounds the rows that enter together; a single row may be larger."""
         self._memory = memory
-        self.budget = self._room = self.media_budget = budget
+        self.budget = self._room = self._largest = self.media_budget = budget
         self._max_bytes = max_bytes
         self._carried = 0
         self._origins: dict[int, tuple[int, SamplingParams]] = {}
@@ -220,6 +221,11 @@ class StepBuilder:
             self._room -= row.count
         self._counted = len(self.rows)
         return self._room
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step computes, drafts included."""
+        return self._largest - self.room
 
     def takes(self, sequence: Sequence) -> bool:
         """Whether the plan has space for a row that is to enter."""
