@@ -1,6 +1,7 @@
 """``POST /v1/responses/compact``: replaces a long conversation by its user's messages and a summary by the model.
 
-Both are encrypted in the one resulting item: the SDK's type has no place for user messages in the output.
+Both are encrypted in the one resulting item, with the tools and settings that items of the conversation have brought:
+the SDK's type has no place for user messages in the output.
 """
 
 import time
@@ -19,7 +20,8 @@ from ...generation.chat_model import ChatModel
 from ...generation.prepare import prepare_generation
 from ...overload.request_context import RequestContext
 from ..common.collect import collect
-from .conversion import Compacted, messages_of, text_of
+from .compacted import Compacted, kept_of
+from .conversion import messages_of, text_of
 from .encrypted_content import EncryptedContent
 from .ids import random_id
 from .naming import map_response_fields
@@ -36,7 +38,7 @@ _ASKS: Final = (
 async def compact(
     services: ResponseServices, body: CompactRequest, caller: Caller, context: RequestContext
 ) -> Compaction:
-    """User messages stay unchanged; the rest is in the summary, which is encrypted for the caller.
+    """User messages, tools and settings stay unchanged; the rest is in the summary, which is encrypted for the caller.
 
     Raises BadRequest, and GenerationFailed.
     """
@@ -49,8 +51,8 @@ async def compact(
         truncation="auto",
     )
     asked.check_context(services.limits)
-    items = (await read_conversation(services, asked, caller, context.queue_slot.memory)).items
     seal = await seal_of(services.store, caller)
+    items = (await read_conversation(services, asked, caller, context.queue_slot.memory, seal)).items
     wish: Item = {
         "id": random_id("msg"),
         "type": "message",
@@ -60,7 +62,7 @@ async def compact(
     room = min(MAX_SUMMARY_TOKENS, (services.chat.max_model_len or 4) // 4)
     chat = await fitting(services.chat, asked, [*items, wish], seal, max_tokens=room)
     summary, usage = await _answer(services.chat, chat, caller, context)
-    sealed = seal.seal(encode(Compacted(_said(items, seal), summary)).decode())
+    sealed = seal.seal(encode(Compacted(_said(items, seal), summary, kept_of(items))).decode())
     made = {"id": random_id("cmp"), "type": "compaction", "encrypted_content": sealed}
     return Compaction(random_id("resp"), int(time.time()), [made], usage)
 

@@ -32,6 +32,7 @@ from ...storage import conversations, responses, secrets
 from ...storage.database import Database
 from ...tools.servers import Server
 from .approvals import check_approvals
+from .compacted import in_force
 from .conversion import NO_FIELDS, chat_request, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
@@ -53,10 +54,8 @@ class ConversationItems:
     """Items before the request."""
     given: list[Item]
     """The request's own items, with references resolved."""
-
-    @property
-    def items(self) -> list[Item]:
-        return self.history + self.given
+    items: list[Item]
+    """All of them, with what compacted conversations kept."""
 
     @property
     def fields(self) -> dict[str, str]:
@@ -93,6 +92,7 @@ async def read_conversation(
     request: ContextFields,
     caller: Caller,
     memory: MemoryShare,
+    seal: EncryptedContent,
     *,
     extra: Sequence[Item] | None = None,
 ) -> ConversationItems:
@@ -125,7 +125,7 @@ async def read_conversation(
             "input",
             "array_above_max_length",
         )
-    return ConversationItems(history, given)
+    return ConversationItems(history, given, in_force(history + given, seal.open))
 
 
 async def prepare(
@@ -145,9 +145,9 @@ async def prepare(
     locked = tuple(tool["server_label"] for tool in tools if tool["type"] == MCP and has_secrets(tool))
     if servers:
         request = msgspec.structs.replace(request, tools=[without_secrets(tool) for tool in tools])
-    conversation = await read_conversation(services, request, caller, memory, extra=extra)
-    check_approvals(conversation, [server.label for server in servers])
     seal = await seal_of(services.store, caller)
+    conversation = await read_conversation(services, request, caller, memory, seal, extra=extra)
+    check_approvals(conversation, [server.label for server in servers])
     request = with_updates(request, conversation.items)
     shown = _shown(services.chat, request, response_id)
     request = with_loaded(request, conversation.items)
@@ -213,8 +213,8 @@ async def count_context(services: ResponseServices, request: ContextFields, call
     """
     request.check_context(services.limits)
     servers = await services.gateway.servers(request.tools or [])
-    conversation = await read_conversation(services, request, caller, memory)
     seal = await seal_of(services.store, caller)
+    conversation = await read_conversation(services, request, caller, memory, seal)
     own = request.tools or []
     request = with_loaded(with_updates(request, conversation.items), conversation.items)
     if servers:

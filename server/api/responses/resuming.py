@@ -155,11 +155,12 @@ async def _prepared(
     seal = await seal_of(services.store, caller)
     request, locked = resumable.request, resumable.locked
     servers = await services.gateway.servers(request.tools or (), locked)
-    conversation = ConversationItems([], given)
+    conversation = ConversationItems([], given, given)
     if servers and (request.previous_response_id or request.conversation_id):
         # the next prompt of the model consists of all earlier output
         before = msgspec.structs.replace(request, input=[])
-        conversation = ConversationItems((await read_conversation(services, before, caller, memory)).history, given)
+        earlier = await read_conversation(services, before, caller, memory, seal)
+        conversation = ConversationItems(earlier.history, given, earlier.items + given)
     return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
 
 
