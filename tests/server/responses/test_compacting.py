@@ -60,7 +60,7 @@ async def test_tools_and_settings_of_items_outlive_two_compactions() -> None:
             told, prompt = made.json(), bytes(engine.streams[-1].prompt).decode()
             assert told["text"]["format"]["type"] == "json_schema"
             assert told["reasoning"]["effort"] == "low"
-            assert ("add" in prompt) and ("multiply" in prompt)
+            assert all(tool["name"] in prompt for tool in tools)
         counted = (await client.post(f"{RESPONSES}/input_tokens", json={"input": [twice, question]})).json()
         assert counted["input_tokens"] == len(engine.streams[-1].prompt)
         listed = (await client.get(f"{RESPONSES}/{told['id']}/input_items", params={"order": "asc"})).json()["data"]
