@@ -8,8 +8,6 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import LOADING, Item
 from stentor.protocols.openai.responses.tools import loaded_tools
 
-from .ids import random_id
-
 Unseal = Callable[[str], str]
 """From ``encrypted_content`` to text. Raises BadRequest for content that this server did not encrypt."""
 
@@ -23,6 +21,8 @@ class Compacted(msgspec.Struct, frozen=True):
     """The model's summary of the conversation."""
     kept: list[Item] = []
     """Items that hold for what follows: see :func:`kept_of`."""
+    whole: bool = False
+    """Whether it stands for everything before it; otherwise clients choose what they leave in front of it."""
 
 
 def opened(item: Item, unseal: Unseal) -> Compacted:
@@ -40,8 +40,8 @@ def opened(item: Item, unseal: Unseal) -> Compacted:
 def kept_of(items: Sequence[Item]) -> list[Item]:
     """The tools that items have brought, the latest settings of each kind, and the latest list of each tool server: a
     summary does not hold them, and the conversation needs them."""
-    loaded = loaded_tools([], (tool for item in items if item["type"] in LOADING for tool in item["tools"]))
-    brought = {"id": random_id("at"), "type": "additional_tools", "role": "developer", "tools": loaded}
+    loading = [item for item in items if item["type"] in LOADING]
+    loaded = loaded_tools([], (tool for item in loading for tool in item["tools"]))
     latest: dict[tuple[str, str], Item] = {}
     for item in items:
         if item["type"] == "configuration_update":
@@ -50,16 +50,23 @@ def kept_of(items: Sequence[Item]) -> list[Item]:
                     latest["setting", kind] = {"id": item["id"], "type": item["type"], kind: item[kind]}
         elif item["type"] == "mcp_list_tools" and not item.get("error"):
             latest["list", item["server_label"]] = item
-    return [*([brought] if loaded else []), *latest.values()]
+    if not loaded:
+        return [*latest.values()]
+    return [
+        {"id": loading[0]["id"], "type": "additional_tools", "role": "developer", "tools": loaded},
+        *latest.values(),
+    ]
 
 
 def in_force(items: list[Item], unseal: Unseal) -> list[Item]:
-    """With the items that compacted conversations kept, before each. Raises BadRequest."""
+    """With the items that compacted conversations kept, before each, and without what they stand for. Raises
+    BadRequest."""
     if not any(item["type"] == "compaction" for item in items):
         return items
     found: list[Item] = []
     for item in items:
         if item["type"] == "compaction":
-            found += opened(item, unseal).kept
+            compacted = opened(item, unseal)
+            found = [*(() if compacted.whole else found), *compacted.kept]
         found.append(item)
     return found

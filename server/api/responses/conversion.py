@@ -16,7 +16,7 @@ from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ...tools.errors import text_of as error_text
 from ...tools.tools import function_name as served_name
-from .compacted import Unseal, opened
+from .compacted import Compacted, Unseal, kept_of, opened
 
 Message = dict[str, Any]
 _SAME: Final = [
@@ -113,6 +113,13 @@ def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, s
                 messages += [{"role": "user", "content": text} for text in compacted.said]
                 messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
     return messages
+
+
+def compacted_of(items: Sequence[Item], unseal: Unseal, *, whole: bool) -> Compacted:
+    """What a compaction item of these holds, without the summary; also what earlier compactions held."""
+    messages = messages_of(items, unseal)
+    said = [text_of(message["content"]) for message in messages if message["role"] == "user"]
+    return Compacted(said, "", kept_of(items), whole)
 
 
 def _add_call(messages: list[Message], item: Item, outcome: str) -> None:

@@ -86,17 +86,19 @@ class ResponseEncoder:
         tools: Mapping[str, ClientTool] | None = None,
         seal: Callable[[str], str] | None = None,
         budget: AnswerBudget | None = None,
+        compact: Callable[[str], str] | None = None,
     ) -> None:
         """``top_logprobs``: None for no log-probabilities. ``tools``: the client's, by the model's names. ``seal``
         encrypts reasoning, if requested. ``budget`` counts log-probabilities, whose errors :meth:`take` raises; None:
-        no limit."""
+        no limit. ``compact``: the response is one compaction item, and this makes its content of the text."""
         self.response: Final = response
         self.finish: Finish | None = None
         self._new_id = new_id
         self._top = top_logprobs
         self._tools = tools or {}
         self._events = EventWriter()
-        self._items = ItemWriter(response.output, self._events, new_id, seal, budget or without_bound())
+        self._items = ItemWriter(response.output, self._events, new_id, seal, budget or without_bound(), compact)
+        self._compacts = compact is not None
         self._names: TokenNames | None = None
         self._served: Mapping[str, ServedTool] = {}
         self._asks = False
@@ -143,12 +145,12 @@ class ResponseEncoder:
             code: Literal["invalid_prompt", "server_error"]
             code = "invalid_prompt" if isinstance(error, BadRequest) else "server_error"
             return self.fail(ResponseFailure(code, describe(error)[1].message))
-        if not self.response.output and self.finish.reason == "stop":
+        if not self.response.output and (self.finish.reason == "stop" or self._compacts):
             self._items.open_message()
             self._items.close("completed")
         self._items.drop_calls()
         response = self.response
-        if self.finish.reason == "length":
+        if self.finish.reason == "length" and not self._compacts:
             response.status = "incomplete"
             response.incomplete_details = IncompleteDetails("max_output_tokens")
         else:
@@ -218,7 +220,7 @@ class ResponseEncoder:
     @property
     def may_stop(self) -> bool:
         """Whether the turn is in its midst and has begun no call, so that :meth:`stop` leaves nothing unanswered."""
-        return self.finish is None and not (self._asks or self._items.in_call or self._items.calls)
+        return self.finish is None and not (self._compacts or self._asks or self._items.in_call or self._items.calls)
 
     def stop(self) -> list[bytes]:
         """Ends it early, as it was steered."""
@@ -276,7 +278,8 @@ class ResponseEncoder:
                 self._items.close("completed")
             case Finish():
                 self.finish = delta
-                self._items.close("completed" if delta.reason == "stop" else "incomplete")
+                whole = delta.reason == "stop" or (self._compacts and delta.reason == "length")
+                self._items.close("completed" if whole else "incomplete")
             case _:
                 raise AssertionError(f"no event is known for {type(delta).__name__}")
 

@@ -11,7 +11,7 @@ import msgspec
 from stentor.protocols.common.errors import BadRequest, missing, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
+from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items, without_trigger
 from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_secrets
 from stentor.protocols.openai.responses.objects import ConversationName, ResponseObject
 from stentor.protocols.openai.responses.request import (
@@ -32,8 +32,8 @@ from ...storage import conversations, responses, secrets
 from ...storage.database import Database
 from ...tools.servers import Server
 from .approvals import check_approvals
-from .compacted import in_force
-from .conversion import NO_FIELDS, chat_request, droppable
+from .compacted import Compacted, in_force
+from .conversion import NO_FIELDS, chat_request, compacted_of, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import map_response_fields
@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     import sqlite3
 
 _SECRET: Final = "seal"
+MAX_SUMMARY_TOKENS: Final = 1024
+_WISH: Final = {
+    "type": "input_text",
+    "text": "Summarize the conversation so far, so that it can be continued from your summary alone: facts, decisions, "
+    "names, numbers, results of tools, and what is still to be done. Write nothing but the summary.",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,9 @@ class ConversationItems:
     given: list[Item]
     """The request's own items, with references resolved."""
     items: list[Item]
-    """All of them, with what compacted conversations kept."""
+    """Those that hold: see :func:`.compacted.in_force`."""
+    compacts: bool = False
+    """Whether the request only asks that the conversation be compacted."""
 
     @property
     def fields(self) -> dict[str, str]:
@@ -79,6 +87,8 @@ class Prepared:
     """Tool servers; only here are the request's secrets."""
     locked: tuple[str, ...] = ()
     """Labels of those that have some."""
+    compacts: Compacted | None = None
+    """What the one item of the response is to hold beside a summary, which ``chat`` asks for; None: an answer."""
     held: int = 0
     """Bytes of memory that it takes as long as it runs; see :mod:`...overload.memory_budget`."""
 
@@ -104,7 +114,10 @@ async def read_conversation(
     limits = services.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
         raise missing("input")
-    given = [] if request.input is None else read_items(request.input, limits, random_id)
+    given, compacts = [], False
+    if request.input is not None:
+        asked, compacts = without_trigger(request.input)
+        given = read_items(asked, limits, random_id)
     history: list[Item] = []
     if extra is not None:
         history = list(extra)
@@ -125,7 +138,7 @@ async def read_conversation(
             "input",
             "array_above_max_length",
         )
-    return ConversationItems(history, given, in_force(history + given, seal.open))
+    return ConversationItems(history, given, in_force(history + given, seal.open), compacts)
 
 
 async def prepare(
@@ -150,9 +163,25 @@ async def prepare(
     check_approvals(conversation, [server.label for server in servers])
     request = with_updates(request, conversation.items)
     shown = _shown(services.chat, request, response_id)
+    ids = Ids(response_id)
+    if conversation.compacts:
+        compacted = compacted_of(conversation.items, seal.open, whole=True)
+        most = request.max_output_tokens
+        chat = await summarizing(services.chat, request, conversation.items, seal, most)
+        return Prepared(request, shown, conversation, chat, caller, seal, ids, compacts=compacted, held=memory.size)
     request = with_loaded(request, conversation.items)
     chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
-    return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, memory.size)
+    return Prepared(request, shown, conversation, chat, caller, seal, ids, servers, locked, held=memory.size)
+
+
+async def summarizing(
+    model: ChatModel, asked: ContextFields, items: list[Item], seal: EncryptedContent, most: int | None = None
+) -> ChatRequest:
+    """The request for a summary of a conversation, of ``most`` tokens, by the model and instructions of ``asked``."""
+    wish: Item = {"id": random_id("msg"), "type": "message", "role": "user", "content": [_WISH]}
+    fields = ContextFields(model=asked.model, instructions=asked.instructions, truncation="auto")
+    room = min(MAX_SUMMARY_TOKENS, (model.max_model_len or 4) // 4)
+    return await fitting(model, fields, [*items, wish], seal, max_tokens=room if most is None else min(room, most))
 
 
 async def fitting(

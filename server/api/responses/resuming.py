@@ -17,6 +17,7 @@ import msgspec
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
 from ...common.errors import Overloaded, ServerError, Unavailable
@@ -26,6 +27,7 @@ from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...storage import responses
 from ...storage.database import Database
+from .compacted import in_force
 from .ids import Ids
 from .preparing import ConversationItems, Prepared, read_conversation, seal_of
 from .replay import Replay
@@ -154,14 +156,16 @@ async def _prepared(
     response = msgspec.json.decode(row.object, type=ResponseObject)
     seal = await seal_of(services.store, caller)
     request, locked = resumable.request, resumable.locked
-    servers = await services.gateway.servers(request.tools or (), locked)
-    conversation = ConversationItems([], given, given)
+    compacts = resumable.compacts
+    servers = () if compacts is not None else await services.gateway.servers(request.tools or (), locked)
+    history: list[Item] = []
     if servers and (request.previous_response_id or request.conversation_id):
         # the next prompt of the model consists of all earlier output
         before = msgspec.structs.replace(request, input=[])
-        earlier = await read_conversation(services, before, caller, memory, seal)
-        conversation = ConversationItems(earlier.history, given, earlier.items + given)
-    return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
+        history = (await read_conversation(services, before, caller, memory, seal)).history
+    conversation = ConversationItems(history, given, in_force(history + given, seal.open))
+    ids = Ids(row.id)
+    return Prepared(request, response, conversation, resumable.chat, caller, seal, ids, servers, locked, compacts)
 
 
 async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from stentor.tests.fakes import FakeEngine, fake_state, says
-from stentor.tests.server.harness import in_memory
-from stentor.tests.server.responses.shapes import RESPONSES
+from stentor.tests.server.harness import in_memory, until
+from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
+from stentor.tests.wire.responses import check_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -65,3 +66,74 @@ async def test_tools_and_settings_of_items_outlive_two_compactions() -> None:
         assert counted["input_tokens"] == len(engine.streams[-1].prompt)
         listed = (await client.get(f"{RESPONSES}/{told['id']}/input_items", params={"order": "asc"})).json()["data"]
     assert [item["type"] for item in listed] == ["compaction", "message"], "the client's own items are listed"
+
+
+TRIGGER: dict[str, Any] = {"type": "compaction_trigger"}
+
+
+@pytest.mark.parametrize("how", ["whole", "stream", "background"])
+async def test_a_trigger_makes_a_response_of_one_item_that_stands_for_all_before_it(how: str) -> None:
+    engine = FakeEngine(answer=says("Hello Ada, dear friend."), max_model_len=4096)
+    async with in_memory(fake_state(engine)) as client:
+        first = (await client.post(RESPONSES, json={"input": "My name is Ada."})).json()
+        engine.answer = says("<think>Whom?</think>Greeted Ada.")
+        body = {"previous_response_id": first["id"], "input": [TRIGGER], how: True}
+        sent = await client.post(RESPONSES, json=body)
+        assert sent.status_code == 200, sent.text
+        if how == "background":
+            sent = await client.get(f"{RESPONSES}/{sent.json()['id']}?stream=true")
+        made = sent.json() if how == "whole" else check_stream(sent.text, EXTENSIONS)
+        if how != "whole":
+            assert "Greeted" not in sent.text, "the summary is sealed"
+            assert "response.compaction.compacting" in sent.text
+        assert [item["type"] for item in made["output"]] == ["compaction"]
+        assert (made["status"], made["usage"]["output_tokens"] > 0) == ("completed", True)
+        question = {"role": "user", "content": "What is my name?"}
+        stateless = [{"role": "user", "content": "My name is Ada."}, *made["output"], question]
+        for more in ({"previous_response_id": made["id"], "input": [question]}, {"input": stateless}):
+            assert (await client.post(RESPONSES, json=more)).status_code == 200
+            prompt = bytes(engine.streams[-1].prompt).decode()
+            assert prompt.count("My name is Ada.") == 1
+            assert "Greeted Ada." in prompt
+            assert "dear friend" not in prompt
+        listed = (await client.get(f"{RESPONSES}/{made['id']}/input_items")).json()["data"]
+    assert listed == [], "what asks is no part of the conversation"
+
+
+async def test_a_summary_that_is_cut_off_by_length_counts() -> None:
+    engine = FakeEngine(answer=says("Greeted Ada at length."), max_model_len=4096)
+    async with in_memory(fake_state(engine)) as client:
+        body = {"input": [{"role": "user", "content": "I am Ada."}, TRIGGER], "max_output_tokens": 7}
+        short = (await client.post(RESPONSES, json=body)).json()
+        assert (short["status"], engine.streams[-1].params.max_tokens) == ("completed", 7)
+        await client.post(RESPONSES, json={"input": [*short["output"], {"role": "user", "content": "And?"}]})
+        assert "Greeted\n" in bytes(engine.streams[-1].prompt).decode()
+
+
+async def test_a_compaction_that_is_cancelled_leaves_no_item() -> None:
+    engine = FakeEngine(answer=says("Greeted Ada at length."), max_model_len=4096)
+    left = 9
+
+    async def pace() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            engine.gate.clear()
+        await engine.gate.wait()
+
+    engine.pace = pace  # type: ignore[method-assign]
+    async with in_memory(fake_state(engine)) as client:
+        body = {"input": [{"role": "user", "content": "I am Ada."}, TRIGGER], "background": True}
+        begun = (await client.post(RESPONSES, json=body)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+        cancelled = (await client.post(f"{RESPONSES}/{begun}/cancel")).json()
+        assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+
+
+async def test_a_trigger_elsewhere_than_at_the_end_is_refused_and_one_without_a_conversation_too() -> None:
+    async with in_memory(fake_state(FakeEngine())) as client:
+        between = await client.post(RESPONSES, json={"input": [TRIGGER, {"role": "user", "content": "hi"}]})
+        alone = await client.post(RESPONSES, json={"input": [TRIGGER]})
+        kept = await client.post("/v1/conversations", json={"items": [TRIGGER]})
+    told = [(sent.status_code, sent.json()["error"]["param"]) for sent in (between, alone, kept)]
+    assert told == [(400, "input[0].type"), (400, "input"), (400, "items[0].type")]
