@@ -34,6 +34,7 @@ INCLUDABLE: Final = (
 
 IGNORED_FIELDS: Final = (
     "access_programs",
+    "background_options",
     "image",
     "prompt_cache_key",
     "prompt_cache_options",
