@@ -177,11 +177,17 @@ async def prepare(
 async def summarizing(
     model: ChatModel, asked: ContextFields, items: list[Item], seal: EncryptedContent, most: int | None = None
 ) -> ChatRequest:
-    """The request for a summary of a conversation, of ``most`` tokens, by the model and instructions of ``asked``."""
+    """The request for a summary of a conversation, of ``most`` tokens, by the model and instructions of ``asked``.
+
+    A model that thinks is told not to, and may use half of the tokens for it if it does: the rest is the summary's.
+    """
     wish: Item = {"id": random_id("msg"), "type": "message", "role": "user", "content": [_WISH]}
-    fields = ContextFields(model=asked.model, instructions=asked.instructions, truncation="auto")
-    room = min(MAX_SUMMARY_TOKENS, (model.max_model_len or 4) // 4)
-    return await fitting(model, fields, [*items, wish], seal, max_tokens=room if most is None else min(room, most))
+    fields = ContextFields(
+        model=asked.model, instructions=asked.instructions, truncation="auto", reasoning=Reasoning("none")
+    )
+    room = min(MAX_SUMMARY_TOKENS, (model.max_model_len or 4) // 4, most or MAX_SUMMARY_TOKENS)
+    chat = await fitting(model, fields, [*items, wish], seal, max_tokens=room)
+    return msgspec.structs.replace(chat, thinking_token_budget=room // 2)
 
 
 async def fitting(

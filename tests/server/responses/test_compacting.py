@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stentor.server.parsing.output import settle_output
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
@@ -137,3 +138,18 @@ async def test_a_trigger_elsewhere_than_at_the_end_is_refused_and_one_without_a_
         kept = await client.post("/v1/conversations", json={"items": [TRIGGER]})
     told = [(sent.status_code, sent.json()["error"]["param"]) for sent in (between, alone, kept)]
     assert told == [(400, "input[0].type"), (400, "input"), (400, "items[0].type")]
+
+
+async def test_a_model_that_thinks_leaves_half_of_the_tokens_to_the_summary() -> None:
+    engine = FakeEngine(answer=says("Hm.</think>Greeted Ada."), max_model_len=4096)
+    state = fake_state(engine, output=settle_output("deepseek_r1", "hermes", "", ""))
+    async with in_memory(state) as client:
+        said = {"role": "user", "content": "I am Ada."}
+        await client.post(f"{RESPONSES}/compact", json={"input": [said]})
+        await client.post(RESPONSES, json={"input": [said, TRIGGER]})
+        await client.post(RESPONSES, json={"input": [said, TRIGGER], "max_output_tokens": 100})
+    asked = [
+        (each and each.budget, stream.params.max_tokens)
+        for each, stream in zip(engine.thinking, engine.streams, strict=True)
+    ]
+    assert asked == [(512, 1024), (512, 1024), (50, 100)]
