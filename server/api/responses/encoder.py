@@ -90,7 +90,8 @@ class ResponseEncoder:
     ) -> None:
         """``top_logprobs``: None for no log-probabilities. ``tools``: the client's, by the model's names. ``seal``
         encrypts reasoning, if requested. ``budget`` counts log-probabilities, whose errors :meth:`take` raises; None:
-        no limit. ``compact``: the response is one compaction item, and this makes its content of the text."""
+        no limit. ``compact``: the response begins with a compaction item, whose content this makes of the text until
+        :meth:`end_compaction`."""
         self.response: Final = response
         self.finish: Finish | None = None
         self._new_id = new_id
@@ -105,6 +106,8 @@ class ResponseEncoder:
         self._in_progress = False
         self._turns = 0
         self._given = self._cached = self._output = self._reasoned = 0
+        self._summary = 0
+        """Output tokens of a compaction."""
 
     # ---- the life of a response
 
@@ -172,8 +175,19 @@ class ResponseEncoder:
 
     @property
     def output_tokens(self) -> int:
-        """Output tokens of all turns."""
-        return self._output
+        """Output tokens of all turns but a compaction's."""
+        return self._output - self._summary
+
+    @property
+    def compacts(self) -> bool:
+        """Whether text is a summary now."""
+        return self._compacts
+
+    def end_compaction(self) -> None:
+        """What follows is an answer."""
+        self._compacts = False
+        self._summary = self._output
+        self._items.end_compaction()
 
     @property
     def calls(self) -> Sequence[McpCallItem]:

@@ -284,6 +284,10 @@ class ItemWriter:
         self._shown.extend(waiting)
         return self._event_logprobs.extend([_without_bytes(one) for one in waiting])
 
+    def end_compaction(self) -> None:
+        """Text is an answer from now on."""
+        self._compact = None
+
     def end_list(self, tools: list[dict[str, Any]], error: str | None) -> None:
         """Closes the open list of tools."""
         item = self._item

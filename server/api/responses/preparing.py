@@ -16,6 +16,7 @@ from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_sec
 from stentor.protocols.openai.responses.objects import ConversationName, ResponseObject
 from stentor.protocols.openai.responses.request import (
     ContextFields,
+    ContextManagement,
     Reasoning,
     ResponseRequest,
     TextConfig,
@@ -88,7 +89,9 @@ class Prepared:
     locked: tuple[str, ...] = ()
     """Labels of those that have some."""
     compacts: Compacted | None = None
-    """What the one item of the response is to hold beside a summary, which ``chat`` asks for; None: an answer."""
+    """What the first item of the response is to hold beside a summary, which ``chat`` asks for; None: there is none."""
+    answers: bool = True
+    """Whether an answer follows that item."""
     held: int = 0
     """Bytes of memory that it takes as long as it runs; see :mod:`...overload.memory_budget`."""
 
@@ -168,10 +171,41 @@ async def prepare(
         compacted = compacted_of(conversation.items, seal.open, whole=True)
         most = request.max_output_tokens
         chat = await summarizing(services.chat, request, conversation.items, seal, most)
-        return Prepared(request, shown, conversation, chat, caller, seal, ids, compacts=compacted, held=memory.size)
+        return Prepared(
+            request,
+            shown,
+            conversation,
+            chat,
+            caller,
+            seal,
+            ids,
+            compacts=compacted,
+            answers=False,
+            held=memory.size,
+        )
     request = with_loaded(request, conversation.items)
-    chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
-    return Prepared(request, shown, conversation, chat, caller, seal, ids, servers, locked, held=memory.size)
+    compacted = None
+    managed = request.context_management
+    if managed and await _is_long(services.chat, managed[0], request, conversation, seal, tools):
+        compacted = compacted_of(conversation.items, seal.open, whole=True)
+        chat = await summarizing(services.chat, request, conversation.items, seal)
+    else:
+        chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
+    return Prepared(request, shown, conversation, chat, caller, seal, ids, servers, locked, compacted, held=memory.size)
+
+
+async def _is_long(
+    model: ChatModel,
+    managed: ContextManagement,
+    request: ResponseRequest,
+    conversation: ConversationItems,
+    seal: EncryptedContent,
+    tools: Sequence[dict[str, Any]],
+) -> bool:
+    """Whether the prompt has more tokens than the request wants it to have."""
+    most = managed.compact_threshold or context_length(model) * 3 // 4
+    whole = chat_request(request, conversation.items, seal.open, conversation.fields)
+    return await count_tokens(model, whole, tools) > most
 
 
 async def summarizing(

@@ -153,3 +153,50 @@ async def test_a_model_that_thinks_leaves_half_of_the_tokens_to_the_summary() ->
         for each, stream in zip(engine.thinking, engine.streams, strict=True)
     ]
     assert asked == [(512, 1024), (512, 1024), (50, 100)]
+
+
+def managed(threshold: int) -> dict[str, Any]:
+    return {"context_management": [{"type": "compaction", "compact_threshold": threshold}]}
+
+
+@pytest.mark.parametrize("how", ["whole", "stream", "background"])
+async def test_a_conversation_beyond_the_threshold_is_compacted_before_it_is_answered(how: str) -> None:
+    engine = FakeEngine(answer=says("Hello Ada, dear friend."), max_model_len=4096)
+    tool = {"type": "function", "name": "add", "parameters": {"type": "object"}}
+    async with in_memory(fake_state(engine)) as client:
+        first = (await client.post(RESPONSES, json={"input": "My name is Ada.", **managed(2000)})).json()
+        assert [item["type"] for item in first["output"]] == ["message"]
+        engine.answer = says("Greeted her.")
+        body = {"previous_response_id": first["id"], "input": "Who am I?", "tools": [tool], **managed(20)}
+        sent = await client.post(RESPONSES, json={**body, "max_output_tokens": 30, how: True})
+        assert sent.status_code == 200, sent.text
+        if how == "background":
+            sent = await client.get(f"{RESPONSES}/{sent.json()['id']}?stream=true")
+        made = sent.json() if how == "whole" else check_stream(sent.text, EXTENSIONS)
+        assert [item["type"] for item in made["output"]] == ["compaction", "message"]
+        assert made["output"][1]["content"][0]["text"] == "Greeted her."
+        summary, answer = engine.streams[-2:]
+        assert "Summarize the conversation" in bytes(summary.prompt).decode()
+        assert (summary.params.max_tokens, answer.params.max_tokens) == (1024, 30)
+        prompt = bytes(answer.prompt).decode()
+        assert "dear friend" not in prompt
+        assert [prompt.count(said) for said in ("My name is Ada.", "Who am I?", "Greeted her.")] == [1, 1, 1]
+        assert made["usage"]["input_tokens"] == len(summary.prompt) + len(answer.prompt)
+        more = {"previous_response_id": made["id"], "input": "Sure?", **managed(4000)}
+        assert (await client.post(RESPONSES, json=more)).status_code == 200
+        prompt = bytes(engine.streams[-1].prompt).decode()
+    assert [prompt.count(said) for said in ("My name is Ada.", "Who am I?", "Greeted her.")] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ([{"type": "clear"}], "context_management[0].type"),
+        ([{"type": "compaction", "compact_threshold": 0}], "context_management[0].compact_threshold"),
+        ([{"type": "compaction"}] * 2, "context_management"),
+    ],
+)
+async def test_context_management_that_is_none_is_refused_by_its_field(given: Any, field: str) -> None:
+    async with in_memory(fake_state(FakeEngine())) as client:
+        refused = await client.post(RESPONSES, json={"input": "hi", "context_management": given})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
