@@ -21,6 +21,8 @@ class Compacted(msgspec.Struct, frozen=True):
     """The model's summary of the conversation."""
     kept: list[Item] = []
     """Items that hold for what follows: see :func:`kept_of`."""
+    unanswered: bool = False
+    """Whether the conversation ended with the last of them, which then stays behind the summary."""
     whole: bool = False
     """Whether it stands for everything before it; otherwise clients choose what they leave in front of it."""
 

@@ -110,8 +110,10 @@ def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, s
                 messages.append(message)
             case "compaction":
                 compacted = opened(item, unseal)
-                messages += [{"role": "user", "content": text} for text in compacted.said]
-                messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
+                users: list[Message] = [{"role": "user", "content": text} for text in compacted.said]
+                place = len(users) - compacted.unanswered
+                summary: Message = {"role": "developer", "content": COMPACTED + compacted.summary}
+                messages += [*users[:place], summary, *users[place:]]
     return messages
 
 
@@ -119,7 +121,8 @@ def compacted_of(items: Sequence[Item], unseal: Unseal, *, whole: bool) -> Compa
     """What a compaction item of these holds, without the summary; also what earlier compactions held."""
     messages = messages_of(items, unseal)
     said = [text_of(message["content"]) for message in messages if message["role"] == "user"]
-    return Compacted(said, "", kept_of(items), whole)
+    unanswered = bool(messages) and messages[-1]["role"] == "user"
+    return Compacted(said, "", kept_of(items), unanswered, whole)
 
 
 def _add_call(messages: list[Message], item: Item, outcome: str) -> None:

@@ -166,32 +166,23 @@ async def prepare(
     check_approvals(conversation, [server.label for server in servers])
     request = with_updates(request, conversation.items)
     shown = _shown(services.chat, request, response_id)
-    ids = Ids(response_id)
+    managed, items = request.context_management, conversation.items
+    compacts: Compacted | None = None
     if conversation.compacts:
-        compacted = compacted_of(conversation.items, seal.open, whole=True)
-        most = request.max_output_tokens
-        chat = await summarizing(services.chat, request, conversation.items, seal, most)
-        return Prepared(
-            request,
-            shown,
-            conversation,
-            chat,
-            caller,
-            seal,
-            ids,
-            compacts=compacted,
-            answers=False,
-            held=memory.size,
-        )
-    request = with_loaded(request, conversation.items)
-    compacted = None
-    managed = request.context_management
-    if managed and await _is_long(services.chat, managed[0], request, conversation, seal, tools):
-        compacted = compacted_of(conversation.items, seal.open, whole=True)
-        chat = await summarizing(services.chat, request, conversation.items, seal)
+        compacts = compacted_of(items, seal.open, whole=True)
+        chat = await summarizing(services.chat, request, items, seal, request.max_output_tokens)
+        servers = ()
     else:
-        chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
-    return Prepared(request, shown, conversation, chat, caller, seal, ids, servers, locked, compacted, held=memory.size)
+        request = with_loaded(request, items)
+        if managed and await _is_long(services.chat, managed[0], request, conversation, seal, tools):
+            compacts = compacted_of(items, seal.open, whole=True)
+            chat = await summarizing(services.chat, request, items, seal)
+        else:
+            chat = await fitting(services.chat, request, items, seal, conversation.fields, own_tools=tools)
+    answers, held = not conversation.compacts, memory.size
+    return Prepared(
+        request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, compacts, answers, held
+    )
 
 
 async def _is_long(

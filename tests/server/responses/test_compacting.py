@@ -41,7 +41,8 @@ async def test_a_compacted_conversation_goes_on_from_its_summary_and_nobody_can_
 
 async def test_tools_and_settings_of_items_outlive_two_compactions() -> None:
     engine = FakeEngine(answer=says("Greeted Ada."), max_model_len=4096)
-    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("add", "multiply")]
+    names = "add", "multiply"
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in names]
     form = {"type": "json_schema", "name": "n", "schema": {"type": "integer"}, "strict": True}
     brought = [
         {"type": "additional_tools", "role": "developer", "tools": tools[:1]},
@@ -55,17 +56,18 @@ async def test_tools_and_settings_of_items_outlive_two_compactions() -> None:
     async with in_memory(fake_state(engine)) as client:
         (once,) = (await client.post(f"{RESPONSES}/compact", json={"input": brought})).json()["output"]
         (twice,) = (await client.post(f"{RESPONSES}/compact", json={"input": [once, question]})).json()["output"]
-        engine.answer = says("7")
+        engine.answer, told = says("7"), []
         for item in (once, twice):
             made = await client.post(RESPONSES, json={"input": [item, question]})
             assert made.status_code == 200, made.text
-            told, prompt = made.json(), bytes(engine.streams[-1].prompt).decode()
-            assert told["text"]["format"]["type"] == "json_schema"
-            assert told["reasoning"]["effort"] == "low"
-            assert all(tool["name"] in prompt for tool in tools)
+            told.append(made.json())
+            prompt = bytes(engine.streams[-1].prompt).decode()
+            assert told[-1]["text"]["format"]["type"] == "json_schema"
+            assert told[-1]["reasoning"]["effort"] == "low"
+            assert all(name in prompt for name in names)
         counted = (await client.post(f"{RESPONSES}/input_tokens", json={"input": [twice, question]})).json()
         assert counted["input_tokens"] == len(engine.streams[-1].prompt)
-        listed = (await client.get(f"{RESPONSES}/{told['id']}/input_items", params={"order": "asc"})).json()["data"]
+        listed = (await client.get(f"{RESPONSES}/{told[-1]['id']}/input_items", params={"order": "asc"})).json()["data"]
     assert [item["type"] for item in listed] == ["compaction", "message"], "the client's own items are listed"
 
 
@@ -180,6 +182,7 @@ async def test_a_conversation_beyond_the_threshold_is_compacted_before_it_is_ans
         assert (summary.params.max_tokens, answer.params.max_tokens) == (1024, 30)
         prompt = bytes(answer.prompt).decode()
         assert "dear friend" not in prompt
+        assert prompt.index("Greeted her.") < prompt.index("Who am I?"), "what is to be answered comes last"
         assert [prompt.count(said) for said in ("My name is Ada.", "Who am I?", "Greeted her.")] == [1, 1, 1]
         assert made["usage"]["input_tokens"] == len(summary.prompt) + len(answer.prompt)
         more = {"previous_response_id": made["id"], "input": "Sure?", **managed(4000)}
