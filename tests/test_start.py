@@ -7,7 +7,7 @@ import pytest
 
 MODULES = {
     "the command, before it starts the fork server": ("stentor.server.main.cli", 40),
-    "the command, before it starts the engine": ("stentor.server.main.commands", 138),
+    "the command, before it starts the engine": ("stentor.server.main.commands", 141),
     "the server, before it listens": ("stentor.server.main.commands stentor.server.app.lifecycle", 823),
     "the engine": ("stentor.engine.core.entry", 110),
 }

@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.protocols.ipc.actors import Stats
 from stentor.protocols.ipc.config import process_name
+from stentor.protocols.ipc.histograms import summed
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +128,8 @@ def add_counters(stats: Stats, *more: Stats) -> Stats:
         num_drafts=sum(each.num_drafts for each in every),
         num_draft_tokens=sum(each.num_draft_tokens for each in every),
         accepted_by_position=[sum(at) for at in zip_longest(*(e.accepted_by_position for e in every), fillvalue=0)],
+        step_tokens=summed(*(each.step_tokens for each in every)),
+        request_preemptions=summed(*(each.request_preemptions for each in every)),
     )
 
 

@@ -85,6 +85,7 @@ class Request:
         "name",
         "needs",
         "num_logprobs_sent",
+        "num_preemptions",
         "params",
         "plain_params",
         "pooled",
@@ -162,6 +163,8 @@ class Request:
         self.cached_len: int | None = None
         """Prompt tokens found in the prefix cache at the first admission; None before."""
         self.first_scheduled: float | None = None
+        self.num_preemptions = 0
+        """Times that a row of it was preempted because KV blocks ran out."""
         self.num_logprobs_sent = 1
         """Prompt tokens whose log-probabilities the client has; the first token has none."""
         self.experts_told = params.routed_experts or 0

@@ -47,6 +47,17 @@ class StreamResponse(msgspec.Struct, frozen=True):
     details: StreamDetails | None = None
 
 
+class TokenWeight(msgspec.Struct, frozen=True):
+    index: int
+    """The token."""
+    value: float
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    score: float
+    label: str
+
+
 class ServerInfo(msgspec.Struct, frozen=True):
     """The description of either server; lengths are null until the model is loaded."""
 

@@ -85,24 +85,80 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     stream: bool = False
 
 
-class EmbedInputsRequest(msgspec.Struct, kw_only=True):
-    inputs: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
-    normalize: bool = True
+class TruncationFields(msgspec.Struct, kw_only=True):
     truncate: bool | None = None
     truncation_direction: Literal["Left", "Right", "left", "right"] = "Right"
-    prompt_name: Name | None = None
-    dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The same as fields of embeddings."""
         return {
-            "input": self.inputs,
-            "normalize": self.normalize,
             "truncate_prompt_tokens": -1 if self.truncate else None,
             "truncation_side": self.truncation_direction.lower(),
-            "prompt_name": self.prompt_name,
-            "dimensions": self.dimensions,
         }
+
+
+class TokenEmbedRequest(TruncationFields, kw_only=True):
+    """Vectors of tokens, or weights of them."""
+
+    inputs: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    prompt_name: Name | None = None
+
+    def fields(self) -> dict[str, Any]:
+        return {**super().fields(), "input": self.inputs, "prompt_name": self.prompt_name}
+
+
+class EmbedInputsRequest(TokenEmbedRequest, kw_only=True):
+    normalize: bool = True
+    dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        return {**super().fields(), "normalize": self.normalize, "dimensions": self.dimensions}
+
+
+class PredictRequest(TruncationFields, kw_only=True):
+    inputs: str | Annotated[list[str | list[str]], Meta(min_length=1)]
+    """A text; a list of one or two strings: a text or a pair; or a list of such lists."""
+    raw_scores: bool = False
+    """Without the model's activation."""
+
+    @property
+    def several(self) -> bool:
+        return isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """One entry for each prediction, of a text or a pair, all of the same length. Raises BadRequest."""
+        given: list[Any] = [self.inputs] if not self.several else list(self.inputs)
+        found = [[each] if isinstance(each, str) else each for each in given]
+        for index, each in enumerate(found):
+            where = f"inputs[{index}]" if self.several else "inputs"
+            if len(each) not in (1, 2) or not all(isinstance(text, str) for text in each):
+                raise wrong(where, "must be a text, or a list of one or two texts", "invalid_value")
+            if isinstance(given[index], str) and self.several:
+                raise wrong(where, "must be a list, as the first is", "invalid_value")
+            if len(each) != len(found[0]):
+                raise wrong(where, "must be a pair where the first is one, and a text otherwise", "invalid_value")
+        return found
+
+
+class SimilarityInputs(msgspec.Struct, frozen=True):
+    source_sentence: str
+    sentences: Annotated[list[str], Meta(min_length=1)]
+
+
+class SimilarityParameters(TruncationFields, kw_only=True):
+    prompt_name: Name | None = None
+
+
+class SimilarityRequest(msgspec.Struct, kw_only=True):
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The same as fields of embeddings, of the source and then the sentences."""
+        asked = self.parameters or SimilarityParameters()
+        given = [self.inputs.source_sentence, *self.inputs.sentences]
+        return {**asked.fields(), "input": given, "prompt_name": asked.prompt_name}
 
 
 class InvocationRequest(msgspec.Struct, kw_only=True):
@@ -130,4 +186,7 @@ class InvocationRequest(msgspec.Struct, kw_only=True):
 
 generate_decoder: Final = msgspec.json.Decoder(GenerateRequest)
 embed_decoder: Final = msgspec.json.Decoder(EmbedInputsRequest)
+token_embed_decoder: Final = msgspec.json.Decoder(TokenEmbedRequest)
+predict_decoder: Final = msgspec.json.Decoder(PredictRequest)
+similarity_decoder: Final = msgspec.json.Decoder(SimilarityRequest)
 invocation_decoder: Final = msgspec.json.Decoder(InvocationRequest)

@@ -12,6 +12,7 @@ from .adapters import AdapterLoaded, AdapterRef, AdapterWarm, DropAdapter, LoadA
 from .audio import AlignmentOutput, PromptProbe
 from .cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
 from .config import EngineConfig, StepLimits, Weights, WorkerConfig
+from .histograms import Histogram
 from .inputs import ArenaRef, InputSpan, Streamed, StreamShape
 from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
@@ -371,6 +372,10 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     """Bytes copied to the host tier."""
     host_loaded_bytes: int = 0
     """Bytes copied back."""
+    step_tokens: Histogram = Histogram()
+    """Steps by their tokens, of prompts, outputs and drafts."""
+    request_preemptions: Histogram = Histogram()
+    """Ended requests by the number of times that rows of theirs were preempted because KV blocks ran out."""
 
     @property
     def num_accepted_tokens(self) -> int:

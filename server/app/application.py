@@ -20,7 +20,7 @@ from ..api.chat import stored as stored_chats
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
-from ..api.hugging_face import embed, generate
+from ..api.hugging_face import embed, generate, predict
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -133,6 +133,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *llama_cpp.routes(state.chat),
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
+            *predict.routes(state.for_embeddings),
             *sagemaker.routes(state.for_chat, state.for_embeddings),
             *moderations.routes(state.for_embeddings),
             *ollama.routes(state.chat),

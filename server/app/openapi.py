@@ -27,7 +27,7 @@ from ..api.common.described import JSON, Operation, Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
-from ..api.hugging_face import embed, generate
+from ..api.hugging_face import embed, generate, predict
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -319,7 +319,7 @@ def routes(access: AccessControl) -> list[Route]:
         pooling,
         scoring,
         moderations,
-        *(ollama, ollama_embed, ollama_models, llama_cpp, generate, embed, sagemaker),
+        *(ollama, ollama_embed, ollama_models, llama_cpp, generate, embed, predict, sagemaker),
         page,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]

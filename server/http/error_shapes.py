@@ -23,7 +23,7 @@ _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _SHARED: Final = re.compile(r"/v1/(?:models|files)(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
 _TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)?$")
-_TEXT_EMBEDDINGS: Final = re.compile(r"/embed$")
+_TEXT_EMBEDDINGS: Final = re.compile(r"/(?:embed|embed_all|embed_sparse|predict|similarity)$")
 _LLAMA_CPP: Final = re.compile(r"/(?:completions?|infill|apply-template|props|slots)$")
 
 

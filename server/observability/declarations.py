@@ -1,10 +1,13 @@
 """How metrics are declared: each is named ``stentor:…``, and the first label of each is the name of a model."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from stentor.protocols.ipc.histograms import Histogram as Counted
 
 from .quick_metrics import QuickCounter, QuickHistogram
 
@@ -64,4 +67,16 @@ def family(kind: type[F], name: str, text: str, samples: Iterable[tuple[Sequence
     made = kind(f"stentor:{name}", text, labels=(MODEL, *labels))
     for values, number in samples:
         made.add_metric(values, number)
+    return made
+
+
+def histogram_family(
+    name: str, text: str, bounds: Sequence[int], samples: Iterable[tuple[str, Counted]]
+) -> HistogramMetricFamily:
+    """A histogram that is counted elsewhere. ``samples``: the model's name, and what was counted with these bounds."""
+    made = HistogramMetricFamily(f"stentor:{name}", text, labels=(MODEL,))
+    edges = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    for model, counted in samples:
+        counts = counted.counts or [0] * len(edges)
+        made.add_metric((model,), list(zip(edges, accumulate(counts), strict=True)), counted.total)
     return made

@@ -14,8 +14,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from stentor.engine.client.outages import LostProcess
 from stentor.protocols.common.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG
 from stentor.protocols.ipc.actors import EngineReady, Resource, Stats
+from stentor.protocols.ipc.histograms import REQUEST_PREEMPTIONS, STEP_TOKENS
 
-from .declarations import MODEL, Declarations, family
+from .declarations import MODEL, Declarations, family, histogram_family
 from .figures import ServerFigures
 from .realtime_figures import RealtimeFigures
 from .request import RequestRecord
@@ -174,6 +175,8 @@ class _EngineCollector:
         yield family(CounterMetricFamily, "engine_restarts", text, restarts)
         for field, (name, text) in _COUNTERS.items():
             yield family(CounterMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
+        for field, (name, text, bounds) in _HISTOGRAMS.items():
+            yield histogram_family(name, text, bounds, ((model, getattr(each, field)) for model, each in stats))
         text = "Prompt tokens by where their keys and values came from: computed, the prefix cache, or host memory."
         sources = (((m, source), getattr(each, of)) for m, each in stats for source, of in _SOURCES.items())
         yield family(CounterMetricFamily, "prompt_tokens_by_source", text, sources, "source")
@@ -233,6 +236,19 @@ _COUNTERS: Final = {
     ),
 }
 """Names and texts of the counters of :class:`.Stats`, by its fields."""
+_HISTOGRAMS: Final = {
+    "step_tokens": (
+        "iteration_tokens_total",
+        "Tokens of a step: of prompts, outputs and drafts. A histogram, as in vLLM, in spite of its name.",
+        STEP_TOKENS,
+    ),
+    "request_preemptions": (
+        "request_num_preemptions",
+        "Times that sequences of a request were preempted because the KV cache was full.",
+        REQUEST_PREEMPTIONS,
+    ),
+}
+"""Names, texts and upper bounds of the histograms of :class:`.Stats`, by its fields."""
 _SOURCES: Final = {
     "local_compute": "prompt_computed",
     "local_cache_hit": "prefix_hits",

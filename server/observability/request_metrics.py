@@ -69,6 +69,14 @@ class RequestMetrics:
         )
         self.request_prompt = made.histogram("request_prompt_tokens", "Prompt tokens of a request.", _COUNT)
         self.request_generation = made.histogram("request_generation_tokens", "Generated tokens of a request.", _COUNT)
+        self.request_longest = made.histogram(
+            "request_max_num_generation_tokens", "Generated tokens of the longest sequence of a request.", _COUNT
+        )
+        self.request_computed = made.histogram(
+            "request_prefill_kv_computed_tokens",
+            "Prompt tokens of a request that were computed, those from caches excluded.",
+            _COUNT,
+        )
         self.params_n = made.histogram("request_params_n", "Number of sequences that a request asks for (n).", _SMALL)
         self.params_max_tokens = made.histogram(
             "request_params_max_tokens", "Number of tokens that a sequence of a request may have (max_tokens).", _COUNT
@@ -86,6 +94,7 @@ class RequestTracker:
 
     __slots__ = (
         "_arrival",
+        "_by_choice",
         "_first",
         "_generated",
         "_last",
@@ -102,12 +111,14 @@ class RequestTracker:
         self._first = 0.0
         self._last = 0.0
         self._generated = 0
+        self._by_choice = [0] * served.choices
 
     def batch(self, deltas: Iterable[Delta]) -> None:
         tokens = 0
         for delta in deltas:
             if type(delta) is Text or type(delta) is Reasoning:
                 tokens += len(delta.tokens)
+                self._by_choice[delta.index] += len(delta.tokens)
             elif type(delta) is Finish:
                 self._open -= 1
                 self._metrics.finished[delta.reason].inc()
@@ -142,6 +153,7 @@ class RequestTracker:
             return served
         metrics.request_prompt.observe(served.prompt_tokens)
         metrics.request_generation.observe(self._generated)
+        metrics.request_longest.observe(max(self._by_choice))
         decode = self._last - self._first
         metrics.decode.observe(decode)
         metrics.inference.observe(served.prefill_seconds + decode)
@@ -157,5 +169,6 @@ class RequestTracker:
         served.prefill_seconds = delta.prefill_seconds
         self._metrics.prompt_tokens.inc(served.prompt_tokens)
         self._metrics.prompt_tokens_cached.inc(delta.cached_tokens)
+        self._metrics.request_computed.observe(served.prompt_tokens - delta.cached_tokens)
         self._metrics.queue.observe(delta.queue_seconds)
         self._metrics.prefill.observe(delta.prefill_seconds)

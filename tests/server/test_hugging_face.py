@@ -11,7 +11,8 @@ from huggingface_hub import AsyncInferenceClient
 from stentor.server.app.state import ServerState
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import HELLO, events_of, in_memory, on_loopback
-from stentor.tests.server.pooling.pooler import FakePooler, config, model_of, scores, state_of
+from stentor.tests.server.pooling.asking import SPARSE
+from stentor.tests.server.pooling.pooler import A, FakePooler, config, model_of, scores, state_of
 
 pytestmark = pytest.mark.anyio
 
@@ -150,6 +151,58 @@ async def test_texts_are_cut_where_that_is_asked_and_refused_where_not() -> None
     assert refused["error_type"] == "Validation"
     assert "`inputs" in refused["error"]
     assert len((await post(state, "/embed", inputs="a " * 50, truncate=True, normalize=False)).json()) == 1
+
+
+async def test_hugging_face_s_client_compares_sentences_by_their_vectors() -> None:
+    async with asking(vectors(), "/similarity") as client:
+        found = await client.sentence_similarity("a b", other_sentences=["a b", "c d", "e"])
+    assert found[0] == pytest.approx(1)
+    assert len(set(found)) == 3
+    long = {"source_sentence": "a", "sentences": ["b", "c " * 50]}
+    refused = (await post(vectors(), "/similarity", 400, inputs=long)).json()
+    assert refused["error_type"] == "Validation"
+    cut = await post(vectors(), "/similarity", inputs=long, parameters={"truncate": True})
+    assert len(cut.json()) == 2
+
+
+async def test_texts_and_pairs_are_classified_and_the_most_likely_class_is_first() -> None:
+    labels = ("bad", "good", "fair")
+    state = state_of(model_of(FakePooler(labels=3), config(score=scores(*labels))))
+    one = (await post(state, "/predict", inputs="c")).json()
+    assert {each["label"] for each in one} == set(labels)
+    assert [each["score"] for each in one] == sorted((each["score"] for each in one), reverse=True)
+    several = (await post(state, "/predict", inputs=[["c"], ["d e"]], raw_scores=True)).json()
+    pairs = (await post(state, "/predict", inputs=[["c", "d"], ["e", "f"]])).json()
+    pair = (await post(state, "/predict", inputs=["c", "d"])).json()
+    assert [len(each) for each in (several, pairs, pair)] == [2, 2, 3]
+    assert pairs[0] == pair
+    assert several[0] != pair
+
+
+@pytest.mark.parametrize(
+    ("inputs", "field"),
+    [
+        (["a", "b", "c"], "inputs"),
+        ([["a"], []], "inputs[1]"),
+        ([["a"], ["b", "c"]], "inputs[1]"),
+        ([["a"], "b"], "inputs[1]"),
+        (["a", ["b"]], "inputs"),
+    ],
+)
+async def test_what_is_neither_a_text_nor_a_pair_is_refused(inputs: Any, field: str) -> None:
+    state = state_of(model_of(FakePooler(), config(score=scores("fits"))))
+    assert f"`{field}`" in (await post(state, "/predict", 400, inputs=inputs)).json()["error"]
+    assert "does not classify" in (await post(vectors(), "/predict", 400, inputs="a")).json()["error"]
+
+
+async def test_tokens_are_embedded_and_weighed_by_models_that_do() -> None:
+    (rows,) = (await post(vectors(), "/embed_all", inputs="a b")).json()
+    assert (len(rows), len(rows[0])) == (4, 8)
+    dense = (await post(vectors(), "/embed_sparse", 400, inputs="a b")).json()["error"]
+    assert "`sparse`" in dense
+    weighing = state_of(model_of(FakePooler(), config(sparse=SPARSE)))
+    weighed = (await post(weighing, "/embed_sparse", inputs=["a b", "c"])).json()
+    assert weighed[1] == [{"index": token, "value": token / 2} for token in (1, 2, A + 2)]
 
 
 async def test_texts_are_ranked_in_their_shape_and_documents_in_the_others() -> None:

@@ -4,8 +4,10 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stentor.engine.client.outages import add_counters
 from stentor.protocols.ipc.actors import Stats
 from stentor.protocols.ipc.deltas import Finish, PromptProcessed, Text
+from stentor.protocols.ipc.histograms import STEP_TOKENS, Counts
 from stentor.server.observability.metrics import Metrics
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, in_memory
@@ -52,6 +54,8 @@ async def test_the_page_parses_and_counts_what_was_served() -> None:
     assert seen["request_params_n_sum"] == 3
     assert seen["request_params_max_tokens_sum"] == 20
     assert seen["request_generation_tokens_sum"] == 24
+    assert seen["request_max_num_generation_tokens_sum"] == 10 + 4
+    assert seen["request_prefill_kv_computed_tokens_sum"] == 2 * usage["prompt_tokens"] - 8
     assert seen["inter_token_latency_seconds_count"] > 2
 
 
@@ -102,6 +106,24 @@ def test_what_comes_from_host_memory_is_told_under_the_names_of_vllm() -> None:
     assert seen["kv_offload_cpu_cache_usage_perc"] == 0.25
     sources = {"local_compute": 5, "local_cache_hit": 25, "external_kv_transfer": 10}
     assert {source: seen[f"prompt_tokens_by_source_total/{source}"] for source in sources} == sources
+
+
+def test_the_engine_s_histograms_are_told_and_go_on_across_engines() -> None:
+    engine = FakeEngine()
+    lost, now = Counts(STEP_TOKENS), Counts(STEP_TOKENS)
+    for tokens in (1, 9):
+        lost.observe(tokens)
+    now.observe(20000)
+    first = Stats(1, 2, 0.5, 3, 40, 30, 5, 32, step_tokens=lost.so_far())
+    second = msgspec.structs.replace(first, step_tokens=now.so_far())
+    assert "iteration_tokens_total_sum" in samples(Metrics("fake/model", engine).render().decode())
+    engine.stats = add_counters(second, first, Stats(0, 0, 0.0, 0, 0, 0, 0, 0))
+    page = Metrics("fake/model", engine).render().decode()
+    seen = samples(page)
+    assert (seen["iteration_tokens_total_count"], seen["iteration_tokens_total_sum"]) == (3, 20010)
+    assert 'stentor:iteration_tokens_total_bucket{le="8.0",model_name="fake/model"} 1.0' in page
+    assert 'stentor:iteration_tokens_total_bucket{le="16.0",model_name="fake/model"} 2.0' in page
+    assert seen["request_num_preemptions_count"] == 0
 
 
 def test_who_waits_is_told_by_what_is_lacked() -> None:

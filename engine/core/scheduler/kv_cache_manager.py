@@ -370,6 +370,7 @@ class KVCacheManager:
                 continue
             self.preempt(victim)
             self.preemptions += 1
+            victim.request.num_preemptions += 1
             if victim is needy:
                 return False
         return True

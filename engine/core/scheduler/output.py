@@ -1,7 +1,7 @@
 """Applies a completed step to its sequences: tokens gained, prompts done, sequences ended."""
 
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
+from stentor.protocols.ipc.histograms import REQUEST_PREEMPTIONS, Counts
 from stentor.protocols.ipc.steps import Masks, StepResult, TokenLogprobs
 
 from ..cache.events import CacheEvents
@@ -35,7 +36,7 @@ class Output:
     the sequence to FINISHED, from which it cannot be finished again.
     """
 
-    __slots__ = ("live_sequences", "memory", "requests", "unreleased")
+    __slots__ = ("live_sequences", "memory", "preemptions", "requests", "unreleased")
 
     def __init__(self, memory: KVCacheManager) -> None:
         self.memory = memory
@@ -43,6 +44,8 @@ class Output:
         self.unreleased: set[int] = set()
         """Ended requests whose media the client still keeps."""
         self.live_sequences = 0
+        self.preemptions: Final = Counts(REQUEST_PREEMPTIONS)
+        """Of ended requests."""
 
     def accept(self, request: Request) -> None:
         """Register a request. From now on each of its sequences must get a terminal message."""
@@ -79,6 +82,7 @@ class Output:
         self.live_sequences -= 1
         if not request.live:
             del self.requests[request.rid]
+            self.preemptions.observe(request.num_preemptions)
             self.memory.drop_hold(request)
             if request.adapter is not None:
                 self.memory.adapters.leave(request.adapter.number, request.rid)

@@ -14,6 +14,7 @@ from stentor.protocols.ipc.actors import (
 )
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.histograms import STEP_TOKENS, Counts
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
@@ -120,6 +121,7 @@ class Scheduler:
         self._unmasked_from = 0
         """The first step whose masks have not been made."""
         self._steps = 0
+        self._step_tokens = Counts(STEP_TOKENS)
         self._submitted = 0
 
     # ---- requests
@@ -266,6 +268,7 @@ class Scheduler:
             )
         )
         self._steps += 1
+        self._step_tokens.observe(step.tokens)
         return plan
 
     @property
@@ -410,6 +413,8 @@ class Scheduler:
             host_usage=memory.host_usage,
             host_stored_bytes=memory.host_stored_bytes,
             host_loaded_bytes=memory.host_loaded_bytes,
+            step_tokens=self._step_tokens.so_far(),
+            request_preemptions=self._output.preemptions.so_far(),
         )
 
     def check_integrity(self) -> None:

@@ -1,5 +1,6 @@
 """Builds a step, and keeps the record of it until its result comes."""
 
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -20,6 +21,7 @@ _COPY_INTS: Final = 3
 """Integers per group for a copied block."""
 _HOST_INTS: Final = 6
 """Integers per block, with a host tier: its old contents are copied there, and its new ones from there."""
+_COUNT: Final = attrgetter("count")
 _INT_COST: Final = 10
 """Bytes that an integer counts as: it takes longer to read than as many bytes of text."""
 
@@ -149,6 +151,7 @@ class StepBuilder:
     __slots__ = (
         "_carried",
         "_counted",
+        "_largest",
         "_max_bytes",
         "_memory",
         "_origins",
@@ -182,7 +185,7 @@ class StepBuilder:
     ) -> None:
         """``max_bytes`` bounds the rows that enter together; a single row may be larger."""
         self._memory = memory
-        self.budget = self._room = self.media_budget = budget
+        self.budget = self._room = self._largest = self.media_budget = budget
         self._max_bytes = max_bytes
         self._carried = 0
         self._origins: dict[int, tuple[int, SamplingParams]] = {}
@@ -222,10 +225,14 @@ class StepBuilder:
     def room(self) -> int:
         """Tokens left of the largest step, which a row that must enter whole may use beyond the budget."""
         # counted on demand, which spares steps that only decode
-        for row in self.rows[self._counted :]:
-            self._room -= row.count
+        self._room -= sum(map(_COUNT, self.rows[self._counted :]))
         self._counted = len(self.rows)
         return self._room
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step computes, drafts included."""
+        return self._largest - self.room
 
     def share_of(self, sequence: Sequence, *, alone: bool) -> int:
         """Positions of a prompt that the step may compute. ``alone``: no other could use what it leaves."""

@@ -12,7 +12,7 @@ from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..media_parts import check_audio, check_detail, check_file, check_named
 from ..sampling import not_served
 from . import client_tools
-from .request import Reasoning, TextConfig
+from .request import Input, Reasoning, TextConfig
 from .tools import check_tools
 
 Item = dict[str, Any]
@@ -20,6 +20,7 @@ NewId = Callable[[str], str]
 """From a prefix (``msg``) to a unique id."""
 
 REFERENCE: Final = "item_reference"
+TRIGGER: Final = "compaction_trigger"
 PREFIXES: Final = {
     "message": "msg",
     "function_call": "fc",
@@ -78,6 +79,13 @@ def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId,
     return items
 
 
+def without_trigger(given: Input) -> tuple[Input, bool]:
+    """The input without a last item that asks for a compaction, and whether there was one."""
+    if isinstance(given, list) and given and given[-1].get("type") == TRIGGER:
+        return given[:-1], True
+    return given, False
+
+
 def _chars(value: Any) -> int:
     """Characters of texts; media are bounded as the body is."""
     if isinstance(value, str):
@@ -122,6 +130,8 @@ class _Reader:
             return {"type": REFERENCE, "id": self._text("id")}
         if not isinstance(kind, str):
             raise self._wrong("type", "must be a string")
+        if kind == TRIGGER:
+            raise self._wrong("type", f"`{TRIGGER}` may only be that of the last item of a response's `input`")
         if kind not in PREFIXES or (kind in HOSTED_CALLS and "server_label" not in self._item):
             where = f"{self._where}.type"
             raise not_served(where, f"`{where}`: an item of type `{kind[:40]}`")

@@ -99,6 +99,11 @@ class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval
     arguments: str = ""
 
 
+class CompactionItem(msgspec.Struct, tag_field="type", tag="compaction"):
+    id: str
+    encrypted_content: str = ""
+
+
 OutputItem = (
     MessageItem
     | ReasoningItem
@@ -113,6 +118,7 @@ OutputItem = (
     | WebSearchCallItem
     | CodeInterpreterCallItem
     | McpApprovalRequestItem
+    | CompactionItem
 )
 
 

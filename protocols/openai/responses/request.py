@@ -34,6 +34,7 @@ INCLUDABLE: Final = (
 
 IGNORED_FIELDS: Final = (
     "access_programs",
+    "background_options",
     "image",
     "prompt_cache_key",
     "prompt_cache_options",
@@ -55,7 +56,6 @@ A ``prompt_cache_key`` is a hint for routing, and here is one node: as a salt it
 REFUSED: Final = (
     "prompt",
     "moderation",
-    "context_management",
     "enable_response_messages",
     "previous_input_messages",
     "vllm_xargs",
@@ -89,6 +89,12 @@ class TextConfig(msgspec.Struct, frozen=True):
             for name in ("name", "schema"):
                 if getattr(self.format, name) is None:
                     raise missing(f"{field}.format.{name}")
+
+
+class ContextManagement(msgspec.Struct, frozen=True):
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
+    """Tokens of a prompt beyond which its conversation is compacted first; None: three quarters of the context."""
 
 
 class ConversationRef(msgspec.Struct, frozen=True):
@@ -137,6 +143,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     include: list[str] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
+    context_management: Annotated[list[ContextManagement], Meta(max_length=1)] | None = None
     metadata: Metadata | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
@@ -171,7 +178,6 @@ class ResponseRequest(ContextFields, kw_only=True):
     # Decoded so that clients get an error instead of being ignored.
     prompt: Any = None
     moderation: Any = None
-    context_management: list[Any] | None = None
     enable_response_messages: Any = None
     previous_input_messages: Any = None
     vllm_xargs: Any = None

@@ -1,9 +1,10 @@
-"""``POST /embed`` of Text Embeddings Inference, and the ``/info`` of either server."""
+"""``/embed``, ``/embed_all`` and ``/embed_sparse`` of Text Embeddings Inference, and the ``/info`` of either server."""
 
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,8 +12,15 @@ from starlette.types import ASGIApp
 
 import stentor
 from stentor.protocols.common.decoding import converted, decode
-from stentor.protocols.hugging_face.objects import ServerInfo
-from stentor.protocols.hugging_face.request import EmbedInputsRequest, embed_decoder
+from stentor.protocols.common.encoding import encode
+from stentor.protocols.hugging_face.objects import ServerInfo, TokenWeight
+from stentor.protocols.hugging_face.request import (
+    EmbedInputsRequest,
+    TokenEmbedRequest,
+    embed_decoder,
+    token_embed_decoder,
+)
+from stentor.protocols.ipc.pooling import Pooled, PoolingTask
 from stentor.protocols.pooling.contents import MAX_TEXTS
 from stentor.protocols.pooling.embeddings import EmbeddingRequest
 
@@ -21,14 +29,34 @@ from ...generation.chat_model import ChatModel
 from ...generation.error_fields import map_error_fields
 from ...http.error_shapes import TEXT_EMBEDDINGS, TEXT_GENERATION
 from ...overload.request_context import RequestContext
-from ...pooling.encoding import FORMAT_BYTES
+from ...pooling.encoding import FORMAT_BYTES, weights
+from ...pooling.purposes import adapter_of
 from ..common.described import Operation, Operations, generation
 from ..common.endpoint import generation_route, json_response
-from ..embeddings.requests import EmbeddingServices, pool_input, resolve_request, vectors
+from ..embeddings.requests import (
+    EmbeddingServices,
+    ResolvedRequest,
+    pool_input,
+    pooling_of,
+    resolve_request,
+    vectors,
+)
 
 OPERATIONS: Final[Operations] = {
     "/embed": generation(
         "Embed texts (Text Embeddings Inference)", list[list[float]], EmbedInputsRequest, errors=TEXT_EMBEDDINGS
+    ),
+    "/embed_all": generation(
+        "Embed each token of texts (Text Embeddings Inference)",
+        list[list[list[float]]],
+        TokenEmbedRequest,
+        errors=TEXT_EMBEDDINGS,
+    ),
+    "/embed_sparse": generation(
+        "Weigh the tokens of texts (Text Embeddings Inference)",
+        list[list[TokenWeight]],
+        TokenEmbedRequest,
+        errors=TEXT_EMBEDDINGS,
     ),
     "/info": Operation(
         "Describe the model (Text Generation Inference and Text Embeddings Inference)",
@@ -36,6 +64,10 @@ OPERATIONS: Final[Operations] = {
         errors=TEXT_GENERATION,
     ),
 }
+
+
+RENAMED: Final = {"input": "inputs", "truncate_prompt_tokens": "truncate"}
+"""Fields of embeddings, and what they are called here."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +79,8 @@ class _Served:
 def routes(chat: ChatModel, services: EmbeddingServices) -> list[Route]:
     return [
         generation_route("/embed", services, embed, "embedding"),
+        generation_route("/embed_all", services, embed_all, "embedding"),
+        generation_route("/embed_sparse", services, embed_sparse, "embedding"),
         Route("/info", partial(info, _Served(chat, services)), methods=["GET"]),
     ]
 
@@ -54,14 +88,51 @@ def routes(chat: ChatModel, services: EmbeddingServices) -> list[Route]:
 async def embed(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(embed_decoder, content, services.limits)
     what = resolve_request(services, request, context, None, 0)
-    with map_error_fields({"input": "inputs", "truncate_prompt_tokens": "truncate"}):
-        made: EmbeddingRequest = converted(body.fields(), EmbeddingRequest, "")
-        made.check(services.limits)
+    with map_error_fields(RENAMED):
+        made = embedding_request(services, body.fields())
         wanted = vectors(what.model, made.dimensions, made.normalize, body.prompt_name)
         found = await pool_input(services, what, made, wanted, made.purpose, FORMAT_BYTES["float"])
     writer = what.writer()
     written: list[Any] = [await writer.one(each, made, flat=True) for each in found]
     return writer.answer(written)
+
+
+async def embed_all(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    what, found, made = await _of_tokens(services, request, content, context, "token_embed")
+    writer = what.writer()
+    written: list[Any] = [await writer.one(each, made, flat=False) for each in found]
+    return writer.answer(written)
+
+
+async def embed_sparse(
+    services: EmbeddingServices, request: Request, content: bytes, context: RequestContext
+) -> ASGIApp:
+    what, found, _ = await _of_tokens(services, request, content, context, "sparse")
+    writer = what.writer()
+    written: list[Any] = [
+        await writer.written([encode([TokenWeight(int(token), value) for token, value in weights(each).items()])])
+        for each in found
+    ]
+    return writer.answer(written)
+
+
+async def _of_tokens(
+    services: EmbeddingServices, request: Request, content: bytes, context: RequestContext, task: PoolingTask
+) -> tuple[ResolvedRequest, list[Pooled], EmbeddingRequest]:
+    body = decode(token_embed_decoder, content, services.limits)
+    what = resolve_request(services, request, context, None, 0)
+    with map_error_fields({**RENAMED, "task": "inputs"}):
+        made = embedding_request(services, body.fields())
+        wanted = pooling_of(what.model, task, None, False, True)
+        wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
+        return what, await pool_input(services, what, made, wanted, made.purpose, FORMAT_BYTES["float"]), made
+
+
+def embedding_request(services: EmbeddingServices, fields: dict[str, Any]) -> EmbeddingRequest:
+    """Raises BadRequest in the words of embeddings."""
+    made: EmbeddingRequest = converted(fields, EmbeddingRequest, "")
+    made.check(services.limits)
+    return made
 
 
 async def info(served: _Served, _request: Request) -> Response:

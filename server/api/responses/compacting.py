@@ -1,16 +1,13 @@
 """``POST /v1/responses/compact``: replaces a long conversation by its user's messages and a summary by the model.
 
-Both are encrypted in the one resulting item: the SDK's type has no place for user messages in the output.
+Both are encrypted in the one resulting item, with the tools and settings that items of the conversation have brought:
+the SDK's type has no place for user messages in the output.
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Final
 
-from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import Compaction, ResponseUsage
 from stentor.protocols.openai.responses.request import CompactRequest, ContextFields
 
@@ -19,24 +16,17 @@ from ...generation.chat_model import ChatModel
 from ...generation.prepare import prepare_generation
 from ...overload.request_context import RequestContext
 from ..common.collect import collect
-from .conversion import Compacted, messages_of, text_of
-from .encrypted_content import EncryptedContent
+from .conversion import compacted_of
 from .ids import random_id
 from .naming import map_response_fields
-from .preparing import fitting, read_conversation, seal_of
+from .preparing import read_conversation, seal_of, summarizing
 from .services import ResponseServices
-
-MAX_SUMMARY_TOKENS: Final = 1024
-_ASKS: Final = (
-    "Summarize the conversation so far, so that it can be continued from your summary alone: facts, decisions, names, "
-    "numbers, results of tools, and what is still to be done. Write nothing but the summary."
-)
 
 
 async def compact(
     services: ResponseServices, body: CompactRequest, caller: Caller, context: RequestContext
 ) -> Compaction:
-    """User messages stay unchanged; the rest is in the summary, which is encrypted for the caller.
+    """User messages, tools and settings stay unchanged; the rest is in the summary, which is encrypted for the caller.
 
     Raises BadRequest, and GenerationFailed.
     """
@@ -49,18 +39,11 @@ async def compact(
         truncation="auto",
     )
     asked.check_context(services.limits)
-    items = (await read_conversation(services, asked, caller, context.queue_slot.memory)).items
     seal = await seal_of(services.store, caller)
-    wish: Item = {
-        "id": random_id("msg"),
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": _ASKS}],
-    }
-    room = min(MAX_SUMMARY_TOKENS, (services.chat.max_model_len or 4) // 4)
-    chat = await fitting(services.chat, asked, [*items, wish], seal, max_tokens=room)
+    items = (await read_conversation(services, asked, caller, context.queue_slot.memory, seal)).items
+    chat = await summarizing(services.chat, asked, items, seal)
     summary, usage = await _answer(services.chat, chat, caller, context)
-    sealed = seal.seal(encode(Compacted(_said(items, seal), summary)).decode())
+    sealed = seal.seal_summary(compacted_of(items, seal.open, whole=False), summary)
     made = {"id": random_id("cmp"), "type": "compaction", "encrypted_content": sealed}
     return Compaction(random_id("resp"), int(time.time()), [made], usage)
 
@@ -75,9 +58,3 @@ async def _answer(
     text = generation.choices[0].text.strip()
     usage = ResponseUsage.of(len(prepared.prompt), generation.cached_tokens, generation.completion_tokens, 0)
     return text, usage
-
-
-def _said(items: Sequence[Item], seal: EncryptedContent) -> list[str]:
-    """The user's messages, also those before an earlier compaction."""
-    messages = messages_of(items, seal.open)
-    return [text_of(message["content"]) for message in messages if message["role"] == "user"]

@@ -1,11 +1,10 @@
 """Items and fields of the Responses API as a request for a chat completion."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest, chat_of
 from stentor.protocols.openai.media_parts import FIELD
 from stentor.protocols.openai.responses import client_tools
@@ -17,26 +16,15 @@ from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ...tools.errors import text_of as error_text
 from ...tools.tools import function_name as served_name
+from .compacted import Compacted, Unseal, kept_of, opened
 
 Message = dict[str, Any]
-Unseal = Callable[[str], str]
-"""From ``encrypted_content`` to text. Raises BadRequest for content that this server did not encrypt."""
-
 _SAME: Final = [
     name
     for name in SamplingFields.__struct_fields__
     if name in ResponseRequest.__struct_fields__ and name not in ("stream", "stream_options")
 ]
 """Fields that mean the same in both."""
-
-
-class Compacted(msgspec.Struct, frozen=True):
-    """Content of a compaction item."""
-
-    said: list[str]
-    """The user's messages, word for word."""
-    summary: str
-    """The model's summary of the conversation."""
 
 
 NO_FIELDS: Final[Mapping[str, str]] = {}
@@ -121,21 +109,20 @@ def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, s
                     message["name"] = names[call_id]
                 messages.append(message)
             case "compaction":
-                compacted = _compacted(unseal(item["encrypted_content"]))
-                messages += [{"role": "user", "content": text} for text in compacted.said]
-                messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
+                compacted = opened(item, unseal)
+                users: list[Message] = [{"role": "user", "content": text} for text in compacted.said]
+                place = len(users) - compacted.unanswered
+                summary: Message = {"role": "developer", "content": COMPACTED + compacted.summary}
+                messages += [*users[:place], summary, *users[place:]]
     return messages
 
 
-def _compacted(text: str) -> Compacted:
-    try:
-        return msgspec.json.decode(text, type=Compacted)
-    except msgspec.DecodeError:  # reasoning is sealed in the same way
-        raise BadRequest(
-            "`encrypted_content` of an item of compaction holds no compacted conversation; leave the item out.",
-            "input",
-            "invalid_encrypted_content",
-        ) from None
+def compacted_of(items: Sequence[Item], unseal: Unseal, *, whole: bool) -> Compacted:
+    """What a compaction item of these holds, without the summary; also what earlier compactions held."""
+    messages = messages_of(items, unseal)
+    said = [text_of(message["content"]) for message in messages if message["role"] == "user"]
+    unanswered = bool(messages) and messages[-1]["role"] == "user"
+    return Compacted(said, "", kept_of(items), unanswered, whole)
 
 
 def _add_call(messages: list[Message], item: Item, outcome: str) -> None:

@@ -86,23 +86,28 @@ class ResponseEncoder:
         tools: Mapping[str, ClientTool] | None = None,
         seal: Callable[[str], str] | None = None,
         budget: AnswerBudget | None = None,
+        compact: Callable[[str], str] | None = None,
     ) -> None:
         """``top_logprobs``: None for no log-probabilities. ``tools``: the client's, by the model's names. ``seal``
         encrypts reasoning, if requested. ``budget`` counts log-probabilities, whose errors :meth:`take` raises; None:
-        no limit."""
+        no limit. ``compact``: the response begins with a compaction item, whose content this makes of the text until
+        :meth:`end_compaction`."""
         self.response: Final = response
         self.finish: Finish | None = None
         self._new_id = new_id
         self._top = top_logprobs
         self._tools = tools or {}
         self._events = EventWriter()
-        self._items = ItemWriter(response.output, self._events, new_id, seal, budget or without_bound())
+        self._items = ItemWriter(response.output, self._events, new_id, seal, budget or without_bound(), compact)
+        self._compacts = compact is not None
         self._names: TokenNames | None = None
         self._served: Mapping[str, ServedTool] = {}
         self._asks = False
         self._in_progress = False
         self._turns = 0
         self._given = self._cached = self._output = self._reasoned = 0
+        self._summary = 0
+        """Output tokens of a compaction."""
 
     # ---- the life of a response
 
@@ -143,12 +148,12 @@ class ResponseEncoder:
             code: Literal["invalid_prompt", "server_error"]
             code = "invalid_prompt" if isinstance(error, BadRequest) else "server_error"
             return self.fail(ResponseFailure(code, describe(error)[1].message))
-        if not self.response.output and self.finish.reason == "stop":
+        if not self.response.output and (self.finish.reason == "stop" or self._compacts):
             self._items.open_message()
             self._items.close("completed")
         self._items.drop_calls()
         response = self.response
-        if self.finish.reason == "length":
+        if self.finish.reason == "length" and not self._compacts:
             response.status = "incomplete"
             response.incomplete_details = IncompleteDetails("max_output_tokens")
         else:
@@ -170,8 +175,19 @@ class ResponseEncoder:
 
     @property
     def output_tokens(self) -> int:
-        """Output tokens of all turns."""
-        return self._output
+        """Output tokens of all turns but a compaction's."""
+        return self._output - self._summary
+
+    @property
+    def compacts(self) -> bool:
+        """Whether text is a summary now."""
+        return self._compacts
+
+    def end_compaction(self) -> None:
+        """What follows is an answer."""
+        self._compacts = False
+        self._summary = self._output
+        self._items.end_compaction()
 
     @property
     def calls(self) -> Sequence[McpCallItem]:
@@ -218,7 +234,7 @@ class ResponseEncoder:
     @property
     def may_stop(self) -> bool:
         """Whether the turn is in its midst and has begun no call, so that :meth:`stop` leaves nothing unanswered."""
-        return self.finish is None and not (self._asks or self._items.in_call or self._items.calls)
+        return self.finish is None and not (self._compacts or self._asks or self._items.in_call or self._items.calls)
 
     def stop(self) -> list[bytes]:
         """Ends it early, as it was steered."""
@@ -276,7 +292,8 @@ class ResponseEncoder:
                 self._items.close("completed")
             case Finish():
                 self.finish = delta
-                self._items.close("completed" if delta.reason == "stop" else "incomplete")
+                whole = delta.reason == "stop" or (self._compacts and delta.reason == "length")
+                self._items.close("completed" if whole else "incomplete")
             case _:
                 raise AssertionError(f"no event is known for {type(delta).__name__}")
 

@@ -9,7 +9,12 @@ import binascii
 import hashlib
 from typing import Final
 
+import msgspec
+
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
+
+from .compacted import Compacted
 
 _VERSION: Final = "s2."
 
@@ -25,6 +30,10 @@ class EncryptedContent:
 
     def seal(self, text: str) -> str:
         return _VERSION + base64.urlsafe_b64encode(self._cipher.encrypt(text.encode(), self._owner)).decode("ascii")
+
+    def seal_summary(self, compacted: Compacted, summary: str) -> str:
+        """The content of a compaction item."""
+        return self.seal(encode(msgspec.structs.replace(compacted, summary=summary)).decode())
 
     def open(self, sealed: str) -> str:
         """Raises BadRequest for content not encrypted with the same secret for the same caller."""

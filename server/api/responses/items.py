@@ -11,6 +11,7 @@ from stentor.protocols.openai.responses.client_tools import ClientCallItem, Shel
 from stentor.protocols.openai.responses.items import PREFIXES
 from stentor.protocols.openai.responses.objects import (
     CodeInterpreterCallItem,
+    CompactionItem,
     CustomToolCallItem,
     FunctionCallItem,
     ItemStatus,
@@ -48,8 +49,10 @@ class ItemWriter:
         new_id: Callable[[str], str],
         seal: Callable[[str], str] | None,
         budget: AnswerBudget,
+        compact: Callable[[str], str] | None = None,
     ) -> None:
-        """Closed items are added to ``output``. ``seal`` encrypts reasoning, if requested.
+        """Closed items are added to ``output``. ``seal`` encrypts reasoning, if requested. ``compact``: all text is a
+        summary, of which it makes the content of a compaction item.
 
         ``budget`` counts log-probabilities; many methods raise its errors.
         """
@@ -57,6 +60,7 @@ class ItemWriter:
         self._events: Final = events
         self._new_id = new_id
         self._seal = seal
+        self._compact = compact
         self._item: OutputItem | None = None
         self._client_call: ClientCall | None = None
         """Is open instead of an item."""
@@ -90,15 +94,18 @@ class ItemWriter:
             if self._in_call:
                 self._logprobs.clear()
             return
-        if not isinstance(self._item, MessageItem):
+        if not isinstance(self._item, MessageItem | CompactionItem):
             self.open_message()
         self._pieces.append(text)
+        if isinstance(self._item, CompactionItem):
+            self._events.emit("response.compaction.compacting", **self._place)
+            return
         written = self._write_logprobs() if self._logprobs else b"[]"
         self._events.emit_delta(text, b',"logprobs":' + written)
 
     def add_reasoning(self, text: str) -> None:
         """Opened where none is."""
-        if not text:
+        if not text or self._compact is not None:
             return
         if not isinstance(self._item, ReasoningItem):
             self.open(ReasoningItem(self._new_id("rs"), []))
@@ -118,7 +125,11 @@ class ItemWriter:
     # ---- its beginning
 
     def open_message(self) -> None:
-        self.open(MessageItem(self._new_id("msg"), []))
+        """Or what takes the text in its place."""
+        if self._compact is None:
+            self.open(MessageItem(self._new_id("msg"), []))
+        else:
+            self.open(CompactionItem(self._new_id("cmp")))
 
     def open_client_call(self, call: ClientCall) -> None:
         """Closes the open item and begins a call."""
@@ -195,6 +206,11 @@ class ItemWriter:
                     self._output.append(item)
                     self._item = None
                     return
+            case CompactionItem():
+                if status != "completed" or self._compact is None:
+                    self._item = None  # the conversation cannot go on from half a summary
+                    return
+                item.encrypted_content = self._compact(text.strip())
             case McpApprovalRequestItem():
                 item.arguments = text
                 if status != "completed":
@@ -267,6 +283,10 @@ class ItemWriter:
         self._logprobs = []
         self._shown.extend(waiting)
         return self._event_logprobs.extend([_without_bytes(one) for one in waiting])
+
+    def end_compaction(self) -> None:
+        """Text is an answer from now on."""
+        self._compact = None
 
     def end_list(self, tools: list[dict[str, Any]], error: str | None) -> None:
         """Closes the open list of tools."""

@@ -11,11 +11,12 @@ import msgspec
 from stentor.protocols.common.errors import BadRequest, missing, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
+from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items, without_trigger
 from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_secrets
 from stentor.protocols.openai.responses.objects import ConversationName, ResponseObject
 from stentor.protocols.openai.responses.request import (
     ContextFields,
+    ContextManagement,
     Reasoning,
     ResponseRequest,
     TextConfig,
@@ -32,7 +33,8 @@ from ...storage import conversations, responses, secrets
 from ...storage.database import Database
 from ...tools.servers import Server
 from .approvals import check_approvals
-from .conversion import NO_FIELDS, chat_request, droppable
+from .compacted import Compacted, in_force
+from .conversion import NO_FIELDS, chat_request, compacted_of, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import map_response_fields
@@ -43,6 +45,12 @@ if TYPE_CHECKING:
     import sqlite3
 
 _SECRET: Final = "seal"
+MAX_SUMMARY_TOKENS: Final = 1024
+_WISH: Final = {
+    "type": "input_text",
+    "text": "Summarize the conversation so far, so that it can be continued from your summary alone: facts, decisions, "
+    "names, numbers, results of tools, and what is still to be done. Write nothing but the summary.",
+}
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,10 @@ class ConversationItems:
     """Items before the request."""
     given: list[Item]
     """The request's own items, with references resolved."""
-
-    @property
-    def items(self) -> list[Item]:
-        return self.history + self.given
+    items: list[Item]
+    """Those that hold: see :func:`.compacted.in_force`."""
+    compacts: bool = False
+    """Whether the request only asks that the conversation be compacted."""
 
     @property
     def fields(self) -> dict[str, str]:
@@ -80,6 +88,10 @@ class Prepared:
     """Tool servers; only here are the request's secrets."""
     locked: tuple[str, ...] = ()
     """Labels of those that have some."""
+    compacts: Compacted | None = None
+    """What the first item of the response is to hold beside a summary, which ``chat`` asks for; None: there is none."""
+    answers: bool = True
+    """Whether an answer follows that item."""
     held: int = 0
     """Bytes of memory that it takes as long as it runs; see :mod:`...overload.memory_budget`."""
 
@@ -93,6 +105,7 @@ async def read_conversation(
     request: ContextFields,
     caller: Caller,
     memory: MemoryShare,
+    seal: EncryptedContent,
     *,
     extra: Sequence[Item] | None = None,
 ) -> ConversationItems:
@@ -104,7 +117,10 @@ async def read_conversation(
     limits = services.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
         raise missing("input")
-    given = [] if request.input is None else read_items(request.input, limits, random_id)
+    given, compacts = [], False
+    if request.input is not None:
+        asked, compacts = without_trigger(request.input)
+        given = read_items(asked, limits, random_id)
     history: list[Item] = []
     if extra is not None:
         history = list(extra)
@@ -125,7 +141,7 @@ async def read_conversation(
             "input",
             "array_above_max_length",
         )
-    return ConversationItems(history, given)
+    return ConversationItems(history, given, in_force(history + given, seal.open), compacts)
 
 
 async def prepare(
@@ -145,14 +161,58 @@ async def prepare(
     locked = tuple(tool["server_label"] for tool in tools if tool["type"] == MCP and has_secrets(tool))
     if servers:
         request = msgspec.structs.replace(request, tools=[without_secrets(tool) for tool in tools])
-    conversation = await read_conversation(services, request, caller, memory, extra=extra)
-    check_approvals(conversation, [server.label for server in servers])
     seal = await seal_of(services.store, caller)
+    conversation = await read_conversation(services, request, caller, memory, seal, extra=extra)
+    check_approvals(conversation, [server.label for server in servers])
     request = with_updates(request, conversation.items)
     shown = _shown(services.chat, request, response_id)
-    request = with_loaded(request, conversation.items)
-    chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
-    return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, memory.size)
+    managed, items = request.context_management, conversation.items
+    compacts: Compacted | None = None
+    if conversation.compacts:
+        compacts = compacted_of(items, seal.open, whole=True)
+        chat = await summarizing(services.chat, request, items, seal, request.max_output_tokens)
+        servers = ()
+    else:
+        request = with_loaded(request, items)
+        if managed and await _is_long(services.chat, managed[0], request, conversation, seal, tools):
+            compacts = compacted_of(items, seal.open, whole=True)
+            chat = await summarizing(services.chat, request, items, seal)
+        else:
+            chat = await fitting(services.chat, request, items, seal, conversation.fields, own_tools=tools)
+    answers, held = not conversation.compacts, memory.size
+    return Prepared(
+        request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, compacts, answers, held
+    )
+
+
+async def _is_long(
+    model: ChatModel,
+    managed: ContextManagement,
+    request: ResponseRequest,
+    conversation: ConversationItems,
+    seal: EncryptedContent,
+    tools: Sequence[dict[str, Any]],
+) -> bool:
+    """Whether the prompt has more tokens than the request wants it to have."""
+    most = managed.compact_threshold or context_length(model) * 3 // 4
+    whole = chat_request(request, conversation.items, seal.open, conversation.fields)
+    return await count_tokens(model, whole, tools) > most
+
+
+async def summarizing(
+    model: ChatModel, asked: ContextFields, items: list[Item], seal: EncryptedContent, most: int | None = None
+) -> ChatRequest:
+    """The request for a summary of a conversation, of ``most`` tokens, by the model and instructions of ``asked``.
+
+    A model that thinks is told not to, and may use half of the tokens for it if it does: the rest is the summary's.
+    """
+    wish: Item = {"id": random_id("msg"), "type": "message", "role": "user", "content": [_WISH]}
+    fields = ContextFields(
+        model=asked.model, instructions=asked.instructions, truncation="auto", reasoning=Reasoning("none")
+    )
+    room = min(MAX_SUMMARY_TOKENS, (model.max_model_len or 4) // 4, most or MAX_SUMMARY_TOKENS)
+    chat = await fitting(model, fields, [*items, wish], seal, max_tokens=room)
+    return msgspec.structs.replace(chat, thinking_token_budget=room // 2)
 
 
 async def fitting(
@@ -213,8 +273,8 @@ async def count_context(services: ResponseServices, request: ContextFields, call
     """
     request.check_context(services.limits)
     servers = await services.gateway.servers(request.tools or [])
-    conversation = await read_conversation(services, request, caller, memory)
     seal = await seal_of(services.store, caller)
+    conversation = await read_conversation(services, request, caller, memory, seal)
     own = request.tools or []
     request = with_loaded(with_updates(request, conversation.items), conversation.items)
     if servers:

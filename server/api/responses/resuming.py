@@ -17,6 +17,7 @@ import msgspec
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item, without_trigger
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
 from ...common.errors import Overloaded, ServerError, Unavailable
@@ -27,6 +28,7 @@ from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...storage import responses
 from ...storage.database import Database
+from .compacted import in_force
 from .ids import Ids
 from .preparing import ConversationItems, Prepared, read_conversation, seal_of
 from .replay import Replay
@@ -155,13 +157,17 @@ async def _prepared(
     response = msgspec.json.decode(row.object, type=ResponseObject)
     seal = await seal_of(services.store, caller)
     request, locked = resumable.request, resumable.locked
-    servers = await services.gateway.servers(request.tools or (), locked)
-    conversation = ConversationItems([], given)
-    if servers and (request.previous_response_id or request.conversation_id):
+    compacts, answers = resumable.compacts, not without_trigger(request.input or [])[1]
+    servers = await services.gateway.servers(request.tools or (), locked) if answers else ()
+    history: list[Item] = []
+    if (servers or compacts is not None) and answers and (request.previous_response_id or request.conversation_id):
         # the next prompt of the model consists of all earlier output
         before = msgspec.structs.replace(request, input=[])
-        conversation = ConversationItems((await read_conversation(services, before, caller, memory)).history, given)
-    return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
+        history = (await read_conversation(services, before, caller, memory, seal)).history
+    conversation = ConversationItems(history, given, in_force(history + given, seal.open))
+    ids = Ids(row.id)
+    chat = resumable.chat
+    return Prepared(request, response, conversation, chat, caller, seal, ids, servers, locked, compacts, answers)
 
 
 async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -29,6 +30,7 @@ from ...overload.memory_budget import MemoryShare
 from ...state.event_log import Diverged, EventLog, Step
 from ...storage import conversations, responses
 from ...storage.database import StoreFailed
+from .compacted import Compacted
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared
@@ -54,6 +56,7 @@ class Resumable(msgspec.Struct, frozen=True):
     chat: ChatRequest
     locked: tuple[str, ...] = ()
     """Tool servers whose secrets are not stored, so that they cannot be called again."""
+    compacts: Compacted | None = None
 
 
 END_OF_TURN: Final = Step([], None)
@@ -105,6 +108,7 @@ class ResponseTask:
             tools=client_functions(request.tools or ()),
             seal=prepared.seal.seal if ENCRYPTED_REASONING in (request.include or ()) else None,
             budget=AnswerBudget(services.limits.max_answer_bytes, held),
+            compact=None if prepared.compacts is None else partial(prepared.seal.seal_summary, prepared.compacts),
         )
 
     @property
@@ -333,7 +337,8 @@ class ResponseTask:
         object_, output = self._encoded()
         resumable = None
         if not ended and not self._row_is_there and self.response.background:
-            resumable = encode(Resumable(self._prepared.request, self._prepared.chat, self._prepared.locked))
+            prepared = self._prepared
+            resumable = encode(Resumable(prepared.request, prepared.chat, prepared.locked, prepared.compacts))
 
         def work(db: "sqlite3.Connection") -> None:
             if not self._row_is_there:

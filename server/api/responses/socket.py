@@ -226,9 +226,10 @@ class ResponseSocket:
         if size > MAX_KEPT_BYTES:
             return
         share = self._services.admission.memory.share()
+        said = prepared.conversation
         with contextlib.suppress(MemoryFull, BadRequest):  # as if it had been forgotten already
             share.add(_KEPT_FACTOR * size)
-            self._kept[prepared.response.id] = _Kept([*prepared.conversation.items, *output], size, share)
+            self._kept[prepared.response.id] = _Kept([*said.history, *said.given, *output], size, share)
 
     def _forget_oldest(self) -> None:
         with self._kept.popitem(last=False)[1].share:

@@ -37,9 +37,9 @@ async def run_of(
 async def turns_of(
     services: ResponseServices, prepared: Prepared, context: RequestContext, replay: Replay = NOTHING
 ) -> PreparedGeneration | ToolLoop:
-    """One turn of the model, or as many as the server's tool calls need. ``replay``: an earlier server's work. Raises
-    as :func:`prepare_generation`."""
-    if prepared.servers:
+    """One turn of the model, or as many as a compaction and the server's tool calls need. ``replay``: an earlier
+    server's work. Raises as :func:`prepare_generation`."""
+    if prepared.servers or (prepared.compacts is not None and prepared.answers):
         return ToolLoop(services, prepared, context, replay)
     client = replay.submitter(0, services.chat.client)
     return await prepare_generation(

@@ -1,4 +1,4 @@
-"""A response with tools that the server runs: alternates turns of the model and tool calls.
+"""A response of several turns: with tools that the server runs, or with a compaction first.
 
 First the tool servers are asked for their tools, unless the conversation lists them; then approved calls run; then the
 model has its turn and its calls run, until it calls nothing, or a tool that the client runs or must approve. All of it
@@ -26,6 +26,7 @@ from ...tools.servers import may_repeat
 from ...tools.toolbox import Toolbox
 from ...tools.tools import McpTool, function_name
 from .approvals import approved
+from .compacted import in_force
 from .encoder import COPIES, ResponseEncoder, ServedTool
 from .items import items_of
 from .naming import map_response_fields
@@ -65,6 +66,13 @@ class ToolLoop:
         Raises ToolServerFailed, and as :func:`prepare_generation`.
         """
         try:
+            if encoder.compacts:
+                summary = await self._summary()
+                async with aclosing(summary.batches):
+                    yield summary
+                if encoder.finish is None or encoder.finish.reason not in ("stop", "length"):
+                    return
+                encoder.end_compaction()
             lists = await self._lists(encoder, tell)
             self._offer(encoder, lists)
             await self._run_approved(encoder, tell, commit)
@@ -121,6 +129,14 @@ class ToolLoop:
 
     # ---- turns
 
+    async def _summary(self) -> PreparedGeneration:
+        prepared, services = self._prepared, self._services
+        client = self._replay.submitter(0, services.chat.client)
+        with map_response_fields():
+            return await prepare_generation(
+                services.chat, prepared.chat, prepared.caller, self._context, copies=COPIES, client=client
+            )
+
     async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> PreparedGeneration | None:
         """None if there are no tokens left to generate."""
         request = asking(self._prepared.request, self._tools if offering else {}, first=not self._made)
@@ -135,11 +151,12 @@ class ToolLoop:
             )
         said: list[Item] = items_of(encoder.response.output)
         prepared, services = self._prepared, self._services
-        client = self._replay.submitter(number, services.chat.client)
+        client = self._replay.submitter(number + (prepared.compacts is not None), services.chat.client)
         arrival = time.monotonic() if number else None
         with blaming(prepared.request, self._tools), map_response_fields(request.tools or ()):
             conversation = prepared.conversation
-            chat = await fitting(services.chat, request, conversation.items + said, prepared.seal, conversation.fields)
+            items = in_force(conversation.items + said, prepared.seal.open)
+            chat = await fitting(services.chat, request, items, prepared.seal, conversation.fields)
             return await prepare_generation(
                 services.chat, chat, prepared.caller, self._context, copies=COPIES, client=client, arrival=arrival
             )

@@ -430,3 +430,20 @@ def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
         assert sequences() == before
     finally:
         gc.enable()
+
+
+# ---- what is counted
+
+
+@pytest.mark.parametrize("max_drafts", [0, 2])
+def test_the_tokens_of_every_step_and_the_preemptions_of_every_request_are_counted(max_drafts: int) -> None:
+    engine = Engine(num_blocks=8, block_size=2, max_num_seqs=4, max_num_batched_tokens=16, max_drafts=max_drafts)
+    for number in range(4):
+        engine.submit([number] * 3, max_tokens=8)
+    engine.drain()
+    stats = engine.scheduler.stats()
+    tokens = [sum(row.count + row.num_drafts for row in plan.rows) for plan in engine.plans]
+    assert (sum(stats.step_tokens.counts), stats.step_tokens.total) == (stats.steps, sum(tokens))
+    assert stats.step_tokens.counts[0] == sum(each <= 1 for each in tokens)
+    assert stats.preemptions > 0
+    assert (sum(stats.request_preemptions.counts), stats.request_preemptions.total) == (4, stats.preemptions)

@@ -381,3 +381,54 @@ async def test_responses_that_no_server_takes_just_now_are_left_for_later(
         text = (await client.get(f"{RESPONSES}/{name}?stream=true")).text
         assert check_stream(text, EXTENSIONS)["status"] == "completed"
     await dies(second)
+
+
+@pytest.mark.parametrize("steps", [6, 30])
+async def test_a_compaction_goes_on_on_another_server_and_so_does_the_answer_behind_it(
+    tmp_path: Path, steps: int
+) -> None:
+    text = "Hm.</think>Greeted Ada."
+    engine = writes(None, text)
+    first = await server(tmp_path / "store.db", engine)
+    async with in_memory(first) as client:
+        before = (await client.post(RESPONSES, json={"input": "I am Ada."})).json()["id"]
+        pausing = writes(steps, text)
+        engine.pace = pausing.pace  # type: ignore[method-assign]
+        managed = [{"type": "compaction", "compact_threshold": 1}]
+        body = {"previous_response_id": before, "input": "Who?", "background": True, "context_management": managed}
+        begun = (await client.post(RESPONSES, json=body)).json()["id"]
+        await until(lambda: not pausing.gate.is_set())
+        await until_written(first)
+    await dies(first)
+    other = writes(None, text)
+    second = await server(tmp_path / "store.db", other)
+    await resume_unfinished(second.for_responses)
+    async with in_memory(second) as client:
+        answer = check_stream((await client.get(f"{RESPONSES}/{begun}?stream=true")).text, EXTENSIONS)
+        assert [item["type"] for item in answer["output"]] == ["compaction", "reasoning", "message"]
+        prompt = bytes(other.streams[-1].prompt).decode()
+    assert [prompt.count(said) for said in ("I am Ada.", "Who?", "Greeted Ada.")] == [1, 1, 1]
+    await dies(second)
+
+
+async def test_a_compaction_goes_on_on_another_server_with_what_it_stands_for(tmp_path: Path) -> None:
+    body = {"input": [{"role": "user", "content": "I am Ada."}, {"type": "compaction_trigger"}], "background": True}
+    engine = writes(6, "Hm.</think>Greeted Ada.")
+    first = await server(tmp_path / "store.db", engine)
+    async with in_memory(first) as client:
+        begun = (await client.post(RESPONSES, json=body)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+        await until_written(first)
+    await dies(first)
+    other = writes(None, "Hm.</think>Greeted Ada.")
+    second = await server(tmp_path / "store.db", other)
+    await resume_unfinished(second.for_responses)
+    async with in_memory(second) as client:
+        answer = check_stream((await client.get(f"{RESPONSES}/{begun}?stream=true")).text, EXTENSIONS)
+        assert [item["type"] for item in answer["output"]] == ["compaction"]
+        more = {"previous_response_id": begun, "input": "Who?"}
+        assert (await client.post(RESPONSES, json=more)).status_code == 200
+        prompt = bytes(other.streams[-1].prompt).decode()
+    assert "I am Ada." in prompt
+    assert "Greeted Ada." in prompt
+    await dies(second)

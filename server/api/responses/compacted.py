@@ -1,0 +1,74 @@
+"""What the item of a compacted conversation holds, and what it means for the conversation that goes on with it."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.items import LOADING, Item
+from stentor.protocols.openai.responses.tools import loaded_tools
+
+Unseal = Callable[[str], str]
+"""From ``encrypted_content`` to text. Raises BadRequest for content that this server did not encrypt."""
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """Content of a compaction item."""
+
+    said: list[str]
+    """The user's messages, word for word."""
+    summary: str
+    """The model's summary of the conversation."""
+    kept: list[Item] = []
+    """Items that hold for what follows: see :func:`kept_of`."""
+    unanswered: bool = False
+    """Whether the conversation ended with the last of them, which then stays behind the summary."""
+    whole: bool = False
+    """Whether it stands for everything before it; otherwise clients choose what they leave in front of it."""
+
+
+def opened(item: Item, unseal: Unseal) -> Compacted:
+    """Raises BadRequest."""
+    try:
+        return msgspec.json.decode(unseal(item["encrypted_content"]), type=Compacted)
+    except msgspec.DecodeError:  # reasoning is sealed in the same way
+        raise BadRequest(
+            "`encrypted_content` of an item of compaction holds no compacted conversation; leave the item out.",
+            "input",
+            "invalid_encrypted_content",
+        ) from None
+
+
+def kept_of(items: Sequence[Item]) -> list[Item]:
+    """The tools that items have brought, the latest settings of each kind, and the latest list of each tool server: a
+    summary does not hold them, and the conversation needs them."""
+    loading = [item for item in items if item["type"] in LOADING]
+    loaded = loaded_tools([], (tool for item in loading for tool in item["tools"]))
+    latest: dict[tuple[str, str], Item] = {}
+    for item in items:
+        if item["type"] == "configuration_update":
+            for kind in ("reasoning", "text"):
+                if kind in item:
+                    latest["setting", kind] = {"id": item["id"], "type": item["type"], kind: item[kind]}
+        elif item["type"] == "mcp_list_tools" and not item.get("error"):
+            latest["list", item["server_label"]] = item
+    if not loaded:
+        return [*latest.values()]
+    return [
+        {"id": loading[0]["id"], "type": "additional_tools", "role": "developer", "tools": loaded},
+        *latest.values(),
+    ]
+
+
+def in_force(items: list[Item], unseal: Unseal) -> list[Item]:
+    """With the items that compacted conversations kept, before each, and without what they stand for. Raises
+    BadRequest."""
+    if not any(item["type"] == "compaction" for item in items):
+        return items
+    found: list[Item] = []
+    for item in items:
+        if item["type"] == "compaction":
+            compacted = opened(item, unseal)
+            found = [*(() if compacted.whole else found), *compacted.kept]
+        found.append(item)
+    return found
