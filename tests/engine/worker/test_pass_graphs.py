@@ -156,16 +156,17 @@ def test_a_head_drafts_from_the_hidden_states_of_a_graph(method: str, tmp_path: 
 def test_a_draft_models_passes_are_graphs_too(folder: Path) -> None:
     by_itself = SpeculativeConfig("draft_model", 3, model=str(folder))
     engines = [DeviceEngine(folder, speculative=by_itself, cuda_graphs=graphs) for graphs in (True, False)]
-    found, expected = (_run(engine, _many(3)) for engine in engines)
+    found, expected = (_run(engine, _asks("sampled")) for engine in engines)
     _same(found, expected)
     stats = [engine.scheduler.stats() for engine in engines]
-    assert stats[0].num_accepted_tokens > 0.9 * stats[0].num_draft_tokens > 0
+    assert stats[0].accepted_by_position == stats[1].accepted_by_position
+    assert stats[0].num_accepted_tokens > 0.8 * stats[0].num_draft_tokens
     assert engines[0].replays > 2 * engines[0].steps, "of the model, and of each further draft"
 
 
 @pytest.mark.parametrize(
     ("architecture", "variant"),
-    [("olmo3", "reference"), ("qwen3-moe", "reference"), pytest.param("llama", "triton", marks=pytest.mark.triton)],
+    [("olmo3", "reference"), ("qwen3-moe", "reference")],
 )
 def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
     architecture: str, variant: Variant, tmp_path: Path
