@@ -109,7 +109,8 @@ class ModelPass:
         alone = extras is None or not extras.concerns(rows)
         if alone and self._step is not None and not taps and self._adapts_as_program(rows):
             return self._run_program(rows, coded, every=every)
-        if alone and self._graphs is not None and (passed := self._replay(self._graphs, rows, every=every)) is not None:
+        adapted = self._adapted and self._rows.any_adapted(rows)
+        if alone and not adapted and (passed := self._replayed(rows, every=every)) is not None:
             return passed
         batch = build_batch(rows, self._rows, None if self._whole else self._caches, self._device)
         if self._expands:
@@ -130,11 +131,10 @@ class ModelPass:
             findings=Findings() if extras is None else extras.read(batch, rows, hidden),
         )
 
-    def _replay(self, graphs: PassGraphs, rows: Sequence[RowStep], *, every: bool) -> Passed | None:
+    def _replayed(self, rows: Sequence[RowStep], *, every: bool) -> Passed | None:
         """Run the pass as a graph; None if there is none for it."""
-        if every and not graphs.keeps_hidden:
-            return None
-        if (replayed := graphs.run(rows)) is None:
+        graphs = self._graphs
+        if graphs is None or (every and not graphs.keeps_hidden) or (replayed := graphs.run(rows)) is None:
             return None
         starts = list(itertools.accumulate((row.count for row in rows), initial=0))
         last = last_tokens(rows, starts[1:])

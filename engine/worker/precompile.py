@@ -16,9 +16,11 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..model_config.model_spec import LayerSpec, ModelSpec
 from .dry_device import dry_device
 from .families import Family, Text
+from .pass_graphs import advance_all
 from .setup import open_family
 from .setup_family import set_up_family
 from .setup_parts import ProgressCallback
+from .sync_compute import SyncCompute
 
 _ALIKE = 2
 """Layers of each kind that are run; the first has no input from a previous one."""
@@ -39,6 +41,9 @@ def precompile(config: WorkerConfig, gpu: str | None, capability: int, folder: P
     ):
         setup = set_up_family(_shortened(open_family(config, "cuda")), config, progress, device)
         while setup.ahead is not None and setup.ahead.advance(busy=False) is not None:
+            pass
+        compute = setup.runner.compute
+        while isinstance(compute, SyncCompute) and advance_all(compute.graphs, busy=False) is not None:
             pass
     return fill(folder, made.values())
 

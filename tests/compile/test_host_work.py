@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -22,6 +23,10 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
+from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.model_pass import ModelPass
+from stentor.engine.worker.pass_graphs import PassGraphs
+from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.kernels import compiled
 from stentor.kernels.kv_cache import make_kv_cache
@@ -31,7 +36,10 @@ from stentor.kernels.repeated import Kept
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import force_variant
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
 from stentor.tests.engine.dense_spec import dense_spec
+from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
 from stentor.tests.kernels.cuda_stub import CudaStub, stubbed_cuda
 
 pytestmark = pytest.mark.compiles
@@ -41,6 +49,8 @@ LAYERS, ROWS, PROMPT, LENGTH, BLOCK = 32, 8, 56, 8192, 64
 LONGEST = 300
 CALLS_OF_LAUNCH = 30
 """Of an operation that is called again, for each kernel that it starts."""
+CALLS_OF_REPLAY = 300
+"""Of a pass of 8 rows that is a graph: padding, one copy, one replay."""
 LOOK_UPS = 6_000
 """What a step may take as long as: tensors that are allocated, and looked up by their layout."""
 
@@ -109,6 +119,38 @@ def test_a_layer_of_a_step_costs_few_calls(step: Step, device_step: DeviceStep, 
     calls = calls_of(lambda: run(LONGEST + 1))
     assert stub.launches - before == step.launches * LAYERS + 2  # embeddings, plan
     assert calls <= step.calls * LAYERS
+
+
+def test_a_pass_over_rows_with_drafts_costs_as_few_calls_as_its_copy_where_it_is_a_graph(
+    device_step: DeviceStep, stub: CudaStub
+) -> None:
+    model, caches, columns = device_step._model, device_step._caches, LENGTH // BLOCK
+    table = RowTable(ROWS, LENGTH, BLOCK)
+    for slot in range(ROWS):
+        table.add(NewRow(slot, [1] * LONGEST, LONGEST, SamplingParams(max_tokens=1), 0, list(range(columns))))
+    steps = [[RowStep(slot, 200 + at, 3, [], True, 2) for slot in range(ROWS)] for at in range(2)]
+    graphs = PassGraphs(model, caches, table, Unreplayed(), [GraphSize(32, query_len=4)], LENGTH)
+    while graphs.advance(busy=False) is not None:
+        pass
+    calls, launches = [], []
+    for each in (None, graphs):
+        passes = ModelPass(model, caches, table, CPU, each)
+        passes._decodes_first = True
+        passes.run(steps[0])  # compiles, and sends the tables
+        before = stub.launches
+        calls.append(calls_of(partial(passes.run, steps[1])))
+        launches.append(stub.launches - before)
+    assert launches[0] >= 5 * LAYERS
+    assert launches[1] == 0, "a replay starts them"
+    assert calls[1] <= CALLS_OF_REPLAY
+    assert calls[0] > 15 * calls[1]
+
+
+class Unreplayed(FakeDevice):
+    """Its graphs do nothing."""
+
+    def capture(self, body: Callable[[], None]) -> FakeGraph:
+        return super().capture(lambda: None)
 
 
 def calls_of(work: Callable[[], object]) -> int:

@@ -8,14 +8,16 @@ import pytest
 from stentor.engine.worker import service, setup, setup_family
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.graphs import GraphSize, graph_sizes
+from stentor.engine.worker.pass_graphs import advance_all
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import set_up_on
 from stentor.engine.worker.setup_parts import Setup
+from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Progress, Shutdown, StartWorker
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.config import SpeculativeConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -183,3 +185,23 @@ def test_a_worker_a_step_ahead_says_when_an_adapter_is_there(
         received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
     told = [message for message in received if not isinstance(message, Progress)][1:]
     assert told == taken == [AdapterLoaded(1)]
+
+
+def test_rows_with_drafts_have_their_adapters_which_no_graph_has(base: tuple[dict[int, Any], Path]) -> None:
+    models, folder = base
+    device, config = FakeDevice(), _config(folder, speculative=SpeculativeConfig("ngram", 2))
+    made = _set_up(config, device)
+    engine = LocalEngine(config, made)
+    params = SamplingParams(max_tokens=TOKENS, temperature=0.0)
+    assert isinstance(made.runner.compute, SyncCompute)
+    replayed = {}
+    with force_variant("reference"):
+        while advance_all(made.runner.compute.graphs, busy=False) is not None:
+            pass
+        for number in (0, 1):
+            prompt, before = prompt_of(number, 20), _replayed(device)
+            rid = engine.submit(prompt, params, adapter=_ref(folder, number) if number else None)
+            engine.run(check=True)
+            check_drawn(models[number], engine, prompt, rid, TOKENS)
+            replayed[number] = _replayed(device) > before
+    assert replayed == {0: True, 1: False}

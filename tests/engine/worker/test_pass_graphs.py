@@ -1,5 +1,6 @@
 """Steps with drafts as graphs, on a fake device, beside the same steps without: under a real scheduler."""
 
+import importlib
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.caches import allocate_caches, cache_tensors, page_groups
+from stentor.engine.worker.executor import SyncExecutor
 from stentor.engine.worker.graphs import GraphSize, draft_sizes
 from stentor.engine.worker.model_pass import ModelPass
 from stentor.engine.worker.pass_graphs import PassGraphs, advance_all
@@ -21,9 +23,10 @@ from stentor.engine.worker.setup import set_up_on
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.kernels.variants import Variant
+from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import NewRow, RowStep
+from stentor.protocols.ipc.steps import Masks, NewRow, RowStep, StepPlan, StepResult
 from stentor.tests.engine.local import LocalEngine, Outcome, model_config
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.test_draft_heads import Made
@@ -32,7 +35,7 @@ from stentor.tests.parity import tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CPU, BF16 = torch.device("cpu"), torch.bfloat16
+CPU = torch.device("cpu")
 BLOCK = 16
 NGRAM = SpeculativeConfig("ngram", 3)
 
@@ -53,6 +56,11 @@ class DeviceEngine(LocalEngine):
     def run(self, **options: Any) -> None:
         with force_variant("reference"):
             super().run(**options)
+
+    def restart(self, *args: Any, **options: Any) -> None:
+        """A draft model computes what rows that leave lack."""
+        with force_variant("reference"):
+            super().restart(*args, **options)
 
     @property
     def replays(self) -> int:
@@ -156,10 +164,11 @@ def test_a_head_drafts_from_the_hidden_states_of_a_graph(method: str, tmp_path: 
 def test_a_draft_models_passes_are_graphs_too(folder: Path) -> None:
     by_itself = SpeculativeConfig("draft_model", 3, model=str(folder))
     engines = [DeviceEngine(folder, speculative=by_itself, cuda_graphs=graphs) for graphs in (True, False)]
-    found, expected = (_run(engine, _many(3)) for engine in engines)
+    found, expected = (_run(engine, _asks("sampled")) for engine in engines)
     _same(found, expected)
     stats = [engine.scheduler.stats() for engine in engines]
-    assert stats[0].num_accepted_tokens > 0.9 * stats[0].num_draft_tokens > 0
+    assert stats[0].accepted_by_position == stats[1].accepted_by_position
+    assert stats[0].num_accepted_tokens > 0.8 * stats[0].num_draft_tokens
     assert engines[0].replays > 2 * engines[0].steps, "of the model, and of each further draft"
 
 
@@ -168,16 +177,18 @@ def test_a_draft_models_passes_are_graphs_too(folder: Path) -> None:
     [("olmo3", "reference"), ("qwen3-moe", "reference"), pytest.param("llama", "triton", marks=pytest.mark.triton)],
 )
 def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
-    architecture: str, variant: Variant, tmp_path: Path
+    architecture: str, variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of several tokens, one among them a prompt's rest, in a size of more; the block of padding holds NaN."""
+    linear = importlib.import_module("stentor.kernels.linear")
+    monkeypatch.setattr(linear, "choose", lambda *_, **__: "reference")  # torch multiplies float32
     tiny.make(architecture, tmp_path)
     checkpoint = open_checkpoint(tmp_path)
-    model = Decoder(checkpoint.decoder, LayerContext(CPU, BF16, False), CONTEXT)
-    model.load(iterate_weights(checkpoint, BF16))
+    model = Decoder(checkpoint.decoder, LayerContext(CPU, torch.float32, False), CONTEXT)
+    model.load(iterate_weights(checkpoint, torch.float32))
     groups = model.config.cache_groups
     pages = page_groups(groups, CONTEXT)
-    caches = allocate_caches(groups, 13, BLOCK, CPU, BF16, pages)
+    caches = allocate_caches(groups, 13, BLOCK, CPU, torch.float32, pages)
     table = RowTable(4, CONTEXT, BLOCK, 1 + max(cache.group for cache in caches))
     blocks = iter(range(12))
     for slot, length in enumerate((20, 17, 9)):
@@ -200,7 +211,60 @@ def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
     (graph,) = device.graphs
     assert graph.replays == 1
     assert found.logits is not None
-    torch.testing.assert_close(found.logits, expected, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.logits, expected, rtol=1e-4, atol=1e-4)
     assert found.states is not None
     assert list(found.states[0]) == [0, 4, 5]
     assert found.states[1].shape == (8, model.config.hidden_size)
+
+
+def _executed(folder: Path, device: FakeDevice) -> tuple[SyncExecutor, list[object]]:
+    """A worker's executor, of whose graphs the first are captured, and what it sends."""
+    config = model_config(folder, max_model_len=CONTEXT, max_num_seqs=16, speculative=NGRAM)
+    sent: list[object] = []
+    executor = set_up_on(config, lambda *_: None, device).executor(sent.append, None)
+    assert isinstance(executor, SyncExecutor)
+    return executor, sent
+
+
+def _first_step(masked: Sequence[int] = ()) -> StepPlan:
+    new = NewRow(0, _prompt(3), 3, SamplingParams(max_tokens=9), 0, [0], masked=bool(masked))
+    return StepPlan(0, 0, [], [new], [RowStep(0, 0, 3, [], True)], masked=list(masked))
+
+
+def test_the_rest_is_captured_while_nothing_comes_but_not_between_the_halves_of_a_step(folder: Path) -> None:
+    device = FakeDevice()
+    with force_variant("reference"):
+        executor, sent = _executed(folder, device)
+        first = len(device.graphs)
+        executor.take(_first_step(masked=[0]))
+        assert executor.rest() is None, "its logits wait where a capture would write"
+        executor.mask(Masks(0, 0, [], []))
+        while executor.rest() is not None:
+            pass
+    assert [type(message) for message in sent] == [StepResult]
+    assert first == 8, "the memory of so many was measured at start"
+    assert len(device.graphs) == 11, "of up to 16 rows of 4 tokens"
+
+
+def test_a_worker_that_fails_to_capture_ends_and_names_graphs_as_the_reason(folder: Path) -> None:
+    device = FakeDevice()
+    with force_variant("reference"):
+        executor, sent = _executed(folder, device)
+        device.capture_error = RuntimeError("no more graphs")
+        while not executor.failed and executor.rest() is not None:
+            pass
+    (failed,) = sent
+    assert isinstance(failed, Failed)
+    assert failed.graphs
+
+
+def test_the_memory_of_graphs_is_told_from_the_first_of_them(folder: Path) -> None:
+    mib = 1 << 20
+    device = FakeDevice(total=1024 * mib, allocated=64 * mib, pool=30 * mib, graph=2 * mib)
+    config = model_config(folder, max_model_len=CONTEXT, max_num_seqs=64, speculative=NGRAM)
+    with force_variant("reference"):
+        ready = set_up_on(config, lambda *_: None, device).ready
+    (line,) = (line for line in ready.memory if line.what == "CUDA graphs")
+    assert line.note.startswith("35 sizes")
+    assert len(device.graphs) == 8
+    assert 30 * mib + 35 * 2 * mib < line.bytes < 30 * mib + 35 * 2 * mib + 8 * mib
