@@ -1,7 +1,7 @@
 """Work of the store under which engines were given up.
 
 It is continued after other work and one piece at a time, so that only what ends an engine reaches MOST_LOSSES. The turn
-is an :class:`anyio.Lock` that background responses and lines of batches share.
+is an ``anyio.Lock`` that background responses and lines of batches share.
 """
 
 from typing import Final
