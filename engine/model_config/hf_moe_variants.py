@@ -124,17 +124,17 @@ def laguna(fields: Fields, name: str) -> ModelSpec:
         raise ConfigError(f"moe_router_logit_softcapping is {cap}, expected 0: scores of experts have no soft cap")
     if fields.flag("moe_apply_router_weight_on_input"):
         raise ConfigError("moe_apply_router_weight_on_input is set, expected false: outputs of experts are weighted")
-    by_head = fields.get("gating") if fields.has("gating") else True
-    if by_head not in (True, "per-head", "per-element"):
-        raise ConfigError(f"gating is {str(by_head)[:40]!r}, expected true, 'per-head' or 'per-element'")
+    gating = fields.get("gating") if fields.has("gating") else True
+    if gating not in (True, "per-head", "per-element"):
+        raise ConfigError(f"gating is {str(gating)[:40]!r}, expected true, 'per-head' or 'per-element'")
     if not fields.has("rope_parameters"):
         fields = Fields({**fields.values, "rope_parameters": _LAGUNA_ROPE})
     shared = fields.integer("shared_expert_intermediate_size", 512)
     scale = fields.number("moe_routed_scaling_factor", 1.0)
     fields = Fields({"head_dim": 128, "moe_intermediate_size": 512, **fields.values})
     spec = _turned_by_type(fields, with_mixers(attention_bias(fields, common(fields, name)), qk_norm="head"))
-    gate = {"gate": "g_proj", "gate_by_head": by_head != "per-element", "gate_activation": "softplus"}
-    spec = with_mixers(spec, gated=True, **gate)
+    by_head = gating != "per-element"
+    spec = with_mixers(spec, gated=True, gate="g_proj", gate_by_head=by_head, gate_activation="softplus")
     if counts := fields.numbers("num_attention_heads_per_layer"):
         if len(counts) != len(spec.layers) or not all(count.is_integer() and count > 0 for count in counts):
             raise ConfigError(f"num_attention_heads_per_layer is no count for each of {len(spec.layers)} layers")

@@ -134,7 +134,7 @@ class _Stage:
 
 
 def _spec(name: str) -> ModelSpec:
-    read = read_config(json.loads(tiny.ARCHITECTURES[name]().to_json_string(use_diff=False)), {})
+    read = read_config(tiny.described(name), {})
     assert isinstance(read, ModelSpec)
     return read
 

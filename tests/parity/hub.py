@@ -37,7 +37,12 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "long_factor": [1.5 + 0.3 * i for i in range(8)],
         "original_max_position_embeddings": 128,
     }
-    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_routed_experts": 8, "use_qk_norm": True}
+    experts: Values = {
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 8,
+        "use_qk_norm": True,
+    }
     experts |= {"routed_scaling_factor": 1.5, "partial_rotary_factor": 0.5, "head_dim": 32}
     return {
         "internlm2": lambda: transformers.LlamaConfig(**shape),
@@ -73,8 +78,10 @@ class Published(NamedTuple):
     """Changes the model."""
 
 
-_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-_SIZES = (*_SIZES, "num_key_value_heads", "max_position_embeddings", "bos_token_id", "eos_token_id", "rms_norm_eps")
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "max_position_embeddings", "bos_token_id", "eos_token_id", "rms_norm_eps"),
+)
 
 
 def publish(name: str, model: Any, folder: Path) -> None:
@@ -171,8 +178,10 @@ def _ling2(config: Any) -> Values:
     own |= {"num_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
     own |= {"tie_word_embeddings": False, "partial_rotary_factor": 0.5, "norm_topk_prob": True}
     own |= {"rope_theta": config.rope_parameters["rope_theta"], "rope_scaling": None}
-    same = ("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group")
-    same = (*same, "topk_group", "routed_scaling_factor")
+    same = (
+        *("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group"),
+        *("topk_group", "routed_scaling_factor"),
+    )
     return {**own, **{field: getattr(config, field) for field in same}}
 
 
