@@ -25,14 +25,14 @@ class PromptBudget:
         """Tokens of prompts with media that a step may compute beside decoding rows of text, from the worker; 0 if
         unknown."""
 
-    def bound(self, step: StepBuilder, memory: KVCacheManager, *, crowded: bool) -> None:
+    def bound(self, step: StepBuilder, memory: KVCacheManager, *, waiting: bool, crowded: bool) -> None:
         """Set the budgets for prompts of a step that has its decodes already; mutates the step.
 
-        ``crowded``: other engines wait for the device.
+        ``waiting``: there are prompts. ``crowded``: other engines wait for the device.
         """
         limits = self._limits
         step.decoding = len(step.rows)
-        if crowded or step.rows:
+        if waiting and (crowded or step.rows):
             step.budget = min(step.budget, self._beside(step.decoding, crowded=crowded))
             step.is_shared = not limits.is_pooling
         if limits.sees_all:
@@ -49,8 +49,8 @@ class PromptBudget:
         """Record how long a step took, and the worker's bound on tokens of prompts with media."""
         self._media_room = result.media_room or self._media_room
         if not flight.readers:  # the time of encodings is none of tokens
-            computed = sum([row.count for row in flight.rows])
-            self._times.learn(flight.decoding, computed - flight.decoding, result.seconds)
+            prompts = sum([row.count for row in flight.rows[flight.decoding :]])
+            self._times.learn(flight.decoding, prompts, result.seconds)
 
     def _beside(self, decoding: int, *, crowded: bool) -> int:
         """Prompt tokens of a step with so many decoding rows.

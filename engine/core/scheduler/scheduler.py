@@ -228,7 +228,7 @@ class Scheduler:
             max_bytes=limits.max_plan_bytes,
         )
         unfinished = plan_decodes(step, memory, drafting=limits.max_drafts > 0)
-        self._prompts.bound(step, memory, crowded=crowded)
+        self._prompts.bound(step, memory, waiting=bool(unfinished or memory.queue), crowded=crowded)
         self._lacked = plan_prompts(step, memory, unfinished, limits.max_admitted_tokens, now)
         self.prerequisites.media_wanted += step.wanted
         if not step.works:

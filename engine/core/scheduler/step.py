@@ -45,7 +45,7 @@ class InFlightStep(NamedTuple):
     owners: list[Owner]
     sampled: int
     decoding: int
-    """Rows that decode; the others compute prompts."""
+    """Rows that decode, which come first; the others compute prompts."""
     masked: list[int]
     """Slots of the rows that may be restricted. If there are any, the worker waits for masks before it samples."""
     entered: frozenset[int]
