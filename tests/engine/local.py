@@ -79,7 +79,9 @@ class LocalEngine:
             max_admitted_tokens=0,
         )
         ready = msgspec.structs.replace(self.ready, num_blocks=num_blocks, limits=limits)
-        self.scheduler = Scheduler(ready, EngineConfig(self.config, SchedulerConfig(prefix_cache=prefix_cache)))
+        self.scheduler = Scheduler(
+            ready, EngineConfig(self.config, SchedulerConfig(prefix_cache=prefix_cache, target_itl=0.0))
+        )
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
         self._parts: dict[int, PromptParts] = {}

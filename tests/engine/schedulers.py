@@ -2,10 +2,11 @@
 
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
-from stentor.protocols.ipc.config import EngineConfig, StepLimits, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, StepLimits, WorkerConfig
 from stentor.protocols.ipc.inputs import StreamShape
 
-CONFIG = EngineConfig(WorkerConfig("none"))
+CONFIG = EngineConfig(WorkerConfig("none"), SchedulerConfig(target_itl=0.0))
+"""Without a target time: plans must not depend on how long a machine takes for steps."""
 
 
 def ready_of(

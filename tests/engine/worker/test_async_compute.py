@@ -109,7 +109,7 @@ def test_what_a_device_has_given_away_comes_back_from_host_memory_before_it_is_r
         _submit_all(pair, seed=seed, tokens=requests * 3 // 2, requests=requests, first=first)
         pair.run()
     stats = pair.scheduler.stats()
-    assert stats.host_hits > 40
+    assert stats.host_hits >= 32, "as many as lie before one checkpoint of a state"
     assert any(source < 0 for plan in pair.plans for source, _ in [*plan.copies, *plan.state_copies])
 
 
