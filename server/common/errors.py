@@ -73,7 +73,7 @@ def generation_error(finish: Finish | Finished | None) -> Exception:
             )
         case "media":
             field = "" if finish is None else finish.field
-            return refused(field, "the model's encoder cannot take this medium", "invalid_value")
+            return refused(field, "the model cannot take this medium, or none of its size", "invalid_value")
         case field:
             return wrong(
                 field, "leaves nothing to draw of what the grammar or the thinking budget asks for", "invalid_value"

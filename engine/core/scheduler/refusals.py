@@ -83,6 +83,16 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
     return None
 
 
+def oversized(submit: Submit, cross: CacheGroup | None) -> InputSpan | None:
+    """The largest medium of a prompt whose media cannot be computed at once, or not kept; None if they fit."""
+    if cross is None or cross.window or not submit.inputs:
+        return None
+    fits = spans_refusal_of(submit.inputs, cross) is None
+    if fits and not (cross.whole_prompts and len(submit.prompt) > cross.whole):
+        return None
+    return max(submit.inputs, key=lambda span: span.length)
+
+
 def _refuse_probe(submit: Submit, probe: PromptProbe, max_num_batched_tokens: int) -> str | None:
     prompt_len = len(submit.prompt)
     if probe.no_speech is not None and not 0 <= probe.no_speech[0] < prompt_len:

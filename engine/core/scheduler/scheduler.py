@@ -4,6 +4,7 @@ from collections import Counter, deque
 
 from stentor.protocols.ipc.actors import (
     Append,
+    Fault,
     Finished,
     FinishReason,
     Resource,
@@ -32,7 +33,7 @@ from .prefill import find_prefix, lacks_media, plan_prompts
 from .prerequisites import Prerequisites
 from .prompt_budget import PromptBudget
 from .recovery import Recovery, WorkerRecovery
-from .refusals import append_refusal_of
+from .refusals import append_refusal_of, oversized
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
 
@@ -139,7 +140,9 @@ class Scheduler:
             ended = () if request.resumed is None else request.resumed.ended
             indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
             self._output.refused(request)
-            return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal) for i in indices])
+            large = oversized(request, self._memory.cross)
+            blamed: tuple[Fault, str] = ("", "") if large is None else ("media", large.field)
+            return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal, *blamed) for i in indices])
         accepted = Request(
             request,
             number=self._submitted,

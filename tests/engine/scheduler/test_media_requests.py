@@ -288,8 +288,10 @@ def test_a_picture_whose_slices_kill_the_worker_is_found_and_nobody_else_ends() 
 )
 def test_media_that_never_fit_are_refused(changes: dict[str, int], message: str) -> None:
     engine = seeing(**changes)
-    rid = engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)])
-    assert message in (engine.clients[rid].finished[0].message or "")
+    rid = engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)._replace(field="input[0]")])
+    end = engine.clients[rid].finished[0]
+    assert message in (end.message or "")
+    assert (end.fault, end.field) == ("media", "input[0]")
 
 
 def test_media_are_asked_for_when_they_have_to_be_encoded_and_not_where_their_blocks_are_known() -> None:
