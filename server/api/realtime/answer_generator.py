@@ -48,7 +48,7 @@ def chat_request(session: RealtimeSession, entries: Sequence[Entry]) -> ChatRequ
     return chat_of(fields)
 
 
-def _unsealed(_text: str) -> str:
+def _unsealed(_text: str, _use: bytes = b"", /) -> str:
     raise AssertionError("nothing is sealed in these conversations")
 
 

@@ -1,6 +1,7 @@
 """What the item of a compacted conversation holds, and what it means for the conversation that goes on with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -8,8 +9,14 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import LOADING, Item
 from stentor.protocols.openai.responses.tools import loaded_tools
 
-Unseal = Callable[[str], str]
-"""From ``encrypted_content`` to text. Raises BadRequest for content that this server did not encrypt."""
+SUMMARY: Final = b"summary"
+"""The use of a compaction item's content, which holds checked items: no text of a model may be sealed as one."""
+
+
+class Unseal(Protocol):
+    def __call__(self, sealed: str, use: bytes = b"", /) -> str:
+        """From ``encrypted_content`` to text. Raises BadRequest for content that this server did not encrypt for this
+        use."""
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -30,8 +37,8 @@ class Compacted(msgspec.Struct, frozen=True):
 def opened(item: Item, unseal: Unseal) -> Compacted:
     """Raises BadRequest."""
     try:
-        return msgspec.json.decode(unseal(item["encrypted_content"]), type=Compacted)
-    except msgspec.DecodeError:  # reasoning is sealed in the same way
+        return msgspec.json.decode(unseal(item["encrypted_content"], SUMMARY), type=Compacted)
+    except msgspec.DecodeError:  # of another version
         raise BadRequest(
             "`encrypted_content` of an item of compaction holds no compacted conversation; leave the item out.",
             "input",

@@ -14,7 +14,7 @@ import msgspec
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 
-from .compacted import Compacted
+from .compacted import SUMMARY, Compacted
 
 _VERSION: Final = "s2."
 
@@ -26,24 +26,29 @@ class EncryptedContent:
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # late: 30 ms
 
         self._cipher = AESSIV(hashlib.blake2b(secret, key=b"stentor: seal").digest())
-        self._owner = [owner.encode()]
+        self._owner = owner.encode()
 
-    def seal(self, text: str) -> str:
-        return _VERSION + base64.urlsafe_b64encode(self._cipher.encrypt(text.encode(), self._owner)).decode("ascii")
+    def _bound(self, use: bytes) -> list[bytes]:
+        return [self._owner, use] if use else [self._owner]
+
+    def seal(self, text: str, use: bytes = b"") -> str:
+        return _VERSION + base64.urlsafe_b64encode(self._cipher.encrypt(text.encode(), self._bound(use))).decode(
+            "ascii"
+        )
 
     def seal_summary(self, compacted: Compacted, summary: str) -> str:
         """The content of a compaction item."""
-        return self.seal(encode(msgspec.structs.replace(compacted, summary=summary)).decode())
+        return self.seal(encode(msgspec.structs.replace(compacted, summary=summary)).decode(), SUMMARY)
 
-    def open(self, sealed: str) -> str:
-        """Raises BadRequest for content not encrypted with the same secret for the same caller."""
+    def open(self, sealed: str, use: bytes = b"") -> str:
+        """Raises BadRequest for content not encrypted with the same secret for the same caller and use."""
         from cryptography.exceptions import InvalidTag
 
         try:
             if not sealed.startswith(_VERSION):
                 raise InvalidTag
             raw = base64.b64decode(sealed.removeprefix(_VERSION).encode("ascii"), b"-_", validate=True)
-            return self._cipher.decrypt(raw, self._owner).decode()
+            return self._cipher.decrypt(raw, self._bound(use)).decode()
         except (InvalidTag, binascii.Error, UnicodeEncodeError):
             raise BadRequest(
                 "`encrypted_content` was not made by this server for this key; leave the item out.",

@@ -66,7 +66,7 @@ CODEX: dict[str, Any] = {
 
 
 def messages(*items: dict[str, Any]) -> list[dict[str, Any]]:
-    return messages_of(read_items(list(items), Limits(), random_id), lambda text: text)
+    return messages_of(read_items(list(items), Limits(), random_id), lambda text, _use=b"": text)
 
 
 def names(tools: list[Any]) -> list[str]:

@@ -15,7 +15,7 @@ from stentor.server.api.responses.ids import Ids, random_id
 
 
 def messages(*items: dict[str, Any], unseal: Any = None) -> list[dict[str, Any]]:
-    return messages_of(read_items(list(items), Limits(), random_id), unseal or (lambda text: text))
+    return messages_of(read_items(list(items), Limits(), random_id), unseal or (lambda text, _use=b"": text))
 
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -52,7 +52,9 @@ def test_an_output_is_named_after_its_call() -> None:
 
 
 def test_calls_of_a_realtime_conversation_need_no_ids_of_items() -> None:
-    found = messages_of([CALL, {"type": "function_call_output", "call_id": "c1", "output": "one"}], lambda text: text)
+    found = messages_of(
+        [CALL, {"type": "function_call_output", "call_id": "c1", "output": "one"}], lambda text, _use=b"": text
+    )
     assert [message["role"] for message in found] == ["assistant", "tool"]
     assert found[1]["name"] == "f"
 
@@ -69,7 +71,7 @@ def test_media_stand_in_messages_and_outputs_where_they_stood_and_are_known_by_t
     output = {"type": "function_call_output", "call_id": "c1", "output": [shown, read]}
     items = read_items([asked, CALL, output], Limits(), random_id)
     fields = {items[0]["id"]: "input[0]"}
-    first, _, last = messages_of(items, lambda text: text, fields)
+    first, _, last = messages_of(items, lambda text, _use=b"": text, fields)
     assert first["content"] == [
         {"type": "text", "text": "a"},
         {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}, "_field": "input[0].content[1]"},
@@ -106,7 +108,7 @@ def test_reasoning_that_was_cut_is_still_told_as_cut_when_it_comes_back() -> Non
 
 def test_sealed_reasoning_is_no_compacted_conversation() -> None:
     with pytest.raises(BadRequest, match="compact"):
-        messages({"type": "compaction", "encrypted_content": "abc"}, unseal=str.upper)
+        messages({"type": "compaction", "encrypted_content": "abc"}, unseal=lambda text, _use: text.upper())
 
 
 def test_nothing_is_dropped_between_a_call_and_its_output() -> None:
