@@ -212,7 +212,9 @@ def test_a_video_of_ovis_is_its_frames_between_two_marks(whole: Whole) -> None:
     assert (frames, seen.replacement) == (3, "<|image_pad|>" * count)
     assert len(whole.tower.encode(read_payload(seen.payload)).embeddings) == count
     made = ProcessedMedia("video", bytes(16), seen.payload, one.processor.written["video"], seen.replacement, seen.grid)
-    told, placed = one.written([{"role": "user", "content": [{"type": "video"}]}], ConversationMedia([made]))
+    told, placed = one.written(
+        [{"role": "user", "content": [{"type": "video"}]}], ConversationMedia([made], ["messages"])
+    )
     text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
     assert text == f"<|im_start|>user\n{seen.replacement}\n<|im_end|>\n<|im_start|>assistant\n"
     assert placed.tokens == {"video": count}
@@ -381,7 +383,7 @@ def test_the_prompt_of_funaudiochat_is_the_published_one(whole: Whole) -> None:
     heard = one.processor.audio(np.zeros(16_000, np.float32))
     made = ProcessedMedia("audio", bytes(16), heard.payload, one.processor.written["audio"], heard.replacement, None)
     content = [{"type": "audio"}, {"type": "text", "text": "b"}]
-    told, placed = one.written([{"role": "user", "content": content}], ConversationMedia([made]))
+    told, placed = one.written([{"role": "user", "content": content}], ConversationMedia([made], ["messages"]))
     text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
     sound = f"<|audio_bos|>{'<|AUDIO|>' * 9}<|audio_eos|>"
     assert text == f"<|im_start|>user\n{sound}\nb<|im_end|>\n<|im_start|>assistant\n"
