@@ -51,7 +51,7 @@ def choose(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
     if not logits.is_cpu:  # first: whoever asks for the library waits until it is built
         no_native = f"it runs on the CPU, the logits are on {logits.device}"
     elif not native.usable(logits):
-        no_native = unavailable_reason()
+        no_native = unavailable_reason() or "it does not take them"
     return select_variant(variant, triton=triton_unsupported_reason(logits, variant), native=no_native)
 
 
