@@ -88,10 +88,29 @@ Mix = Callable[[torch.Tensor, "ForwardBatch"], torch.Tensor]
 class MixerInputs:
     """Recorded inputs of recurrent mixers for some tokens of a pass, from which the states can be computed again."""
 
-    tokens: torch.Tensor
-    """int64 [n]: the recorded tokens."""
+    tokens: torch.Tensor | None
+    """int64 [n], ascending: the recorded tokens; None: all."""
     found: list[tuple[Mix, torch.Tensor]] = field(default_factory=list)
     """For each mixer, after the pass: its function and inputs [n, all parts]."""
+    buffers: list[torch.Tensor] | None = None
+    """Where a pass that is a graph leaves the inputs of all tokens, by mixer: [most tokens, all parts]. Those of mixers
+    without one are made, as large as the pass."""
+
+    def record(self, mix: Mix, parts: torch.Tensor) -> None:
+        """Record a mixer's inputs [tokens, all parts]."""
+        if self.tokens is not None:
+            parts = parts.index_select(0, self.tokens)
+        if self.buffers is not None:
+            if len(self.buffers) == len(self.found):
+                self.buffers.append(torch.empty_like(parts))
+            buffer = self.buffers[len(self.found)]
+            buffer.narrow(0, 0, len(parts)).copy_(parts)
+            parts = buffer
+        self.found.append((mix, parts))
+
+    def rows_of(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Where these tokens int64 [m], all recorded, are among the recorded ones."""
+        return tokens if self.tokens is None else torch.searchsorted(self.tokens, tokens)
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ class StateBatch:
     def note(self, mix: Mix, parts: torch.Tensor) -> None:
         """Record a mixer's inputs [tokens, all parts]."""
         if self.inputs is not None:
-            self.inputs.found.append((mix, parts.index_select(0, self.inputs.tokens)))
+            self.inputs.record(mix, parts)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from stentor.kernels import AttentionBatch
 
 from ..layers.adapters import NOBODY, AdapterRows, RowGroups
-from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
+from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, MixerInputs, Taps
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
 from .graphs import GraphSize
@@ -89,6 +89,7 @@ class DeviceStep:
         media: MediaBatch | None = None,
         adapters: AdapterRows = NOBODY,
         taps: Taps | None = None,
+        mixed: MixerInputs | None = None,
     ) -> torch.Tensor:
         """Hidden states [tokens, hidden]; writes KV and recurrent states.
 
@@ -98,6 +99,7 @@ class DeviceStep:
             media: embeddings in place of tokens.
             adapters: those that the host must know, for products without a table.
             taps: copies the stream on the way.
+            mixed: records the inputs of recurrent mixers.
         """
         buffers = self._buffers
         tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
@@ -124,7 +126,9 @@ class DeviceStep:
         ]
         states = None
         if self._states is not None:
-            states = self._states.batch(inputs.query_start, inputs.state_reads, inputs.state_writes, max_query_len)
+            states = self._states.batch(
+                inputs.query_start, inputs.state_reads, inputs.state_writes, max_query_len, mixed
+            )
         rows = None
         if shape.adapter_slots:
             rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))

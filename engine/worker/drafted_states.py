@@ -23,6 +23,8 @@ class _Row:
 
     draws: int
     """Its index among the rows that sample."""
+    start: int
+    """Its first token in the batch."""
     count: int
     """Its tokens: its own and the drafts."""
     before: int
@@ -58,25 +60,28 @@ class DraftedStates:
 
     def begin(
         self, rows: Sequence[RowStep], starts: npt.NDArray[np.int32], reads: Int64, writes: Int64
-    ) -> tuple[Int64, Int64, MixerInputs | None]:
-        """The (read, written) places of a step's slots, and the recorder of mixer inputs if rows have drafts.
+    ) -> tuple[Int64, Int64]:
+        """The (read, written) places of a step's slots.
 
         ``starts``: each row's first token in the batch.
         """
         self._rows = []
         before, after = self._places[reads], self._places[writes]
-        tokens: list[int] = []
         draws = 0
         for number, row in enumerate(rows):
             if row.num_drafts:
                 after[number] = self._spares[len(self._rows)]
-                self._rows.append(_Row(draws, row.count, int(before[number]), int(writes[number])))
-                tokens += range(starts[number], starts[number] + row.count)
+                self._rows.append(_Row(draws, int(starts[number]), row.count, int(before[number]), int(writes[number])))
             draws += row.sample
-        return before, after, MixerInputs(torch.tensor(tokens, device=self._device)) if tokens else None
+        return before, after
+
+    def recorder(self) -> MixerInputs | None:
+        """Records the mixers' inputs of the step's rows with drafts; None if there are none."""
+        tokens = [token for row in self._rows for token in range(row.start, row.start + row.count)]
+        return MixerInputs(torch.tensor(tokens, device=self._device)) if tokens else None
 
     def note(self, batch: ForwardBatch) -> None:
-        """Record the forward batch of the step."""
+        """Take the forward batch of the step, whose ``states`` have recorded the mixers' inputs."""
         self._batch = batch
 
     @torch.inference_mode()
@@ -88,15 +93,13 @@ class DraftedStates:
         began = time.perf_counter()
         assert result.counts is not None, "rows had drafts, and nobody says how many were right"
         lengths, reads, writes, again = [], list[int](), list[int](), list[int]()
-        first = 0
         for place, row in enumerate(rows):
             gained = result.counts[row.draws]
             if gained < row.count:
                 lengths.append(gained)
                 reads.append(row.before)
                 writes.append(int(self._spares[place]))
-                again += range(first, first + gained)
-            first += row.count
+                again += range(row.start, row.start + gained)
         if again:
             self._run_again(kernels.StateRows.of(lengths, reads, writes, self._device), again, of_layer)
         for place, row in enumerate(rows):
@@ -113,7 +116,8 @@ class DraftedStates:
         assert batch.states.inputs is not None
         assert isinstance(batch.tokens, torch.Tensor)
         chosen = torch.tensor(tokens, device=self._device)
-        adapters = rows_among(batch.adapter_rows, batch.states.inputs.tokens[chosen], len(batch.tokens))
+        adapters = rows_among(batch.adapter_rows, chosen, len(batch.tokens))
         again = replace(batch, states=StateBatch(rows, of_layer), adapter_rows=adapters)
+        at = batch.states.inputs.rows_of(chosen)
         for mix, parts in batch.states.inputs.found:
-            mix(parts.index_select(0, chosen), again)
+            mix(parts.index_select(0, at), again)

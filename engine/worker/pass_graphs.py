@@ -13,15 +13,16 @@ import torch
 
 from stentor.protocols.ipc.steps import NewRow, RowStep
 
-from ..layers.forward_batch import LayerCache, Taps
+from ..layers.forward_batch import ForwardBatch, LayerCache, MixerInputs, Taps
 from ..models.decoder import Decoder
 from .device import Device
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, GraphSize, StallBudget, StepGraphs
 from .pinned import PinnedPool
 from .prepare_inputs import pad_drafted
+from .row_states import RowStates
 from .rows import RowTable
-from .staging import Numbers, Shape, Staging, staged_bytes
+from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 
 _FIRST_STALL = 0.25
 """Seconds of credit for capturing the graphs that the first steps would use, since they are slower without."""
@@ -38,6 +39,7 @@ class GraphsOf(Protocol):
         caches: Sequence[LayerCache],
         rows: RowTable,
         *,
+        states: RowStates | None = None,
         keeps_hidden: bool = False,
         taps: tuple[int, ...] = (),
     ) -> "PassGraphs": ...
@@ -81,6 +83,7 @@ class PassGraphs:
         sizes: Sequence[GraphSize],
         max_model_len: int,
         *,
+        states: RowStates | None = None,
         keeps_hidden: bool = False,
         taps: tuple[int, ...] = (),
         stall: float = 0.0,
@@ -90,10 +93,12 @@ class PassGraphs:
         Args:
             rows: the tokens and blocks of all rows.
             sizes: at least one; the first is the largest. :meth:`advance` captures them.
+            states: of the rows, if the model has recurrent states.
             keeps_hidden: return hidden states.
             taps: layers before which the stream is copied.
         """
         self._rows = rows
+        self._caches = caches
         self._max_seq_len = max_model_len
         self.largest = sizes[0]
         self.keeps_hidden = keeps_hidden
@@ -101,6 +106,9 @@ class PassGraphs:
         self._hidden: torch.Tensor | None = None
         self._tapped: torch.Tensor | None = None
         """Made in the first run of the largest size."""
+        self._states = states
+        self._mixed = MixerInputs(None, buffers=[])
+        """The inputs of recurrent mixers in the last pass; likewise."""
         groups, slots, columns = rows.blocks.shape
         self._sent = [0] * slots
         """How many blocks of each row the device's tables have."""
@@ -108,7 +116,7 @@ class PassGraphs:
         most = self.largest.tokens
         place = device.torch_device
         self._buffers = RowBuffers.make(slots, most, columns, model.config.vocab_size, self._null_block, place, groups)
-        self._step = DeviceStep(model, caches, self._buffers, None, max_model_len)
+        self._step = DeviceStep(model, caches, self._buffers, None, max_model_len, states)
         self._pinned = PinnedPool(device)
         self._staging = Staging(device, staged_bytes(self._shape(most, groups * most + _MORE_UPDATES)))
         budget = StallBudget(stall, clock, _FIRST_STALL)
@@ -122,12 +130,9 @@ class PassGraphs:
     @property
     def buffer_bytes(self) -> int:
         """Device memory of tensors that outlive a pass."""
-        kept = (self._hidden, self._tapped)
-        return (
-            self._buffers.total_bytes
-            + self._staging.total_bytes
-            + sum(each.nbytes for each in kept if each is not None)
-        )
+        kept = [each for each in (self._hidden, self._tapped, *(self._mixed.buffers or ())) if each is not None]
+        total: int = self._buffers.total_bytes + self._staging.total_bytes + sum(each.nbytes for each in kept)
+        return total
 
     def enter(self, new: Sequence[NewRow]) -> None:
         """Note rows that enter; the block tables of their slots are sent anew."""
@@ -146,10 +151,15 @@ class PassGraphs:
         shape = self._shape(graph.size.tokens, len(at))
         if not self._staging.fits(shape):
             return None
-        self._send(rows, graph.size, at, to)
+        inputs = self._send(rows, graph.size, at, to)
         for row in rows:
             self._sent[row.slot] = self._rows.block_count(row.slot)
         graph.forward.replay()
+        if self._states is not None:
+            every = self._states.batch(
+                inputs.query_start, inputs.state_reads, inputs.state_writes, graph.size.query_len, self._mixed
+            )
+            self._states.recorded(ForwardBatch(inputs.tokens, inputs.positions, self._caches, states=every))
         return Replayed(
             self._buffers.logits.narrow(0, 0, tokens),
             None if self._hidden is None else self._hidden.narrow(0, 0, tokens),
@@ -180,17 +190,25 @@ class PassGraphs:
                 to.append(self._rows.blocks[group, row.slot, first:end])
         return np.concatenate(at), np.concatenate(to)
 
-    def _send(self, rows: Sequence[RowStep], size: GraphSize, at: Numbers, to: Numbers) -> None:
-        """Queue the copy of a padded pass, and the changes to the tables."""
+    def _send(self, rows: Sequence[RowStep], size: GraphSize, at: Numbers, to: Numbers) -> Inputs:
+        """Queue the copy of a padded pass, and the changes to the tables; returns what the graph reads."""
         slots = self._rows.blocks.shape[1]
         sections = pad_drafted(rows, self._rows, size, null_slot=slots, null_block=self._null_block)
+        if self._states is not None:
+            places = np.full((2, size.rows), -1, dtype=np.int64)
+            if rows:
+                places[:, : len(rows)] = self._states.places(rows, sections["query_start"])
+            sections |= {"state_reads": places[0], "state_writes": places[1]}
         shape = self._shape(size.tokens, len(at))
         inputs = self._staging.send(shape, {**sections, "update_at": at, "update_to": to}, self._pinned.step())
         if len(at):
             self._step.update_tables(inputs)
+        return inputs
 
     def _shape(self, tokens: int, updates: int = 0) -> Shape:
-        return Shape(rows=tokens, tokens=tokens, draws=0, updates=updates, groups=len(self._rows.blocks))
+        states = 0 if self._states is None else tokens
+        groups = len(self._rows.blocks)
+        return Shape(rows=tokens, tokens=tokens, draws=0, updates=updates, groups=groups, state_rows=states)
 
     def _bodies(self, size: GraphSize) -> tuple[Body, None]:
         shape = self._shape(size.tokens)
@@ -198,6 +216,7 @@ class PassGraphs:
 
         def body() -> None:
             tapped = Taps(self._taps)
+            self._mixed.found.clear()
             hidden = self._step.forward(
                 inputs,
                 shape,
@@ -206,6 +225,7 @@ class PassGraphs:
                 max_seq_len=self._max_seq_len,
                 query_len=size.query_len,
                 taps=tapped if self._taps else None,
+                mixed=None if self._states is None else self._mixed,
             )
             if self.keeps_hidden:
                 self._hidden = _kept(self._hidden, hidden)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from stentor import kernels
@@ -18,8 +19,9 @@ from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
 from .caches import BlockCopier
 from .drafted_states import DraftedStates
+from .routed_rows import JoinedExtras
 from .rows import Int64
-from .runner import Findings, MediaReader, no_media
+from .runner import Findings, MediaReader, RowExtras, no_media
 
 _DTYPES: Mapping[StateDType, torch.dtype] = {
     "float32": torch.float32,
@@ -122,17 +124,28 @@ class RowStates:
         return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer, inputs)
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return True
+        return False  # a pass that is a graph has them, and no program with states is one call
+
+    def places(self, rows: Sequence[RowStep], starts: npt.NDArray[np.int32]) -> tuple[Int64, Int64]:
+        """Apply the slots of the next step's rows; returns where their states are read and written.
+
+        ``starts``: each row's first token in the batch. Raises ValueError for a row without a slot.
+        """
+        self.move(rows)
+        before, after = self.slots([row.slot for row in rows])
+        return (before, after) if self._drafted is None else self._drafted.begin(rows, starts, before, after)
+
+    def recorded(self, batch: ForwardBatch) -> None:
+        """Take the batch of a step that ran as a graph and recorded all inputs of mixers."""
+        if self._drafted is not None:
+            self._drafted.note(batch)
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """Raises ValueError for a row without a slot to write."""
-        self.move(rows)
         starts = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum([row.count for row in rows], out=starts[1:])
-        before, after = self.slots([row.slot for row in rows])
-        inputs = None
-        if self._drafted is not None:
-            before, after, inputs = self._drafted.begin(rows, starts, before, after)
+        before, after = self.places(rows, starts)
+        inputs = None if self._drafted is None else self._drafted.recorder()
         cu_seqlens, reads, writes = (torch.from_numpy(each).to(self._device) for each in (starts, before, after))
         states = self.batch(cu_seqlens, reads, writes, max(row.count for row in rows), inputs)
         batch = replace(batch, states=states)
@@ -145,6 +158,12 @@ class RowStates:
 
     def ended(self, result: StepResult) -> StepResult:
         return result if self._drafted is None else self._drafted.settle(result, self._of_layer)
+
+
+def states_of(extras: RowExtras | None) -> RowStates | None:
+    """The recurrent states among these extras; None if they have none."""
+    parts = extras.parts if isinstance(extras, JoinedExtras) else [extras]
+    return next((part for part in parts if isinstance(part, RowStates)), None)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

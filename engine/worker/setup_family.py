@@ -33,6 +33,7 @@ from .memory import available_memory, default_kv_bytes, format_bytes, resident_b
 from .pass_graphs import GraphsOf, PassGraphs
 from .prefault import Prefault
 from .profile import graph_bytes
+from .row_states import RowStates, states_of
 from .rows import RowTable
 from .runner import ModelRunner
 from .setup_choices import SetupChoices, choose
@@ -241,6 +242,7 @@ def _runner(
         block_size=config.block_size,
         device=at,
         extras=extras,
+        states=states_of(extras),
         proposer=make_proposer(config),
         draft=draft,
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, at),
@@ -254,8 +256,6 @@ def _pass_graphs(family: Family, chosen: SetupChoices, model: Any, sizes: Sizes)
     device, captured = chosen.device, draft_sizes(chosen.config)
     if device is None or not captured or not isinstance(family, Text) or not isinstance(model, Decoder):
         return None
-    if family.spec.states:
-        return None  # the mixers' inputs of refused drafts are read on the host's command
     config = chosen.config
     stall, longest = config.cuda_graph_stall, sizes.max_model_len
 
@@ -264,11 +264,12 @@ def _pass_graphs(family: Family, chosen: SetupChoices, model: Any, sizes: Sizes)
         caches: Sequence[LayerCache],
         rows: RowTable,
         *,
+        states: RowStates | None = None,
         keeps_hidden: bool = False,
         taps: tuple[int, ...] = (),
     ) -> PassGraphs:
         given = model, caches, rows, device, captured, longest
-        return PassGraphs(*given, keeps_hidden=keeps_hidden, taps=taps, stall=stall)
+        return PassGraphs(*given, states=states, keeps_hidden=keeps_hidden, taps=taps, stall=stall)
 
     return make
 

@@ -16,6 +16,7 @@ from .caches import BlockCopier, cache_tensors
 from .model_pass import ModelPass, Passed, ServedModel
 from .pass_graphs import GraphsOf, PassGraphs
 from .row_sampler import RowSampler
+from .row_states import RowStates
 from .rows import RowTable
 from .runner import ModelRunner, RowExtras
 from .sampler import Sampler
@@ -49,6 +50,7 @@ class SyncCompute:
         block_size: int,
         device: torch.device,
         extras: RowExtras | None = None,
+        states: RowStates | None = None,
         proposer: Proposer | None = None,
         draft: ProposingModel | None = None,
         host: torch.Tensor | None = None,
@@ -56,6 +58,7 @@ class SyncCompute:
     ) -> None:
         """
         Args:
+            states: recurrent states, if the model has any; ``extras`` has them too.
             proposer: proposes drafts, unless the model of ``draft`` does; without either, plans must not have any.
             host: memory of the host tier.
             graphs: makes the graphs of the model's passes.
@@ -90,7 +93,9 @@ class SyncCompute:
         replayed: PassGraphs | None = None
         if graphs is not None:
             assert isinstance(model, Decoder)
-            replayed = graphs(model, caches, self.rows, keeps_hidden=self._head is not None, taps=self._taps)
+            replayed = graphs(
+                model, caches, self.rows, states=states, keeps_hidden=self._head is not None, taps=self._taps
+            )
             self.graphs.insert(0, replayed)
         self._pass = ModelPass(model, caches, self.rows, device, replayed)
 

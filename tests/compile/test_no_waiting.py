@@ -11,7 +11,7 @@ import torch
 from stentor.engine.layers import experts, quantized
 from stentor.engine.layers.adapters import AdapterPlaces, TableSizes
 from stentor.engine.layers.coded import block_kind
-from stentor.engine.layers.forward_batch import MediaBatch
+from stentor.engine.layers.forward_batch import MediaBatch, MixerInputs
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.registry import read_config
@@ -99,6 +99,7 @@ class _Stage:
         if spec.states:
             states = RowStates(spec.states, 2 * SLOTS, SLOTS, StateDTypes(BF16, torch.float32), META)
         self.step = DeviceStep(self.model, caches, buffers, self.sampler, LENGTH, states)
+        self.mixed = MixerInputs(None, buffers=[])
 
     def inputs(self, shape: Shape) -> tuple[Inputs, Shape]:
         rows = shape.rows if self.spec.states else 0
@@ -125,6 +126,7 @@ class _Stage:
                 max_query_len=longest,
                 max_seq_len=LENGTH,
                 query_len=query_len,
+                mixed=self.mixed if self.spec.states and query_len > 1 else None,
             )
             if query_len > 1:
                 self.step.logits(hidden, inputs, shape)
@@ -145,10 +147,10 @@ def test_no_architecture_waits_in_a_step(name: str, launched: list[str]) -> None
     for shape, decode_rows in (DECODE, MIXED, PROMPTS):
         stage.run(shape, decode_rows)
     assert len(launched) >= 3 * 3 * len(stage.spec.layers)  # its kernels ran, and not their plain forms
-    if not stage.spec.states:
-        launched.clear()
-        stage.run(DRAFTED, SLOTS, query_len=4)
-        assert len(launched) >= 3 * len(stage.spec.layers)
+    launched.clear()
+    stage.run(DRAFTED, SLOTS, query_len=4)
+    assert len(launched) >= 3 * len(stage.spec.layers)
+    assert len(stage.mixed.found) == len(stage.spec.states)
 
 
 ADAPTED = ("llama", "phi3", "gemma2", "gemma4-small", "gpt-oss", "qwen2-moe", "qwen3-next", "deepseek-v3")

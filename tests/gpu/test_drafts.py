@@ -11,7 +11,7 @@ from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.test_draft_heads import Made
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.gpu
 
@@ -65,6 +65,15 @@ def test_rows_with_drafts_draw_what_they_draw_on_the_cpu(architecture: str, grap
     tiny.make(architecture, tmp_path)
     windows = architecture == "gemma2"  # whose groups need more blocks
     _check(tmp_path, SpeculativeConfig("ngram", 3), graphs=graphs, few_blocks=not windows)
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("name", ["qwen3.5", "granite4-hybrid", "lfm2", "jamba"])
+def test_rows_with_recurrent_states_and_drafts_draw_what_they_draw_on_the_cpu(
+    name: str, graphs: bool, tmp_path: Path
+) -> None:
+    tiny.make_of(hybrids.configs(tiny.SHAPE)[name](), name, tmp_path)
+    _check(tmp_path, SpeculativeConfig("ngram", 3), graphs=graphs)
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])

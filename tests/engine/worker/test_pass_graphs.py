@@ -31,7 +31,7 @@ from stentor.tests.engine.local import LocalEngine, Outcome, model_config
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.test_draft_heads import Made
 from stentor.tests.engine.worker.test_speculation import CONTEXT, WAYS, Ask, _asks, _prompt, _run, _with_oracle
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -143,6 +143,24 @@ def test_rows_that_are_recovered_draw_the_same_too(graphs: DeviceEngine, eager: 
     expected = _run(eager, _many(5))
     _with_oracle(graphs, _many(5), expected, 0.3)
     _same(_run(graphs, _many(5), dies=dies), expected)
+
+
+@pytest.mark.proof(each="name")
+@pytest.mark.parametrize(
+    "name", ["qwen3.5", "granite4-hybrid", "lfm2", "olmo-hybrid", "jamba", "falcon-h1", "minimax", "recurrent-gemma"]
+)
+def test_recurrent_states_behind_refused_drafts_of_a_graph_are_those_without(name: str, tmp_path: Path) -> None:
+    """Rows are preempted, and the worker dies, among drafts of which a third is wrong."""
+    tiny.make_of(hybrids.configs(tiny.SHAPE)[name](), name, tmp_path)
+    eager, graphs = (DeviceEngine(tmp_path, max_prefill_chunk=16, cuda_graphs=graphs) for graphs in (False, True))
+    asks = [*_asks("sampled logprobs"), *_asks("greedy", 3)]
+    expected = _run(eager, asks)
+    oracle = _with_oracle(graphs, asks, expected, 0.3)
+    deaths = iter([False] * 9 + [True])
+    _same(_run(graphs, asks, blocks=9, dies=lambda: next(deaths, False)), expected)
+    assert 30 < oracle.accepted < oracle.drafted - 30
+    assert graphs.deaths == 1
+    assert graphs.replays > 0.7 * graphs.steps, "prompts are not"
 
 
 @pytest.mark.proof(each="method")
