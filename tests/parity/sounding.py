@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,12 +45,14 @@ def _glm_asr() -> Any:
     )
 
 
-def _granite_speech(**more: object) -> Any:
+def _granite_speech(kind: type = transformers.GraniteSpeechConfig, joined: Sequence[int] = (), **more: object) -> Any:
+    """``joined``: layers whose outputs stand beside the last one's before the projector."""
     encoder: dict[str, object] = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
     encoder |= {"context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3, "feedforward_mult": 2, "dropout": 0.0}
+    encoder |= {"cat_hidden_layers": [*joined]} if joined else {}
     former = {"model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    former |= {"intermediate_size": 48, "encoder_hidden_size": 32, "cross_attention_frequency": 1}
-    return transformers.GraniteSpeechConfig(
+    former |= {"intermediate_size": 48, "encoder_hidden_size": 32 * (1 + len(joined)), "cross_attention_frequency": 1}
+    return kind(
         text_config={"model_type": "granite", **TEXT, "embedding_multiplier": 6.0, "residual_multiplier": 0.3},
         encoder_config=encoder,
         projector_config=former,
@@ -156,6 +159,10 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "audio_flamingo_3": (_audio_flamingo, Kind(_windowed("input_features_mask", _halved), _SOUND, cat())),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
+    "granite_speech_plus": (
+        partial(_granite_speech, transformers.GraniteSpeechPlusConfig, (0, 1)),
+        Kind(_conformed, _SOUND, cat()),
+    ),
     "qwen2_5_omni": (_qwen2_5_omni, _omni(_OMNI_SOUND)),
     "qwen3_omni": (_qwen3_omni, _omni(_seconds)),
 }
