@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, qwen_picture
 from stentor.tests.support.vision_models import PATCH, TEXT, token
+from stentor.tests.support.whole_audio_models import granite_speech_config
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -45,24 +46,8 @@ def _glm_asr() -> Any:
     )
 
 
-def _granite_speech(kind: type = transformers.GraniteSpeechConfig, joined: Sequence[int] = (), **more: object) -> Any:
-    """``joined``: layers whose outputs stand beside the last one's before the projector."""
-    encoder: dict[str, object] = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
-    encoder |= {"context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3, "feedforward_mult": 2, "dropout": 0.0}
-    encoder |= {"cat_hidden_layers": [*joined]} if joined else {}
-    former = {"model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    former |= {"intermediate_size": 48, "encoder_hidden_size": 32 * (1 + len(joined)), "cross_attention_frequency": 1}
-    return kind(
-        text_config={"model_type": "granite", **TEXT, "embedding_multiplier": 6.0, "residual_multiplier": 0.3},
-        encoder_config=encoder,
-        projector_config=former,
-        audio_token_index=_SOUND,
-        has_lora_adapter=False,
-        window_size=6,
-        downsample_rate=3,
-        tie_word_embeddings=False,
-        **more,
-    )
+def _granite_speech(kind: type = transformers.GraniteSpeechConfig, joined: Sequence[int] = ()) -> Any:
+    return granite_speech_config(TEXT, _SOUND, kind, joined)
 
 
 _OMNI: Final = {
