@@ -159,6 +159,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
     "GotOcr2ForConditionalGeneration": Seeing("got_ocr2", "qwen2"),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
+    "GraniteSpeechPlusForConditionalGeneration": Seeing("granite_speech_plus", "granite", "audio"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": Seeing("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics2ForConditionalGeneration": Seeing("idefics2", "mistral"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),

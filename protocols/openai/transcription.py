@@ -1,7 +1,7 @@
 """``/v1/audio/transcriptions`` and ``/v1/audio/translations``: the form that is sent, and every answer to it."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -57,6 +57,11 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     to_language: str | None = None
     vllm_xargs: Any = None
 
+    @property
+    def hint(self) -> str:
+        """Text of the kind that is spoken, as the model's prompt."""
+        return self.prompt
+
     def check(self) -> None:
         """Raises BadRequest."""
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
@@ -98,21 +103,22 @@ class TranscriptionForm(TranslationForm, kw_only=True):
     timestamp_granularities: list[Granularity] | None = None
     include: list[Literal["logprobs"]] | None = None
     chunking_strategy: Any = None
-
-    # Understood, and refused as those above.
     keywords: list[str] | None = None
     hotwords: str | None = None
+
+    # Understood, and refused as those above.
     known_speaker_names: Any = None
     known_speaker_references: Any = None
+
+    @property
+    def hint(self) -> str:
+        return prompt_with_keywords(self.prompt, (*(self.keywords or ()), self.hotwords or ""))
 
     def check(self) -> None:
         super().check()
         for name in ("known_speaker_names", "known_speaker_references"):
             if getattr(self, name) is not None:
                 raise _invalid(name, "the model does not tell speakers apart; leave it out")
-        for name in ("keywords", "hotwords"):
-            if getattr(self, name):
-                raise _invalid(name, "they are not supported; name them in `prompt`")
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise _invalid("timestamp_granularities", "timestamps need `response_format` verbose_json")
         if self.include and self.response_format != "json":
@@ -149,6 +155,11 @@ class TranscriptionForm(TranslationForm, kw_only=True):
         if not math.isfinite(found.threshold):
             raise _invalid("chunking_strategy.threshold", "a number is expected")
         return found
+
+
+def prompt_with_keywords(prompt: str | None, keywords: Iterable[str]) -> str:
+    """The prompt of a model that has no place of its own for keywords: it spells what it has read."""
+    return ", ".join(filter(None, (prompt, *keywords)))
 
 
 def _gathered(fields: Sequence[tuple[str, str]], known: Collection[str]) -> dict[str, Any]:

@@ -82,13 +82,15 @@ _OMNI: Final = Asking(
     languages={code: name.title() for code, name in NAMES.items()},
 )
 
+_GRANITE: Final = Asking(
+    says="can you transcribe the speech into a written format?", says_to_translate="translate the speech to English"
+)
+
 ASKING: Final[Mapping[str, Asking]] = {
     "AudioFlamingo3ForConditionalGeneration": Asking(says_before="Transcribe the input speech."),
     "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
-    "GraniteSpeechForConditionalGeneration": Asking(
-        says="can you transcribe the speech into a written format?",
-        says_to_translate="translate the speech to English",
-    ),
+    "GraniteSpeechForConditionalGeneration": _GRANITE,
+    "GraniteSpeechPlusForConditionalGeneration": _GRANITE,
     "Qwen2AudioForConditionalGeneration": Asking(
         text="<|audio_bos|><|AUDIO|><|audio_eos|>Detect the language and recognize the speech:"
     ),

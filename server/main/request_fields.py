@@ -117,7 +117,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(
         ("/v1/audio/transcriptions",),
         TranscriptionForm,
-        ("use_beam_search", "vllm_xargs", "keywords", "hotwords", "known_speaker_names", "known_speaker_references"),
+        ("use_beam_search", "vllm_xargs", "known_speaker_names", "known_speaker_references"),
         partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
         form=True,
     ),

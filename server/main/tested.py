@@ -277,6 +277,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
     "GraniteSpeechForConditionalGeneration": ("granite_speech",),
+    "GraniteSpeechPlusForConditionalGeneration": ("granite_speech_plus",),
     "HyperCLOVAXVisionV2ForConditionalGeneration": ("hyperclovax_vision",),
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),

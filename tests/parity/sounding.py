@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, qwen_picture
 from stentor.tests.support.vision_models import PATCH, TEXT, token
+from stentor.tests.support.whole_audio_models import granite_speech_config
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -44,22 +46,8 @@ def _glm_asr() -> Any:
     )
 
 
-def _granite_speech(**more: object) -> Any:
-    encoder: dict[str, object] = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
-    encoder |= {"context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3, "feedforward_mult": 2, "dropout": 0.0}
-    former = {"model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    former |= {"intermediate_size": 48, "encoder_hidden_size": 32, "cross_attention_frequency": 1}
-    return transformers.GraniteSpeechConfig(
-        text_config={"model_type": "granite", **TEXT, "embedding_multiplier": 6.0, "residual_multiplier": 0.3},
-        encoder_config=encoder,
-        projector_config=former,
-        audio_token_index=_SOUND,
-        has_lora_adapter=False,
-        window_size=6,
-        downsample_rate=3,
-        tie_word_embeddings=False,
-        **more,
-    )
+def _granite_speech(kind: type = transformers.GraniteSpeechConfig, joined: Sequence[int] = ()) -> Any:
+    return granite_speech_config(TEXT, _SOUND, kind, joined)
 
 
 _OMNI: Final = {
@@ -156,6 +144,10 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "audio_flamingo_3": (_audio_flamingo, Kind(_windowed("input_features_mask", _halved), _SOUND, cat())),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
+    "granite_speech_plus": (
+        partial(_granite_speech, transformers.GraniteSpeechPlusConfig, (0, 1)),
+        Kind(_conformed, _SOUND, cat()),
+    ),
     "qwen2_5_omni": (_qwen2_5_omni, _omni(_OMNI_SOUND)),
     "qwen3_omni": (_qwen3_omni, _omni(_seconds)),
 }

@@ -1,6 +1,6 @@
 """Tiny random checkpoints of models that hear, whole as the published ones are: weights, tokenizer, processor."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -59,12 +59,42 @@ def _voxtral(folder: Path) -> Any:
     )
 
 
+def granite_speech_config(
+    text: Mapping[str, object],
+    audio_token: int,
+    kind: type = transformers.GraniteSpeechConfig,
+    joined: Sequence[int] = (),
+) -> Any:
+    """``joined``: layers of the encoder whose outputs stand beside the last one's before the projector."""
+    encoder: dict[str, object] = {"input_dim": 16, "num_layers": 2, "hidden_dim": 32, "num_heads": 4, "output_dim": 10}
+    encoder |= {"context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3, "feedforward_mult": 2, "dropout": 0.0}
+    encoder |= {"cat_hidden_layers": [*joined]} if joined else {}
+    former = {"model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    former |= {"intermediate_size": 48, "encoder_hidden_size": 32 * (1 + len(joined)), "cross_attention_frequency": 1}
+    return kind(
+        text_config={"model_type": "granite", **text, "embedding_multiplier": 6.0, "residual_multiplier": 0.3},
+        encoder_config=encoder,
+        projector_config=former,
+        audio_token_index=audio_token,
+        has_lora_adapter=False,
+        window_size=6,
+        downsample_rate=3,
+        tie_word_embeddings=False,
+    )
+
+
+def _granite_speech_plus(folder: Path) -> Any:
+    token = _token(folder, "<|audio|>")
+    return granite_speech_config(_text(folder), token, transformers.GraniteSpeechPlusConfig, (0, 1))
+
+
 def _token(folder: Path, text: str) -> int:
     (found,) = load_tokenizer(folder).encode(text, False)
     return found
 
 
 _MAKERS: Final[Mapping[str, tuple[Callable[[Path], None], Callable[[Path], Any]]]] = {
+    "granite_speech_plus": (audio_models.granite_speech, _granite_speech_plus),
     "qwen2_audio": (audio_models.qwen2_audio, _qwen2_audio),
     "qwen3_asr": (audio_models.qwen3_asr, _qwen3_asr),
     "voxtral": (audio_models.voxtral, _voxtral),

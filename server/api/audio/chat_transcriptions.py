@@ -50,11 +50,11 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
     if not isinstance(form, TranscriptionForm):
         if not model.asking.says_to_translate:
             raise refuse_translation(model.served_names[0])
-        wish = TranscriptionWish(None, form.prompt, translate=True, sampling=sampling, adapter=adapter)
+        wish = TranscriptionWish(None, form.hint, translate=True, sampling=sampling, adapter=adapter)
         return ResolvedChat(form, model, wish)
     wish = TranscriptionWish(
         _language(form, model),
-        form.prompt,
+        form.hint,
         sampling=sampling,
         logprobs=form.wants_logprobs,
         chunking=chunking,

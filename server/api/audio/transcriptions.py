@@ -211,7 +211,7 @@ def _model(
 def _options(services: TranscriptionServices, form: TranslationForm) -> TranscriptionOptions:
     return TranscriptionOptions(
         adapter=services.registry.adapter_of(form.model) if form.model else None,
-        prompt=form.prompt[-_PROMPT_CHARS:],
+        prompt=form.hint[-_PROMPT_CHARS:],
         temperatures=(form.temperature,) if form.temperature else TEMPERATURE_FALLBACK,
         max_tokens=form.max_completion_tokens or MAX_TOKENS,
         sampling=SamplingOptions(

@@ -22,6 +22,7 @@ from stentor.protocols.openai.realtime.session import (
     Transcription,
     TurnDetection,
 )
+from stentor.protocols.openai.transcription import prompt_with_keywords
 
 from ...audio.prompt_resample import PromptResampler
 from ..responses.ids import short_id
@@ -427,7 +428,7 @@ def _settings_of(written: Transcription | None, *, logprobs: bool) -> Transcript
     """A text model always needs transcripts; without ``written`` the client gets none."""
     if written is None:
         return TranscriptionSettings()
-    prompt = ", ".join(filter(None, (written.prompt, *(written.keywords or ()))))
+    prompt = prompt_with_keywords(written.prompt, written.keywords or ())
     return TranscriptionSettings(
         written.language,
         tuple(written.languages or ()),

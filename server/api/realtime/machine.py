@@ -146,5 +146,5 @@ def _refusal(state: State, event: Event) -> Illegal:
             "conversation_already_has_active_response",
         )
     if event is Event.CANCEL:
-        return Illegal("There is no response to cancel.", None, "response_cancel_not_active")
+        return Illegal("Cancellation failed: there is no response to cancel.", None, "response_cancel_not_active")
     return Illegal(f"`{event.value}` cannot be taken while the session is {state.value}.", None, "invalid_event")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.common.errors import BadRequest, refused, wrong
+from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.openai.realtime import server as server_events
 from stentor.protocols.openai.realtime.client import ResponseCancel, ResponseCreate
 from stentor.protocols.openai.realtime.given import read_item, read_reference
@@ -206,9 +206,9 @@ class ResponseManager:
         self._machine.check(Event.CANCEL)
         assert self._response is not None  # otherwise the state machine would not allow cancelling
         if event.response_id not in (None, self._response.answer.id):
-            raise refused(
+            raise BadRequest(
+                f"Cancellation failed: the response `{event.response_id[:80]}` has ended, or never was.",
                 "response_id",
-                f"the response `{event.response_id[:80]}` has ended, or never was",
                 "response_cancel_not_active",
             )
         self._machine.take(Event.CANCEL)

@@ -48,6 +48,9 @@ from ...generation.error_fields import map_error_fields
 
 _SHOWN: Final = ("type", "name", "description", "parameters")
 _MODES: Final = ("none", "auto", "required")
+_WITHOUT_TURN_DETECTION: Final = ("gpt-live-transcribe", "gpt-realtime-whisper")
+"""Beginnings of names of OpenAI's transcription models that detect no turns. Whoever names one commits turns, and would
+find the buffer empty if the server had committed one before."""
 
 Changed = TypeVar("Changed", bound=msgspec.Struct)
 
@@ -112,7 +115,7 @@ class SessionRules:
     def transcription(self, id: str, expires_at: int, name: str | None = None) -> TranscriptionSession:
         """Raises BadRequest."""
         model = self.models.transcription_model(name, "model")
-        audio_input = AudioInput(transcription=Transcription(model))
+        audio_input = _detecting(AudioInput(transcription=Transcription(model)), name)
         return TranscriptionSession(id=id, expires_at=expires_at, audio=TranscriptionAudio(audio_input))
 
     def updated(self, session: Session, given: dict[str, Any], *, pristine: bool, has_spoken: bool) -> Session:
@@ -175,7 +178,10 @@ class SessionRules:
     def _transcription(self, session: TranscriptionSession, update: TranscriptionSessionFields) -> TranscriptionSession:
         audio_input = session.audio.input
         if update.audio is not UNSET:
-            audio_input = self._input(audio_input, None if update.audio is None else update.audio.input)
+            given = None if update.audio is None else update.audio.input
+            if given and given.transcription and given.turn_detection is UNSET:
+                audio_input = _detecting(audio_input, given.transcription.model)
+            audio_input = self._input(audio_input, given)
         if audio_input.transcription is None:
             model = self.models.transcription_model(None, "session.audio.input.transcription")
             audio_input = replace(audio_input, transcription=Transcription(model))
@@ -283,6 +289,13 @@ class SessionRules:
                 self.models.language(name, f"{where}.languages[{place}]") for place, name in enumerate(languages)
             ]
         return replace(transcription, language=language, languages=languages)
+
+
+def _detecting(audio_input: AudioInput, model: str | UnsetType | None) -> AudioInput:
+    """Without the default turn detection if the client names a model that has none."""
+    if not model or not model.startswith(_WITHOUT_TURN_DETECTION) or audio_input.turn_detection != ServerVad():
+        return audio_input
+    return replace(audio_input, turn_detection=None)
 
 
 def _turn_detection(

@@ -53,11 +53,11 @@ pytest.importorskip("mistral_common")
 pytestmark = pytest.mark.anyio
 
 QWEN3_ASR, VOXTRAL = "Qwen3ASRForConditionalGeneration", "VoxtralForConditionalGeneration"
-GRANITE = "GraniteSpeechForConditionalGeneration"
+GRANITES = ("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration")
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
     QWEN3_ASR: (audio_models.qwen3_asr, "<|audio_pad|>"),
     VOXTRAL: (audio_models.voxtral, "[AUDIO]"),
-    GRANITE: (audio_models.granite_speech, "<|audio|>"),
+    **dict.fromkeys(GRANITES, (audio_models.granite_speech, "<|audio|>")),
 }
 """By architecture: what makes its files, and its placeholder."""
 
@@ -320,8 +320,9 @@ async def test_voxtral_hears_in_chat(voxtral: Model, theirs: Any) -> None:
     assert voxtral.engine.streams[-1].prompt == theirs.encode_chat_completion(request).tokens
 
 
-async def test_models_of_chat_are_asked_in_words(tmp_path: Path) -> None:
-    model = Model(tmp_path, GRANITE)
+@pytest.mark.parametrize("architecture", GRANITES)
+async def test_models_of_chat_are_asked_in_words(tmp_path: Path, architecture: str) -> None:
+    model = Model(tmp_path, architecture)
     model.says = lambda _count: "Good day."
     for path, fields in ((TRANSCRIPTIONS, [("language", "fr"), ("prompt", "x")]), (TRANSLATIONS, [])):
         answer = await post(model.state, fields, tone(1), path)

@@ -239,6 +239,16 @@ async def test_fields_reach_the_engine() -> None:
     assert asked.name
 
 
+async def test_keywords_and_hotwords_are_read_behind_the_prompt() -> None:
+    state = state_with()
+    names = [("keywords[]", "Stentor"), ("keywords[]", "Ajax"), ("hotwords", "Hector")]
+    await post(state, [("language", "de"), ("prompt", "Greek names"), *names])
+    await post(state, [("language", "de"), ("keywords", "Stentor")])
+    first, second = engine_of(model_in(state)).asked
+    assert first.before_start == [VOCABULARY.sot_prev, *VOCABULARY.encode(" Greek names, Stentor, Ajax, Hector")]
+    assert second.before_start == [VOCABULARY.sot_prev, *VOCABULARY.encode(" Stentor")]
+
+
 async def test_the_language_is_found_among_those_that_may_be_spoken() -> None:
     state = state_with()
     await post(state, [("languages[]", "de"), ("languages[]", "ja")])
@@ -265,7 +275,7 @@ async def test_the_language_is_found_among_those_that_may_be_spoken() -> None:
         ([("chunking_strategy", "often")], "chunking_strategy", 400),
         ([("chunking_strategy", '{"type":"server_vad","threshold":2}')], "chunking_strategy.threshold", 400),
         ([("known_speaker_names[]", "Ann")], "known_speaker_names", 400),
-        ([("keywords[]", "Stentor")], "keywords", 400),
+        ([("keywords[]", "Stentor")] * 129, "keywords", 400),
         ([("n", "2")], "n", 400),
         ([("use_beam_search", "true")], "use_beam_search", 400),
         ([("prompt", "a"), ("prompt", "b")], "prompt", 400),

@@ -44,7 +44,7 @@ class Models:
         return name
 
     def transcription_model(self, name: str | None, field: str) -> str:
-        if name not in (None, "ears"):
+        if name not in (None, "ears", "gpt-realtime-whisper"):
             raise BadRequest(f"`{field}`: there is no such model.", field, status=404)
         return "ears"
 
@@ -144,6 +144,23 @@ def test_turns_can_be_left_to_the_client_and_taken_back() -> None:
     assert manual.audio.input.turn_detection is None
     again = realtime({"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}, manual)
     assert again.audio.input.turn_detection == ServerVad()
+
+
+def test_who_names_a_transcription_model_without_turn_detection_commits_turns() -> None:
+    def detection(session: Session, **given: Any) -> Any:
+        transcription = {"transcription": {"model": "gpt-realtime-whisper"}}
+        update = {"type": session_type(session), "audio": {"input": {**transcription, **given}}}
+        return RULES.updated(session, update, pristine=False, has_spoken=False).audio.input.turn_detection
+
+    def session_type(session: Session) -> str:
+        return "realtime" if isinstance(session, RealtimeSession) else "transcription"
+
+    begun = RULES.transcription("sess_1", 1)
+    assert begun.audio.input.turn_detection == ServerVad()
+    assert detection(begun) is None
+    assert detection(begun, turn_detection={"type": "server_vad"}) == ServerVad()
+    assert RULES.transcription("sess_1", 1, "gpt-realtime-whisper").audio.input.turn_detection is None
+    assert detection(BEGUN) == ServerVad(), "the turns of a conversation are those of the model that answers"
 
 
 def test_a_language_that_is_not_heard_is_refused_by_its_field() -> None:
