@@ -287,6 +287,17 @@ async def test_models_are_listed_shown_and_loaded_for_ever() -> None:
         assert running[0].expires_at.year == 9999
 
 
+async def test_an_embedding_model_is_listed_with_its_size_type_and_parameters() -> None:
+    facts = ModelFacts("BertModel", "safetensors", "float32", 90 << 20, 22_700_000, 8)
+    async with asking(state_of(model_of(FakePooler(), config(), facts=facts))) as client:
+        for listed in ((await client.list()).models, (await client.ps()).models):
+            model = next(each for each in listed if each.model == "vectors")
+            assert model.size == 90 << 20
+            assert model.details is not None
+            assert (model.details.format, model.details.family) == ("safetensors", "bert")
+            assert (model.details.parameter_size, model.details.quantization_level) == ("22.7M", "float32")
+
+
 async def test_a_request_without_a_prompt_loads_the_model_which_is_there() -> None:
     engine = FakeEngine()
     async with asking(fake_state(engine)) as client:
