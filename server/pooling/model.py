@@ -7,7 +7,7 @@ from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
 from stentor.protocols.ipc.pooling import PoolingTask
 
-from ..generation.model_facts import ModelFacts
+from ..config.model_facts import ModelFacts
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
 from ..text.generation import ModelEngine

@@ -13,8 +13,8 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import JINA_VL, PoolingConfig
 from stentor.protocols.ipc.config import ModelImpl
 
+from ..config.model_facts import facts_of
 from ..config.models import EmbeddingConfig
-from ..generation.model_facts import facts_of
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
 from ..text.errors import TokenizerError
@@ -47,8 +47,9 @@ def open_embedding(
     media: ChatMedia | None = None,
     accepted: Accepted = TEXT_ONLY,
 ) -> EmbeddingModel:
-    """Reads the configuration, the headers of weights and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
-    are encoded in ``room``; ``media`` and ``accepted`` as :class:`.model.EmbeddingModel` has them.
+    """Reads the configuration, the headers of weights and the tokenizer of ``folder``, or another: some 100 ms, so call
+    it in a thread. Texts are encoded in ``room``; ``media`` and ``accepted`` as :class:`.model.EmbeddingModel` has
+    them.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """

@@ -25,9 +25,9 @@ from stentor.protocols.ollama.objects import (
 )
 from stentor.protocols.ollama.request import OllamaModelRequest, named_decoder
 
+from ...config.model_facts import ModelFacts
 from ...config.model_registry import ServedModel
 from ...generation.chat_model import ChatModel
-from ...generation.model_facts import ModelFacts
 from ...http.error_shapes import OLLAMA
 from ...pooling.model import EmbeddingModel
 from ..common.described import Operation, Operations

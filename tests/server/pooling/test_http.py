@@ -115,8 +115,8 @@ async def test_bytes_are_the_numbers_themselves(fields: dict[str, str], dtype: s
 
 @pytest.mark.parametrize("order", ["little", "big"])
 def test_numbers_are_rounded_to_bfloat16(order: Endianness) -> None:
-    given = [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 3 * 2**-8, 0.0, -2.0**-126, 2**-7]
-    rounded = [1.0, 1 + 2**-6, 1 + 2**-7, -1 - 2**-6, 0.0, -2.0**-126, 2**-7]  # of two equally near, the even one
+    given = [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 3 * 2**-8, 0.0, -(2.0**-126), 2**-7]
+    rounded = [1.0, 1 + 2**-6, 1 + 2**-7, -1 - 2**-6, 0.0, -(2.0**-126), 2**-7]  # of two equally near, the even one
     found = encoding.number_bytes(Pooled(1, len(given), np.array(given, "<f4").tobytes()), "bfloat16", order)
     upper = np.frombuffer(found, "<u2" if order == "little" else ">u2").astype("<u4") << 16
     assert upper.view("<f4").tolist() == rounded

@@ -10,8 +10,8 @@ from stentor.engine.model_config.pooling_config import PoolingConfig
 
 _HEADS: Final = re.compile(r"(?:For[A-Z]\w*|LMHeadModel|Model)$")
 """The end of an architecture's name, which names the task."""
-_NUMBER_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8}
-"""Of types in files of unquantised models; the last is of positions, stored by old versions of transformers."""
+_NUMBER_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""By stored type. Integers of unquantised models are positions, which old versions of transformers store."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def facts_of(checkpoint: Checkpoint) -> ModelFacts:
 
 
 def _stored_numbers(checkpoint: Checkpoint) -> int:
-    """Numbers in the files; 0 if some are quantised."""
-    stored = checkpoint.stored_bytes
-    if checkpoint.quantized is not None or not stored.keys() <= _NUMBER_BYTES.keys():
+    """Numbers in the files of an unquantised model; 0 for others."""
+    if checkpoint.quantized is not None:
         return 0
-    return sum(size // _NUMBER_BYTES[dtype] for dtype, size in stored.items())
+    stored = checkpoint.stored_bytes
+    return sum(stored.get(dtype, 0) // number_bytes for dtype, number_bytes in _NUMBER_BYTES.items())
