@@ -99,7 +99,8 @@ def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
     wanted = (">" if order == "big" else "<") + _TYPES[type]
     if type == "bfloat16":  # numpy has none: the upper half of a float32, rounded to the nearest, of two to the even
         whole = np.frombuffer(pooled.data, "<u4")
-        return ((whole + (0x7FFF + (whole >> 16 & 1))) >> 16).astype(wanted).tobytes()
+        upper: bytes = ((whole + (0x7FFF + (whole >> 16 & 1))) >> 16).astype(wanted).tobytes()
+        return upper
     return np.frombuffer(pooled.data, "<f4").astype(wanted).tobytes()
 
 
