@@ -37,6 +37,7 @@ IGNORED_FIELDS: Final = (
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    """Usage in every chunk, if ``include_usage``; without effect otherwise, as in vLLM."""
     include_obfuscation: bool = False
 
 

@@ -35,9 +35,9 @@ from ..common.files import reload_on_hangup
 from ..config.adapters import AdapterRegistry
 from ..config.config import Config
 from ..config.limits import ConnectionLimits
+from ..config.model_facts import facts_of
 from ..config.model_registry import ModelRole
 from ..generation.chat_model import GenerationDefaults
-from ..generation.model_facts import facts_of
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
 from ..http.handshakes import TlsServer

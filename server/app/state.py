@@ -20,10 +20,10 @@ from ..asr.streaming import StreamingTranscriptionModel
 from ..audio.decode import AudioDecoder
 from ..batches.runner import BatchRunner
 from ..config.config import Config
+from ..config.model_facts import ModelFacts
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..config.models import ModelConfig
 from ..generation.chat_model import ChatModel
-from ..generation.model_facts import ModelFacts
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
 from ..media.chat_media import ChatMedia

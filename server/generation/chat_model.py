@@ -9,6 +9,7 @@ from stentor.engine.client.replicas import AnyEngineClient
 from stentor.protocols.common.limits import Limits
 
 from ..common.loop_turns import LoopTurns
+from ..config.model_facts import ModelFacts
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..config.models import ModelConfig
 from ..grammar.checker import Grammars
@@ -22,7 +23,6 @@ from ..text.grammar_tokens import special_tokens_of
 from ..text.infill import Infill, infill_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
-from .model_facts import ModelFacts
 
 
 @dataclass(frozen=True)

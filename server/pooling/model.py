@@ -7,6 +7,7 @@ from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
 from stentor.protocols.ipc.pooling import PoolingTask
 
+from ..config.model_facts import ModelFacts
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
 from ..text.generation import ModelEngine
@@ -66,6 +67,7 @@ class EmbeddingModel:
     """Processor of conversations' media."""
     accepted: Accepted = TEXT_ONLY
     """The media that it and the operator take."""
+    facts: ModelFacts = field(default_factory=ModelFacts)
 
     @property
     def name(self) -> str:

@@ -7,12 +7,13 @@ from typing import Any, Final
 import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import JINA_VL, PoolingConfig
 from stentor.protocols.ipc.config import ModelImpl
 
+from ..config.model_facts import facts_of
 from ..config.models import EmbeddingConfig
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
@@ -46,12 +47,14 @@ def open_embedding(
     media: ChatMedia | None = None,
     accepted: Accepted = TEXT_ONLY,
 ) -> EmbeddingModel:
-    """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
-    are encoded in ``room``; ``media`` and ``accepted`` as :class:`.model.EmbeddingModel` has them.
+    """Reads the configuration, the headers of weights and the tokenizer of ``folder``, or another: some 100 ms, so call
+    it in a thread. Texts are encoded in ``room``; ``media`` and ``accepted`` as :class:`.model.EmbeddingModel` has
+    them.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
-    config = pooling_config(folder, served.pooler, model_impl)
+    checkpoint = open_pooling(folder, served.pooler or "", model_impl)
+    config = checkpoint.pooling
     try:
         tokenizer = load_tokenizer(folder, override=tokenizer_path)
     except TokenizerError as error:
@@ -73,6 +76,7 @@ def open_embedding(
         None if served.plugin is None else open_plugin(served.plugin),
         media,
         accepted,
+        facts_of(checkpoint),
     )
 
 

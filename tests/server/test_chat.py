@@ -133,6 +133,12 @@ async def test_usage_names_cached_tokens_and_can_come_with_every_chunk() -> None
     assert counts[-1] == 4
 
 
+async def test_usage_of_every_chunk_needs_include_usage_too() -> None:
+    for options in ({"continuous_usage_stats": True}, {"include_usage": False, "continuous_usage_stats": True}):
+        chunks = chunks_of((await post(FakeEngine(), max_tokens=4, stream=True, stream_options=options)).text)
+        assert not any("usage" in chunk for chunk in chunks)
+
+
 async def test_usage_is_null_until_the_last_chunk_and_absent_when_not_asked_for() -> None:
     asked = chunks_of(
         (await post(FakeEngine(), max_tokens=4, stream=True, stream_options={"include_usage": True})).text

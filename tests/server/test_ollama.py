@@ -4,17 +4,20 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import ollama
 import pytest
 
+from stentor.engine.loading.checkpoint import Checkpoint
+from stentor.engine.loading.generation_config import GenerationConfig
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
 from stentor.server.config.media import MediaConfig, MediaCounts
-from stentor.server.generation.model_facts import ModelFacts
+from stentor.server.config.model_facts import ModelFacts, facts_of
 from stentor.server.http import sse
 from stentor.server.media.collect import Accepted
 from stentor.server.middleware.access_control import AccessControl
@@ -285,6 +288,18 @@ async def test_models_are_listed_shown_and_loaded_for_ever() -> None:
         assert [(model.name, model.context_length) for model in running] == [("fake/model", 512), ("fake", 512)]
         assert running[0].expires_at is not None
         assert running[0].expires_at.year == 9999
+
+
+async def test_an_embedding_model_is_listed_with_its_size_type_and_parameters() -> None:
+    stored = {"float32": 4 * 22_700_000, "I64": 8 * 512}
+    read = Checkpoint("safetensors", Path(), (), config(), "float32", GenerationConfig(()), stored)
+    async with asking(state_of(model_of(FakePooler(), config(), facts=facts_of(read)))) as client:
+        for listed in ((await client.list()).models, (await client.ps()).models):
+            model = next(each for each in listed if each.model == "vectors")
+            assert model.size == sum(stored.values())
+            assert model.details is not None
+            assert (model.details.format, model.details.family) == ("safetensors", "bert")
+            assert (model.details.parameter_size, model.details.quantization_level) == ("22.7M", "float32")
 
 
 async def test_a_request_without_a_prompt_loads_the_model_which_is_there() -> None:

@@ -49,8 +49,8 @@ class AnswerShape:
             names,
             body.prompt_logprobs,
             bool(body.return_token_ids),
-            options.include_usage or options.continuous_usage_stats,
-            options.continuous_usage_stats,
+            options.include_usage,
+            options.include_usage and options.continuous_usage_stats,
             **own,
         )
 

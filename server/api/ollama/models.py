@@ -25,9 +25,9 @@ from stentor.protocols.ollama.objects import (
 )
 from stentor.protocols.ollama.request import OllamaModelRequest, named_decoder
 
+from ...config.model_facts import ModelFacts
 from ...config.model_registry import ServedModel
 from ...generation.chat_model import ChatModel
-from ...generation.model_facts import ModelFacts, facts_of_encoder
 from ...http.error_shapes import OLLAMA
 from ...pooling.model import EmbeddingModel
 from ..common.described import Operation, Operations
@@ -79,7 +79,7 @@ class _Models:
     def facts(self, model: ServedModel) -> ModelFacts:
         if model.kind == "chat":
             return self.chat.facts
-        return ModelFacts() if self.embedding is None else facts_of_encoder(self.embedding.config)
+        return ModelFacts() if self.embedding is None else self.embedding.facts
 
     def context(self, model: ServedModel) -> int:
         """0 while it is loading."""

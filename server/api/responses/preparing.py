@@ -318,7 +318,6 @@ async def _chain(services: ResponseServices, caller: Caller, previous: str, memo
             f"The previous response `{previous[:80]}`, or one before it, is not stored here.",
             "previous_response_id",
             "previous_response_not_found",
-            404,
         )
     return found
 

@@ -62,7 +62,7 @@ async def test_what_is_not_stored_is_gone_on_from_on_its_own_connection_alone() 
         assert b"Yes.\n<user>Sure?" in bytes(engine.streams[1].prompt)
         await ask(other, input="Sure?", previous_response_id=first)
         error = (await until_the_end(other))[-1]
-        assert (error["status"], error["error"]["code"]) == (404, "previous_response_not_found")
+        assert (error["status"], error["error"]["code"]) == (400, "previous_response_not_found")
 
 
 async def test_a_response_that_is_only_prepared_asks_nothing_of_the_engine() -> None:

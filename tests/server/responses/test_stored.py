@@ -63,8 +63,9 @@ async def test_what_is_not_to_be_stored_is_not() -> None:
         sent = await create(client, store=False)
         assert (await client.get(f"{RESPONSES}/{sent['id']}")).status_code == 404
         refused = await client.post(RESPONSES, json={"input": "and?", "previous_response_id": sent["id"]})
-        assert refused.status_code == 404
+        assert refused.status_code == 400  # as OpenAI answers: what is missing is no resource of the path
         assert refused.json()["error"]["param"] == "previous_response_id"
+        assert refused.json()["error"]["code"] == "previous_response_not_found"
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -201,12 +202,12 @@ async def test_what_one_key_has_stored_is_not_there_for_another() -> None:
             ("DELETE", f"/v1/conversations/{conversation}"),
         ):
             assert (await client.request(method, path, headers=theirs)).status_code == 404, path
-        for body in (
-            {"input": "and?", "previous_response_id": sent["id"]},
-            {"input": "and?", "conversation": conversation},
-            {"input": [{"type": "item_reference", "id": item}]},
+        for body, status in (
+            ({"input": "and?", "previous_response_id": sent["id"]}, 400),
+            ({"input": "and?", "conversation": conversation}, 404),
+            ({"input": [{"type": "item_reference", "id": item}]}, 404),
         ):
-            assert (await client.post(RESPONSES, json=body, headers=theirs)).status_code == 404, body
+            assert (await client.post(RESPONSES, json=body, headers=theirs)).status_code == status, body
         assert (await client.get(url, headers=mine)).status_code == 200
 
 

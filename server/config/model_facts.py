@@ -10,6 +10,8 @@ from stentor.engine.model_config.pooling_config import PoolingConfig
 
 _HEADS: Final = re.compile(r"(?:For[A-Z]\w*|LMHeadModel|Model)$")
 """The end of an architecture's name, which names the task."""
+_NUMBER_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""By stored type. Integers of unquantised models are positions, which old versions of transformers store."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,21 @@ class ModelFacts:
 
 
 def facts_of(checkpoint: Checkpoint) -> ModelFacts:
-    """Facts of the main model."""
+    """Facts of a chat, embedding or transcription model."""
     spec = checkpoint.config
-    if isinstance(spec, PoolingConfig):
-        return facts_of_encoder(spec)
-    parameters, hidden = (spec.parameters, spec.hidden_size) if isinstance(spec, ModelSpec) else (0, 0)
+    if isinstance(spec, ModelSpec):
+        parameters, hidden = spec.parameters, spec.hidden_size
+    elif isinstance(spec, PoolingConfig):
+        parameters, hidden = _stored_numbers(checkpoint), spec.dimensions
+    else:
+        parameters, hidden = 0, 0
     size = checkpoint.total_bytes
     return ModelFacts(spec.architecture, str(checkpoint.format), checkpoint.dtype, size, parameters, hidden)
 
 
-def facts_of_encoder(config: PoolingConfig) -> ModelFacts:
-    return ModelFacts(config.architecture, hidden_size=config.dimensions)
+def _stored_numbers(checkpoint: Checkpoint) -> int:
+    """Numbers in the files of an unquantised model; 0 for others."""
+    if checkpoint.quantized is not None:
+        return 0
+    stored = checkpoint.stored_bytes
+    return sum(stored.get(dtype, 0) // number_bytes for dtype, number_bytes in _NUMBER_BYTES.items())
