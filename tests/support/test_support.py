@@ -120,19 +120,21 @@ def test_what_tests_take_is_written_for_files_of_which_all_have_run(tmp_path: Pa
     path.parent.mkdir()
     tests = {
         "a::one": MeasuredTest("tests/a", False, False),
-        "a::two": MeasuredTest("tests/a", True, True),
+        "a::alone": MeasuredTest("tests/a", True, True),
         "b::one": MeasuredTest("tests/b", False, False),
         "b::two": MeasuredTest("tests/b", False, False),
+        "c::skipped": MeasuredTest("tests/c", False, False),
     }
-    for name in "ab":
+    for name in "abc":
         (path.parent / name).touch()
     recorder = SecondsRecorder(tests, path)
-    for test in ("a::one", "a::two", "b::one", "of no tier"):
+    for test in ("a::one", "a::alone", "b::one", "c::skipped", "of no tier"):
         for when, seconds in (("setup", 1.0), ("call", 2.5), ("teardown", 0.5)):
-            report = SimpleNamespace(nodeid=test, when=when, cpu_seconds=seconds)
+            skipped = when == "call" and test == "c::skipped"
+            report = SimpleNamespace(nodeid=test, when=when, cpu_seconds=seconds, duration=10.0, skipped=skipped)
             recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
     recorder.pytest_sessionfinish()
-    assert read_seconds(path) == {"tests/a": FileSeconds(4.0, 8.0)}
+    assert read_seconds(path) == {"tests/a": FileSeconds(4.0, 60.0)}, "who is alone keeps two cores for as long"
 
 
 def test_the_files_that_have_been_measured_are_there() -> None:
