@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.alone,  # it speaks in real time
     pytest.mark.proof,
     pytest.mark.skipif(bool(missing(speech=True)), reason=missing(speech=True)),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -22,6 +21,8 @@ pytestmark = [
 
 PANELS: Final = ("#settings-show", "#history-show")
 """Of a phone: the first puts away what lies over the conversation, the second shows the list there."""
+REAL_TIME: Final = pytest.param("voice", marks=pytest.mark.alone)
+"""The view in which somebody speaks."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def stage(demo_model: object) -> Iterator[Stage]:
         yield stage
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", [name if name != "voice" else REAL_TIME for name in VIEWS])
 def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark_colours(stage: Stage, name: str) -> None:
     view = VIEWS[name]
     found = []

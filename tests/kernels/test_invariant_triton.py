@@ -37,9 +37,11 @@ def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime import interpreter
 
     def product(left: Any, right: Any, dtype: Any) -> Any:
+        left, right = left.astype(dtype), right.astype(dtype)
         total = np.zeros((left.shape[0], right.shape[1]), dtype)
-        for k in range(left.shape[1]):
-            total += left[:, k, None].astype(dtype) * right[None, k].astype(dtype)
+        term = np.empty_like(total)
+        for column, row in zip(left.T[:, :, None], right, strict=True):
+            total += np.multiply(column, row, out=term)
         return total
 
     monkeypatch.setattr(interpreter.np, "matmul", product)

@@ -23,7 +23,7 @@ from stentor.tests.kernels.programs import Sequences, shuffled, whole
 from stentor.tests.kernels.test_attention_coded import assert_float8_has_the_bits_of_bfloat16
 from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
 from stentor.tests.kernels.test_linear_packed import TOLERANCE
-from stentor.tests.kernels.tile_library import calls_to
+from stentor.tests.kernels.tile_library import COMPILED_SOON, calls_to
 
 pytestmark = [
     pytest.mark.proof,
@@ -66,7 +66,7 @@ def library(request: pytest.FixtureRequest) -> NativeLibrary:
         pytest.skip("this processor has no instructions beyond these: all other tests call such kernels")
     sources = [path for path in find_sources() if path.parent.name in units]
     assert {path.parent.name for path in sources} == set(units)
-    return load(build(sources=sources, march=march))
+    return load(build(sources=sources, options=(COMPILED_SOON,), march=march))
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@
 
 ``--save-proof-seconds`` measures those that it runs, and writes ``tests/proof_seconds.txt`` anew for their files.
 Counted is the CPU time of the process that runs a test and of the processes that it has waited for; a server is counted
-where it ends. A second of a test that is `alone` counts for two, since another core stands still.
+where it ends. Of a test that is `alone` each second counts for two, also those in which it waits: another core stands
+still. A file whose tests were all skipped, without a browser for example, has not been measured.
 """
 
 import resource
@@ -66,6 +67,7 @@ class SecondsRecorder:
         self._begun = 0.0
         self._seconds: dict[tuple[str, bool], float] = defaultdict(float)
         self._left = Counter(portion.file for portion in portions.values())
+        self._ran: set[str] = set()
 
     def pytest_runtest_logstart(self) -> None:
         self._begun = _cpu_seconds()
@@ -80,12 +82,14 @@ class SecondsRecorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (portion := self._portions.get(report.nodeid)) is not None:
-            weight = _ALONE if portion.alone else 1
-            self._seconds[portion.file, portion.takes_turns] += weight * getattr(report, "cpu_seconds", 0.0)
+            seconds = _ALONE * report.duration if portion.alone else getattr(report, "cpu_seconds", 0.0)
+            self._seconds[portion.file, portion.takes_turns] += seconds
             self._left[portion.file] -= report.when == "teardown"
+            if report.when == "call" and not report.skipped:
+                self._ran.add(portion.file)
 
     def pytest_sessionfinish(self) -> None:
-        whole = [file for file, left in self._left.items() if not left]
+        whole = [file for file, left in self._left.items() if not left and file in self._ran]
         write_seconds(
             self._path, {file: FileSeconds(self._seconds[file, False], self._seconds[file, True]) for file in whole}
         )

@@ -120,19 +120,21 @@ def test_what_tests_take_is_written_for_files_of_which_all_have_run(tmp_path: Pa
     path.parent.mkdir()
     tests = {
         "a::one": MeasuredTest("tests/a", False, False),
-        "a::two": MeasuredTest("tests/a", True, True),
+        "a::alone": MeasuredTest("tests/a", True, True),
         "b::one": MeasuredTest("tests/b", False, False),
         "b::two": MeasuredTest("tests/b", False, False),
+        "c::skipped": MeasuredTest("tests/c", False, False),
     }
-    for name in "ab":
+    for name in "abc":
         (path.parent / name).touch()
     recorder = SecondsRecorder(tests, path)
-    for test in ("a::one", "a::two", "b::one", "of no tier"):
+    for test in ("a::one", "a::alone", "b::one", "c::skipped", "of no tier"):
         for when, seconds in (("setup", 1.0), ("call", 2.5), ("teardown", 0.5)):
-            report = SimpleNamespace(nodeid=test, when=when, cpu_seconds=seconds)
+            skipped = when == "call" and test == "c::skipped"
+            report = SimpleNamespace(nodeid=test, when=when, cpu_seconds=seconds, duration=10.0, skipped=skipped)
             recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
     recorder.pytest_sessionfinish()
-    assert read_seconds(path) == {"tests/a": FileSeconds(4.0, 8.0)}
+    assert read_seconds(path) == {"tests/a": FileSeconds(4.0, 60.0)}, "who is alone keeps two cores for as long"
 
 
 def test_the_files_that_have_been_measured_are_there() -> None:
@@ -140,9 +142,10 @@ def test_the_files_that_have_been_measured_are_there() -> None:
 
 
 def test_a_turn_of_the_tier_leaves_the_rest_of_the_tests_their_time() -> None:
-    """All of `make test` has ten minutes on two cores: add no more than you take away, or run less of it."""
+    """All of `make test` has ten minutes on two cores: add no more than you take away, or run less of it. Two spoken
+    turns in a browser, for which both cores wait, are 24 of these."""
     seconds = read_seconds(SECONDS)
-    assert sum(each.whole + each.by_value for each in seconds.values()) / SHARES < 250
+    assert sum(each.whole + each.by_value for each in seconds.values()) / SHARES < 275
 
 
 def test_what_was_measured_is_written_for_the_files_that_ran_and_stays_for_others(tmp_path: Path) -> None:
