@@ -53,7 +53,9 @@ def deepseek_v4(fields: Fields, name: str) -> ModelSpec:
         streams=HyperSpec(
             fields.integer("hc_mult", 4), fields.integer("hc_sinkhorn_iters", 20), fields.number("hc_eps", 1e-6)
         ),
-        embedding="model.embed",
+        prefix="layers",
+        embedding="embed",
+        final_norm="norm",
         draft_prefix="mtp.",
     )
 

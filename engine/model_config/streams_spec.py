@@ -61,7 +61,7 @@ class HyperSpec:
     """Added to weights of sums, to elements of the matrix, and to sums that are divided by."""
     parts: tuple[str, str] = ("hc_attn", "hc_ffn")
     """Beginnings of the stored names, of mixer and network."""
-    head: str = "model.hc_head"
+    head: str = "hc_head"
     """Of the sum behind the last layer."""
 
     @property

@@ -58,9 +58,8 @@ class Decoder:
         self._stage_ends = {} if context.part is None else context.part.stage_ends
         of_layers = replace(context, ranks=None) if self._stage_ends else context
         self._embedding = self._table(config.embedding, config.vocab_size, context)
-        base = config.embedding.rpartition(".")[0]
-        if config.embedding != (usual := f"{base}.embed_tokens"):
-            self.weights.alias(f"{usual}.weight", f"{config.embedding}.weight")  # as transformers saves them
+        if config.embedding == "embed":
+            self.weights.alias("embed_tokens.weight", "embed.weight")  # as transformers saves them
         self._positions: torch.Tensor | PackedTable | None = None
         if config.positions:
             first, rows = config.positions_before, config.max_position
@@ -131,11 +130,14 @@ class Decoder:
         self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2)."""
+        """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2), and without it
+        where published files leave it out (DeepSeek-V4)."""
         config = self.config
+        if "." not in config.prefix:
+            yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
+            return
         base = f"{config.prefix.partition('.')[0]}."
-        streams = config.streams.outer_shapes(config.hidden_size) if config.streams else ()
-        parts = config.embedding, config.positions, config.prefix, config.final_norm, *(name for name, _ in streams)
+        parts = config.embedding, config.positions, config.prefix, config.final_norm
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
             yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor

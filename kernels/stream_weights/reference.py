@@ -1,5 +1,5 @@
-"""pre = sigmoid(s₀ x + b) + ε, post = 2 sigmoid(s₁ x + b), and a matrix: softmax(s₂ x + b) + ε by rows, divided in turn by the sums
-of its columns and of its rows (Sinkhorn and Knopp), so that both become 1.
+"""before = sigmoid(s₀ x + b) + ε, after = 2 sigmoid(s₁ x + b), and a matrix: softmax(s₂ x + b) + ε by rows, divided in
+turn by the sums of its columns and of its rows, so that both become 1 (Sinkhorn and Knopp).
 
 From a token's numbers x to the weights of its residual streams (arXiv:2512.24880).
 """
