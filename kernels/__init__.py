@@ -18,7 +18,7 @@ from .linear_int8 import linear_int8
 from .linear_normed import NormedProduct, add_linear_, normed_linear
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
-from .moe import ExpertActivation, Router, Routing, choose_experts, experts_mlp, packed_experts_mlp, route
+from .moe import ExpertActivation, Router, Routing, choose_experts, experts_mlp, packed_experts_mlp, route, route_to
 from .norm import (
     add_layer_norm,
     add_rms_norm,
@@ -33,6 +33,7 @@ from .rotate_and_write import rotate_and_write_kv_
 from .selective_scan import selective_scan
 from .sparse_index import top_tokens
 from .state_rows import StateRows
+from .stream_weights import stream_weights
 from .variants import Choice, Variant, force_variant
 from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
 
@@ -102,8 +103,10 @@ __all__ = [
     "rotary_",
     "rotate_and_write_kv_",
     "route",
+    "route_to",
     "sampling",
     "selective_scan",
+    "stream_weights",
     "top_tokens",
     "varlen_attention",
     "write_kv_",

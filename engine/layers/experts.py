@@ -13,7 +13,7 @@ from stentor.kernels.linear_packed import PackedWeight, empty_packed, linear_pac
 from stentor.kernels.linear_packed.weight import TILE
 from stentor.protocols.ipc.config import MoEBackend
 
-from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
+from ..model_config.mlp_spec import OWN_GATES, ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import LinearTraits, Selection, select
 from ..quantization.formats import Format, FP4Format, FP8Format, GGUFFormat, OnlineFormat
 from ..quantization.stored import FP4Weight, Stored, expand, gpt_oss_weight
@@ -196,7 +196,7 @@ class StoredExperts(Experts):
             biased=self._spec.bias,
             weight_input=self._spec.weight_input,
             invariant=context.invariant,
-            own_gate=self._spec.activation == "swiglu_oai",
+            own_gate=self._spec.activation in OWN_GATES,
             wanted=context.moe_backend,
         )
         if context.device.type == "cuda" or context.moe_backend != "auto":

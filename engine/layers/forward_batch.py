@@ -25,6 +25,8 @@ class LayerCache:
     one."""
     group: int = 0
     """The cache group, which selects the block tables."""
+    block: int = 0
+    """Tokens of a block, where an entry is of several tokens."""
 
     @cached_property
     def k(self) -> torch.Tensor:

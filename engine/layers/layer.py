@@ -6,11 +6,13 @@ from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec
+from ..model_config.compressed_attention_spec import CompressedAttentionSpec
 from ..model_config.latent_attention_spec import LatentAttentionSpec
 from ..model_config.mlp_spec import FeedForwardSpec, MoESpec, OpaqueSpec
-from ..model_config.model_spec import Backbone, BesideSpec, MixerSpec
+from ..model_config.model_spec import Backbone, BesideSpec, LayerSpec, MixerSpec
 from ..model_config.streams_spec import LaurelSpec
 from .attention import Attention
+from .compressed_attention import CompressedAttention
 from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
 from .latent_attention import LatentAttention
@@ -40,8 +42,10 @@ class Layer:
         rotary: RotaryTables,
         context: LayerContext,
         inputs: PerLayerInputs | None = None,
+        spec: LayerSpec | None = None,
     ) -> None:
-        spec = model.layers[layer]
+        """``spec``: a part of the model's ``layer``; None: all of it."""
+        spec = spec or model.layers[layer]
         norms, cross = spec.norms, spec.cross
         self._mixer = None if spec.mixer is None else _mixer(weights, layer, model, spec.mixer, rotary, context)
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
@@ -133,12 +137,14 @@ class Layer:
 
 def _mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
-) -> Attention | SharedAttention | LatentAttention | Recurrent:
+) -> Attention | SharedAttention | LatentAttention | CompressedAttention | Recurrent:
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
         case AttentionSpec():
             return Attention(weights, layer, model, rotary, context)
+        case CompressedAttentionSpec():
+            return CompressedAttention(weights, layer, model, rotary, context)
         case LatentAttentionSpec():
             return LatentAttention(weights, layer, model, rotary, context)
         case recurrent:

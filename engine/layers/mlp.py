@@ -68,7 +68,7 @@ class MLP:
         """
         into, out = spec.projections(hidden)
         self._gated, self._activation = spec.gated, spec.activation
-        self._gate_scale, self._gate_cutoff = spec.gate_scale, spec.gate_cutoff
+        self._gate_scale, self._gate_cutoff, self._limit = spec.gate_scale, spec.gate_cutoff, spec.limit
         self._invariant, self._ranks = context.invariant, context.ranks
         fused = None if spec.gated or spec.activation == "xielu" else spec.activation
         # the activation's input is rounded as the next product would
@@ -79,7 +79,7 @@ class MLP:
         self.out = Linear.of(
             weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=summed
         )
-        plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None
+        plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None and not spec.limit
         gated = spec.gated and plain and self.out.input_scheme is None
         if gated and spec.activation != "relu" and spec.activation != "xielu":
             self.input.gate = spec.activation
@@ -116,6 +116,8 @@ class MLP:
             up = _regated(up, "a gate with a factor", self._scale_)
         if self._gate_cutoff is not None:
             up = _regated(up, "gates that are cut off", self._cut_off_)
+        if self._limit:
+            up = _regated(up, "gates with a limit", self._limit_)
         if isinstance(up, Traced):
             return up.gated(self._activation)
         if (scheme := self.out.input_scheme) is None:
@@ -124,6 +126,12 @@ class MLP:
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
         up[:, : up.shape[1] // 2] *= self._gate_scale
+        return up
+
+    def _limit_(self, up: torch.Tensor) -> torch.Tensor:
+        gate, up_ = up.chunk(2, dim=1)
+        gate.clamp_(max=self._limit)
+        up_.clamp_(-self._limit, self._limit)
         return up
 
     def _cut_off_(self, up: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """A mixture of experts as a feed-forward network, described by a :class:`..model_config.mlp_spec.MoESpec`."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from .linear import Linear, summed_
 from .mlp import MLP
 from .norm import RMSNorm
 from .quantized import Input, Stream
-from .weights import WeightMap
+from .weights import WeightError, WeightMap
 
 
 class MoE:
@@ -52,6 +53,11 @@ class MoE:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
             shape = (1, spec.experts) if names.correction_row else None
             weights.add(correction, self._correction, shape=shape, read=torch.Tensor.flatten)
+        self._table: torch.Tensor | None = None
+        if spec.table:
+            self._table = context.empty(spec.table, spec.router.top_k, dtype=torch.int64)
+            read = partial(_experts_of_tokens, spec.experts)
+            weights.add(f"{prefix}.{spec.table_name}", self._table, read=read)
         for others in spec.names[1:]:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
@@ -83,7 +89,11 @@ class MoE:
 
     def _routing(self, logits: torch.Tensor, batch: ForwardBatch) -> kernels.Routing:
         """Choose experts by the router's product, float32 [tokens, experts]; records them in the batch."""
-        routing = kernels.route(logits, self._rule, self._correction)
+        if self._table is not None:
+            assert isinstance(batch.tokens, torch.Tensor)
+            routing = kernels.route_to(logits, self._rule, self._table[batch.tokens])
+        else:
+            routing = kernels.route(logits, self._rule, self._correction)
         if batch.routed is not None:
             batch.routed.append(routing.experts)
         return routing
@@ -117,7 +127,7 @@ class MoE:
         column."""
         if self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
-        elif isinstance(self._experts, PackedExperts) and self._own is None:
+        elif isinstance(self._experts, PackedExperts) and self._own is None and self._table is None:
             logits = self._router(x)
             assert isinstance(logits, Traced)
             if self._tells_experts:
@@ -154,6 +164,13 @@ class MoE:
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """Called between stretches of a program; takes float32."""
         return self._of_shared(x.to(self._dtype), batch)
+
+
+def _experts_of_tokens(experts: int, table: torch.Tensor) -> torch.Tensor:
+    """Raises :class:`.weights.WeightError` for a number that is no expert's."""
+    if not 0 <= int(table.min()) <= int(table.max()) < experts:
+        raise WeightError(f"the table of experts by token has numbers outside the {experts} that there are")
+    return table
 
 
 class NormedMoE(MoE):

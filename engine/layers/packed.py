@@ -230,7 +230,7 @@ def gather_packed(
                 pack_codes_(weight, first, read.codes, read.scales.unsqueeze(2), zeros=read.zeros)
 
             needed, ignored = endings(chosen)
-        case FP4Format(packing="compressed-tensors" | "modelopt"):
+        case FP4Format(packing="compressed-tensors" | "modelopt" | "deepseek"):
 
             def place(stored: dict[str, torch.Tensor]) -> None:
                 pack_fp4(weight, first, read_fp4(chosen, stored, *shape))

@@ -21,7 +21,7 @@ DTYPES: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat
 """Stored float types by torch's names."""
 
 
-QUANTIZED_DTYPES = ("F8_E4M3", "I8", "U8", "I32", "I64")
+QUANTIZED_DTYPES = ("F8_E4M3", "F8_E8M0", "I8", "U8", "I32", "I64")
 """Types of quantised weights, zero points, shapes and group indices."""
 
 

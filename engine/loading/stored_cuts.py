@@ -126,8 +126,9 @@ def _layouts(format: Format) -> Mapping[str, _Layout]:
             both = _Layout(_Axis(1), _Axis(2, group))
             return {"_blocks": both, "_scales": both}
         case FP4Format(packing=packing, group=group):
-            name = ".weight" if packing == "modelopt" else ".weight_packed"
-            return {name: _Layout(_Axis(0), _Axis(1, 2)), ".weight_scale": _Layout(_Axis(0), _Axis(1, group))}
+            name = ".weight_packed" if packing == "compressed-tensors" else ".weight"
+            scale = ".scale" if packing == "deepseek" else ".weight_scale"
+            return {name: _Layout(_Axis(0), _Axis(1, 2)), scale: _Layout(_Axis(0), _Axis(1, group))}
         case GGUFFormat(kind=kind):
             stored = GGMLType[kind]
             return {".weight": _Layout(_Axis(-2), _Axis(-1, stored.elements, stored.block_bytes))}

@@ -277,6 +277,8 @@ class CacheSpec:
     """Size of the index's key beside a latent; 0: none."""
     positions: int = 0
     """Encoder positions of a cross group, which every token of a sequence sees."""
+    every: int = 1
+    """Tokens for which one entry is cached."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -286,8 +288,16 @@ class CacheSpec:
         return (self.kv_heads * self.head_dim,) * 2
 
     def token_bytes(self, itemsize: int) -> int:
-        """Bytes of one token, or encoder position, over all layers."""
-        return sum(self.widths) * len(self.layers) * itemsize
+        """Bytes of one token, or encoder position, over all layers; rounded up if entries are of several tokens."""
+        return -(-sum(self.widths) * len(self.layers) * itemsize // self.every)
+
+    def block_bytes(self, tokens: int, itemsize: int) -> int:
+        """Bytes of a block of so many tokens, over all layers."""
+        return sum(self.widths) * len(self.layers) * itemsize * self.entries(tokens)
+
+    def entries(self, tokens: int) -> int:
+        """Places for the entries of a block of so many tokens."""
+        return -(-tokens // self.every)
 
     def cached_bytes(self, length: int, itemsize: int) -> int:
         """Bytes of a sequence of ``length`` tokens without those that are no longer seen."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from . import (
     hf_classic,
+    hf_deepseek4,
     hf_dense,
     hf_gemma3n,
     hf_gemma4,
@@ -133,6 +134,7 @@ _ALONE: Mapping[str, Decoder] = {
     "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": Decoder("deepseek_v32", hf_latent.deepseek_v32),
+    "DeepseekV4ForCausalLM": Decoder("deepseek_v4", hf_deepseek4.deepseek_v4),
     "GlmMoeDsaForCausalLM": Decoder("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "KimiLinearForCausalLM": Decoder("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": Decoder("bailing_hybrid", hf_latent.ling),

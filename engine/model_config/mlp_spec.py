@@ -10,9 +10,12 @@ from .projection import Projection
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu"]
 """``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010)."""
-ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai"]
-"""``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925)."""
-RouterScore = Literal["softmax", "sigmoid", "sparsemixer"]
+ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10"]
+"""``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925).
+``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4)."""
+OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10")
+"""Those that only experts have, with a gate."""
+RouterScore = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
 GroupScore = Literal["max", "top2"]
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
@@ -42,6 +45,8 @@ class MLPSpec:
     gate_cutoff: float | None = None
     """Before activation, gates keep what they exceed this many standard deviations above their token's mean by, and are
     0 below (Gemma 3n)."""
+    limit: float = 0.0
+    """Gates are at most this, and ups between this and its negative (DeepSeek-V4); 0: no limit."""
     out_bias: bool | None = None
     act: str = "mlp.act_fn"
     """Stored name of the activation's learned values."""
@@ -81,6 +86,8 @@ class MLPSpec:
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
         if not self.gated and self.gate_scale != 1:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
+        if not self.gated and self.limit:
+            raise ConfigError(f"gates are at most {self.limit} in an MLP that has none")
         if not self.gated and self.gate_cutoff is not None:
             raise ConfigError(f"gates are cut off at {self.gate_cutoff} deviations in an MLP that has none")
 
@@ -91,8 +98,8 @@ class RouterSpec:
 
     top_k: int
     score: RouterScore = "softmax"
-    """``softmax`` over all experts, ``sigmoid`` of each, or ``sparsemixer``: for each choice, a softmax over the
-    remaining experts near it (Phi-3.5-MoE)."""
+    """``softmax`` over all experts, ``sigmoid`` of each, ``sqrtsoftplus`` of each, or ``sparsemixer``: for each choice,
+    a softmax over the remaining experts near it (Phi-3.5-MoE)."""
     renormalize: bool = True
     """Whether weights are divided by their sum."""
     scale: float = 1.0
@@ -202,6 +209,11 @@ class MoESpec:
     """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""
     correction: bool = False
     """Whether a number an expert is added to the scores for the choice, but not for the weights."""
+    table: int = 0
+    """Tokens of a stored table of the experts that each token uses, if scores only weight them (DeepSeek-V4); 0: scores
+    choose."""
+    table_name: str = "mlp.gate.tid2eid"
+    """Its stored name."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)
     """Possible stored names; the first is usual."""
     shared: MLPSpec | None = None
@@ -273,6 +285,8 @@ class MoESpec:
         if self.router_bias:
             yield f"{prefix}.{names.router}.bias", (self.experts,)
         yield f"{prefix}.{names.router}.weight", (self.experts, hidden)
+        if self.table:
+            yield f"{prefix}.{self.table_name}", (self.table, self.router.top_k)
         if self.correction:
             yield f"{prefix}.{names.correction}", (1, self.experts) if names.correction_row else (self.experts,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
@@ -292,8 +306,10 @@ class MoESpec:
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
         router, experts = self.router, self.experts
-        if not self.gated and self.activation == "swiglu_oai":
-            raise ConfigError("experts without a gate with swiglu_oai are not known")
+        if not self.gated and self.activation in OWN_GATES:
+            raise ConfigError(f"experts without a gate with {self.activation} are not known")
+        if self.table and (self.correction or router.score in ("softmax", "sparsemixer")):
+            raise ConfigError(f"experts by token with corrected scores, or scores by {router.score}, are not known")
         if self.part_norms and self.shared is None:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from .attention_spec import AttentionSpec, CacheSpec
+from .compressed_attention_spec import CompressedAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .latent_attention_spec import LatentAttentionSpec
 from .mlp_spec import FeedForwardSpec, MLPSpec
@@ -23,7 +24,7 @@ from .recurrent_spec import (
     ShortConvSpec,
     StateTensor,
 )
-from .streams_spec import AltUpSpec, LaurelSpec
+from .streams_spec import LaurelSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
@@ -79,7 +80,7 @@ SANDWICH = Norms(
 
 
 RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec | LightningSpec | RGLRUSpec
-MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
+MixerSpec = AttentionSpec | LatentAttentionSpec | CompressedAttentionSpec | RecurrentSpec
 BesideSpec = RecurrentSpec | LaurelSpec
 
 
@@ -202,7 +203,7 @@ class Backbone:
     """Prefix of a layer's number in tensor names."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
-    altup: AltUpSpec | None = None
+    streams: StreamsSpec | None = None
     """None: there is one residual stream."""
     text_part: bool = False
     """Whether the checkpoint is multimodal; its other tensors are ignored."""
@@ -229,7 +230,7 @@ class Backbone:
     def products(self, layer: int) -> int:
         """Weights of a layer that a token is multiplied by."""
         own = 3 * self.per_layer.dim * self.hidden_size if self.per_layer else 0
-        own += self.altup.products(self.hidden_size) if self.altup else 0
+        own += self.streams.products(self.hidden_size) if self.streams else 0
         return self.layers[layer].products(self.hidden_size) + own
 
 
@@ -273,14 +274,14 @@ class ModelSpec(Backbone):
             found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
         if self.per_layer is not None:
             found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
-        if self.altup is not None:
-            found.update(self.altup.outer_shapes(self.hidden_size))
+        if self.streams is not None:
+            found.update(self.streams.outer_shapes(self.hidden_size))
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
-            if self.altup is not None:
-                found.update(self.altup.shapes(f"{self.prefix}.{number}", self.hidden_size))
+            if self.streams is not None:
+                found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size))
         if self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:
@@ -363,6 +364,6 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
-    if spec.altup is not None:
-        spec.altup.check()
+    if spec.streams is not None:
+        spec.streams.check()
     return spec

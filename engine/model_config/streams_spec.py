@@ -8,7 +8,7 @@ from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
-MOST_STREAMS = 16
+MOST_STREAMS, MOST_ITERATIONS = 16, 100
 """More than any model has."""
 
 
@@ -46,6 +46,55 @@ class AltUpSpec:
             raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
         if self.active >= self.streams:
             raise ConfigError(f"layers compute stream {self.active} of {self.streams}")
+
+
+@dataclass(frozen=True)
+class HyperSpec:
+    """Several streams of which mixer and network each take a sum, and to each of which they add a multiple of their
+    output; before that, the streams are mixed (manifold-constrained hyper-connections, arXiv:2512.24880). All weights
+    follow from the streams."""
+
+    streams: int
+    iterations: int = 20
+    """Divisions of the mixing matrix by the sums of its columns; between them, by those of its rows."""
+    eps: float = 1e-6
+    """Added to weights of sums, to elements of the matrix, and to sums that are divided by."""
+    parts: tuple[str, str] = ("hc_attn", "hc_ffn")
+    """Beginnings of the stored names, of mixer and network."""
+    head: str = "hc_head"
+    """Of the sum behind the last layer."""
+
+    @property
+    def weights(self) -> int:
+        """Of a part, for a token: of its sum, of its output, and of the mixing matrix."""
+        return self.streams * (2 + self.streams)
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Of what makes one stream of all behind the last layer."""
+        yield f"{self.head}_fn", (self.streams, self.streams * hidden)
+        yield f"{self.head}_base", (self.streams,)
+        yield f"{self.head}_scale", (1,)
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a layer has besides."""
+        for part in self.parts:
+            yield f"{prefix}.{part}_fn", (self.weights, self.streams * hidden)
+            yield f"{prefix}.{part}_base", (self.weights,)
+            yield f"{prefix}.{part}_scale", (3,)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices of a layer that a token is multiplied with."""
+        return 2 * self.weights * self.streams * hidden
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
+        if not 1 <= self.iterations <= MOST_ITERATIONS:
+            raise ConfigError(f"streams are mixed by {self.iterations} iterations, expected 1 to {MOST_ITERATIONS}")
+
+
+StreamsSpec = AltUpSpec | HyperSpec
 
 
 @dataclass(frozen=True)

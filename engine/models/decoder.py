@@ -17,6 +17,7 @@ from stentor.kernels.forward import Program, Traced, TracedTokens
 from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.altup import AltUp, Streams
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
+from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
@@ -28,6 +29,7 @@ from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
+from ..model_config.streams_spec import AltUpSpec, HyperSpec
 from .programs import Body, Programs
 
 
@@ -56,6 +58,8 @@ class Decoder:
         self._stage_ends = {} if context.part is None else context.part.stage_ends
         of_layers = replace(context, ranks=None) if self._stage_ends else context
         self._embedding = self._table(config.embedding, config.vocab_size, context)
+        if config.embedding == "embed":
+            self.weights.alias("embed_tokens.weight", "embed.weight")  # as transformers saves them
         self._positions: torch.Tensor | PackedTable | None = None
         if config.positions:
             first, rows = config.positions_before, config.max_position
@@ -75,23 +79,24 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers: list[Layer | AltUp]
-        self._streams: Streams | None = None
-        if config.altup is None:
-            self._layers = [
-                Layer(self.weights, at, config, rotary, of_layers, inputs) for at in range(len(config.layers))
-            ]
-        else:
-            assert inputs is not None, "streams are corrected by an embedding of each layer"
-            self._streams = Streams(self.weights, config.altup, config, context)
-            self._layers = [
-                AltUp(self.weights, at, config, rotary, context, inputs) for at in range(len(config.layers))
-            ]
+        numbers = range(len(config.layers))
+        self._layers: Sequence[Layer | AltUp | HyperConnected]
+        self._streams: Streams | HyperStreams | None = None
+        match config.streams:
+            case None:
+                self._layers = [Layer(self.weights, at, config, rotary, of_layers, inputs) for at in numbers]
+            case AltUpSpec() as altup:
+                assert inputs is not None, "streams are corrected by an embedding of each layer"
+                self._streams = Streams(self.weights, altup, config, context)
+                self._layers = [AltUp(self.weights, at, config, rotary, context, inputs) for at in numbers]
+            case HyperSpec() as hyper:
+                self._streams = HyperStreams(self.weights, hyper, config, context)
+                self._layers = [HyperConnected(self.weights, at, hyper, config, rotary, context) for at in numbers]
         self._embedding_norm: RMSNorm | None = None
         if config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
-        for head in ("embed_out", "output"):  # as files of GPT-NeoX and InternLM 2 call it
+        for head in ("embed_out", "output", "head"):  # as files of GPT-NeoX, InternLM 2 and DeepSeek-V4 call it
             self.weights.alias(f"{head}.weight", "lm_head.weight")
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
@@ -125,8 +130,12 @@ class Decoder:
         self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2)."""
+        """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2), and without it
+        where published files leave it out (DeepSeek-V4)."""
         config = self.config
+        if "." not in config.prefix:
+            yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
+            return
         base = f"{config.prefix.partition('.')[0]}."
         parts = config.embedding, config.positions, config.prefix, config.final_norm
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}

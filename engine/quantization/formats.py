@@ -105,8 +105,9 @@ class FP4Format:
     """
 
     kind: Literal["mxfp4", "nvfp4"]
-    packing: Literal["compressed-tensors", "modelopt", "gpt-oss"]
-    """``gpt-oss``: experts' ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks]."""
+    packing: Literal["compressed-tensors", "modelopt", "gpt-oss", "deepseek"]
+    """``gpt-oss``: experts' ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks].
+    ``deepseek``: ``weight`` and ``scale`` of each expert (DeepSeek-V4)."""
 
     @property
     def name(self) -> str:

@@ -39,6 +39,8 @@ FILES: Mapping[str, str] = {
 
 _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
 """The MXFP4 weights of gpt-oss."""
+_FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
+"""Those of DeepSeek-V4."""
 
 SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4")
 
@@ -66,7 +68,7 @@ def parse_quantization(
     method = fields.text("quant_method", "").lower()
     match method:
         case "fp8":
-            return _fp8(fields)
+            return _fp8(fields, fields.text("expert_dtype", Fields(config).text("expert_dtype", "fp8")))
         case "compressed-tensors":
             return compressed_tensors(fields, patterns)
         case "gptq":
@@ -84,8 +86,11 @@ def parse_quantization(
     raise ConfigError(f"its weights are quantised by {method!r}, which is not read; {advice}")
 
 
-def _fp8(fields: Fields) -> QuantizedCheckpoint:
-    """transformers' ``fp8``: square blocks with ``weight_scale_inv``, or one scale a tensor."""
+def _fp8(fields: Fields, experts: str) -> QuantizedCheckpoint:
+    """transformers' ``fp8``: square blocks with ``weight_scale_inv``, or one scale a tensor. ``experts``: the type of
+    experts' weights."""
+    if experts not in ("fp8", "fp4"):
+        raise ConfigError(f"expert_dtype is {experts[:40]!r}, expected fp8 or fp4")
     scheme = fields.text("activation_scheme", "dynamic")
     if scheme not in ("dynamic", "static"):
         raise ConfigError(f"activation_scheme is {scheme!r}, expected dynamic or static")
@@ -99,7 +104,9 @@ def _fp8(fields: Fields) -> QuantizedCheckpoint:
         if scheme == "static":
             raise ConfigError("weight_block_size with activation_scheme static, expected dynamic")
         form = FP8Format("block", "group", "weight_scale_inv", (int(block[0]), int(block[1])))
-    return QuantizedCheckpoint("fp8", (QuantizationRule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
+    of_experts = (QuantizationRule((_FP4_EXPERTS,), FP4Format("mxfp4", "deepseek")),) if experts == "fp4" else ()
+    rules = (*of_experts, QuantizationRule(("Linear",), form))
+    return QuantizedCheckpoint("fp8", rules, (*_unquantised(fields), "lm_head"))
 
 
 def _gptq(fields: Fields) -> QuantizedCheckpoint:

@@ -17,6 +17,7 @@ _TRANSFORMERS_SCALE, _TRANSFORMERS_INPUT = "weight_scale_inv", "activation_scale
 _TRANSFORMERS_ENDING = "_scale_inv"
 """Also of scales of all experts."""
 _USUAL_SCALE = "weight_scale"
+_DEEPSEEK_SCALE = "scale"
 _PLAIN_HEAD = ("weight", "bias")
 _FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
 _NARROW: tuple[ScaleType, ...] = ("float16", "bfloat16")
@@ -27,7 +28,8 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str])
 
     - A projection stored as floats is not quantised: exporters skip projections that their lists do not name.
     - A head with scales is quantised, although most formats exclude it implicitly.
-    - FP8 with a scale a tensor is written by two programs, with one description but different names.
+    - FP8 with a scale a tensor is written by two programs, with one description but different names. DeepSeek-V4 has
+      other names for scales of blocks.
     - Scales of groups are kept in the 16 bits in which they are stored.
 
     Args:
@@ -43,6 +45,8 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str])
         ignore = tuple(pattern for pattern in ignore if pattern != "lm_head")
     if any(each.endswith(_TRANSFORMERS_ENDING) for each in endings) and _USUAL_SCALE not in endings:
         rules = tuple(QuantizationRule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
+    if _DEEPSEEK_SCALE in endings and not {_USUAL_SCALE, _TRANSFORMERS_SCALE} & endings:
+        rules = tuple(QuantizationRule(rule.targets, _as_deepseek_names(rule.format)) for rule in rules)
     rules = tuple(QuantizationRule(rule.targets, _with_scales(rule.format, types)) for rule in rules)
     return replace(quantized, rules=rules, ignore=ignore, plain=floats)
 
@@ -51,6 +55,10 @@ def _as_transformers_names(format: Format) -> Format:
     if not isinstance(format, FP8Format):
         return format
     return replace(format, scale_ending=_TRANSFORMERS_SCALE, input_ending=_TRANSFORMERS_INPUT)
+
+
+def _as_deepseek_names(format: Format) -> Format:
+    return replace(format, scale_ending=_DEEPSEEK_SCALE) if isinstance(format, FP8Format) else format
 
 
 def _with_scales(format: Format, types: Mapping[str, str]) -> Format:

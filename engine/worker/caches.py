@@ -82,7 +82,7 @@ def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, .
     by_window: dict[int, list[int]] = {}
     for group in groups:
         by_window.setdefault(group.window if group.window < longest else 0, []).extend(group.layers)
-    if len({(group.widths, group.kv_heads) for group in groups}) > 1:
+    if len({(group.widths, group.kv_heads, group.every) for group in groups}) > 1:
         return (PageGroup(layers, 0),)
     if len(by_window) == 1:
         return (PageGroup(layers, next(iter(by_window))),)
@@ -124,14 +124,14 @@ def kv_block_bytes(
     """Bytes of one block: over all layers, or of one of several groups ``pages``."""
     if len(pages) > 1:
         share = max(len(page.layers) for page in pages)
-        return _token_bytes(groups[0], dtype) // len(groups[0].layers) * share * block_size
-    return sum(_token_bytes(group, dtype) for group in groups) * block_size
+        return _block_bytes(groups[0], block_size, dtype) // len(groups[0].layers) * share
+    return sum(_block_bytes(group, block_size, dtype) for group in groups)
 
 
-def _token_bytes(group: CacheSpec, dtype: torch.dtype) -> int:
-    """Bytes of one token over all layers, with the scales of int8 keys and values."""
+def _block_bytes(group: CacheSpec, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers, with the scales of int8 keys and values."""
     scales = 2 * group.kv_heads * len(group.layers) * _SCALES.itemsize if dtype == torch.int8 else 0
-    return group.token_bytes(dtype.itemsize) + scales
+    return group.block_bytes(block_size, dtype.itemsize) + scales * block_size
 
 
 def allocate_caches(
@@ -148,7 +148,7 @@ def allocate_caches(
     first = max(pages, key=lambda page: len(page.layers))
     made = [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in first.layers]
     found = {
-        layer: LayerCache(tensors, group)
+        layer: LayerCache(tensors, group, block_size)
         for group, page in enumerate(pages)
         for layer, tensors in zip(page.layers, made, strict=False)
     }
@@ -225,6 +225,7 @@ def _allocate(
 ) -> tuple[torch.Tensor, ...]:
     if group.kind == "latent":
         shapes = [latent_cache_shape(num_blocks, width, block_size) for width in group.widths]
+        shapes = [(blocks, group.entries(tokens), width) for blocks, tokens, width in shapes]
         if device.type == "cpu":
             return tuple(_untouched_zeros(latents, dtype) for latents in shapes)
         return tuple(torch.zeros(latents, dtype=dtype, device=device) for latents in shapes)

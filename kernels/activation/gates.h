@@ -46,5 +46,14 @@ struct SwigluOai {
         return gate / (set1(1.0f) + exp(gate * set1(-1.702f))) * (up + set1(1.0f));
     }
 };
+// DeepSeek-V4, likewise.
+struct Swiglu10 {
+    static vf apply(vf gate, vf up) {
+        const vf limit = set1(10.0f);
+        gate = select(gate > limit, limit, gate);
+        up = select(up > limit, limit, select(up < -limit, -limit, up));
+        return Silu::apply(gate) * up;
+    }
+};
 
 }  // namespace stentor

@@ -29,7 +29,11 @@ def activated(x, KIND: tl.constexpr):
 @triton.jit
 def gated(gate, up, KIND: tl.constexpr):
     """Returns act(gate) · up, float32; see :data:`stentor.kernels.ExpertActivation`."""
-    if KIND != "swiglu_oai":
+    if KIND == "swiglu_10":
+        gate = tl.where(gate > 10.0, 10.0, gate)
+        up = tl.where(up > 10.0, 10.0, tl.where(up < -10.0, -10.0, up))
+        return activated(gate, "silu") * up
+    elif KIND != "swiglu_oai":
         return activated(gate, KIND) * up
     else:
         # a comparison with NaN is false, so NaN stays

@@ -39,6 +39,7 @@ __all__ = [
     "packed_experts",
     "packed_experts_mlp",
     "route",
+    "route_to",
     "router_struct",
 ]
 
@@ -106,6 +107,29 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
         threads(),
     )
     return routing
+
+
+def route_to(logits: Tensor, router: Router, experts: Tensor) -> Routing:
+    """Weights each token's experts, which are given (DeepSeek-V4).
+
+    Args:
+        logits: float32 [tokens, experts].
+        router: how experts are weighted: by ``sigmoid`` or ``sqrtsoftplus`` of their logits.
+        experts: int64 [tokens, top_k], each one of the experts.
+
+    Returns:
+        The experts as given and their weights, which do not depend on other tokens.
+
+    Raises:
+        ValueError: shapes, dtypes or a score that does not fit.
+    """
+    if logits.dim() != 2 or logits.dtype != torch.float32:
+        raise ValueError(f"route_to: logits {describe(logits)} must be float32 [tokens, experts]")
+    if experts.shape != (len(logits), router.top_k) or experts.dtype != torch.int64:
+        raise ValueError(f"route_to: experts {describe(experts)} must be int64 [{len(logits)}, {router.top_k}]")
+    if router.score not in ("sigmoid", "sqrtsoftplus"):
+        raise ValueError(f"route_to: score must be sigmoid or sqrtsoftplus, not {router.score!r}")
+    return reference.route_to(logits, router, experts)
 
 
 def _empty_routing(logits: Tensor, router: Router) -> Routing:

@@ -9,10 +9,10 @@ from ..activation.gated import KINDS, ActivationKind
 from ..guards import FLOATS, describe
 from .router import Routing
 
-ExpertActivation = ActivationKind | Literal["swiglu_oai"]
-"""The gated kinds, and gpt-oss's: gate · sigmoid(1.702 · gate) · (up + 1), with gate clamped to at most 7 and up to
-±7."""
-ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai")
+ExpertActivation = ActivationKind | Literal["swiglu_oai", "swiglu_10"]
+"""The gated kinds, and two with a gate clamped to at most 7 or 10 and an up clamped to ±7 or ±10. ``swiglu_oai``:
+gate · sigmoid(1.702 · gate) · (up + 1) (gpt-oss). ``swiglu_10``: silu(gate) · up (DeepSeek-V4)."""
+ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai", "swiglu_10")
 """The kinds in the order of their numbers in gated.h."""
 
 
@@ -31,5 +31,5 @@ def check_experts(operation: str, x: Tensor, routing: Routing, activation: Exper
 
 def check_gate(operation: str, activation: ExpertActivation, *, gated: bool) -> None:
     """Raises ValueError for an activation that needs a gate if there is none."""
-    if not gated and activation == "swiglu_oai":
-        raise ValueError(f"{operation}: swiglu_oai takes a gate, and experts of one inner size have none")
+    if not gated and activation not in KINDS:
+        raise ValueError(f"{operation}: {activation} takes a gate, and experts of one inner size have none")

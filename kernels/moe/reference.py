@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..activation.gated import ActivationKind
 from ..activation.reference import activation as activate
@@ -14,8 +15,10 @@ from ..linear_packed import PackedWeight
 from ..linear_packed.reference import linear_packed
 from .router import Router, Routing
 
-LIMIT, ALPHA = 7.0, 1.702
-"""Constants of gpt-oss's activation."""
+LIMITS = {"swiglu_oai": 7.0, "swiglu_10": 10.0}
+"""Limits of gates and ups, by activation."""
+ALPHA = 1.702
+"""The other constant of gpt-oss's activation."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Returns x [T, K] times weight [N, K] transposed, plus bias [N]."""
@@ -26,7 +29,7 @@ Activate = Callable[[Tensor, ActivationKind], Tensor]
 def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
     if router.score == "sparsemixer":
         return _mixed(logits, router)
-    scores = logits.softmax(1) if router.score == "softmax" else logits.sigmoid()
+    scores = _scores(logits, router)
     # Scores have the order of logits, but large ones round to the same number.
     ranks = logits if bias is None and router.top_groups == router.groups else scores
     if bias is not None:
@@ -41,6 +44,24 @@ def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
     if router.renormalize:
         weights = weights / (weights.sum(1, keepdim=True) + 1e-20)
     return Routing(experts.int(), weights * router.scale)
+
+
+def route_to(logits: Tensor, router: Router, experts: Tensor) -> Routing:
+    # in float64, because torch rounds a value in float32 by its place among others
+    weights = _scores(logits.gather(1, experts).double(), router)
+    if router.renormalize:
+        weights = weights / (weights.sum(1, keepdim=True) + 1e-20)
+    return Routing(experts.int(), (weights * router.scale).float())
+
+
+def _scores(logits: Tensor, router: Router) -> Tensor:
+    match router.score:
+        case "softmax":
+            return logits.softmax(1)
+        case "sqrtsoftplus":
+            return softplus(logits).sqrt()
+        case _:
+            return logits.sigmoid()
 
 
 def _mixed(logits: Tensor, router: Router) -> Routing:
@@ -66,10 +87,13 @@ def activate_experts(
     rounded once."""
     if gate_up.shape[1] == inner:
         return alone(gate_up, activation)  # type: ignore[arg-type]  # no other takes no gate
-    if activation != "swiglu_oai":
+    limit = LIMITS.get(activation)
+    if limit is None:
         return gate(gate_up, activation)  # type: ignore[arg-type]  # all others are gated kinds
     gates, up = gate_up.float().chunk(2, dim=1)
-    gates, up = gates.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
+    gates, up = gates.clamp(max=limit), up.clamp(-limit, limit)
+    if activation == "swiglu_10":
+        return gate(torch.cat((gates, up), dim=1), "silu").to(gate_up.dtype)
     return (gates * torch.sigmoid(ALPHA * gates) * (up + 1)).to(gate_up.dtype)
 
 

@@ -6,8 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 from torch import Tensor
 
-Score = Literal["softmax", "sigmoid", "sparsemixer"]
-"""The score of an expert, from its logit. ``softmax`` is over all experts. ``sparsemixer`` is, for each choice, over
+Score = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
+"""The score of an expert, from its logit. ``softmax`` is over all experts. ``sqrtsoftplus`` is √log(1 + eˣ) of each
+(DeepSeek-V4). ``sparsemixer`` is, for each choice, over
 the remaining experts with a logit near the chosen one's (Phi-3.5-MoE, arXiv:2409.12136)."""
 GroupScore = Literal["max", "top2"]
 """The score of a group: that of its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best
@@ -75,7 +76,7 @@ class RouterStruct(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("experts", "top_k", "sigmoid", "mixer", "renormalize", "groups", "top_groups", "by_two")
+            for name in ("experts", "top_k", "score", "renormalize", "groups", "top_groups", "by_two")
         ),
         ("scale", ctypes.c_double),
         ("nearness", ctypes.c_double),
@@ -91,8 +92,7 @@ def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterSt
     return RouterStruct(
         experts,
         router.top_k,
-        router.score == "sigmoid",
-        router.score == "sparsemixer",
+        get_args(Score).index(router.score),
         router.renormalize,
         router.groups,
         router.top_groups,

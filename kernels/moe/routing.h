@@ -28,12 +28,18 @@ static inline void score_row(const Router& router, const float* logits, float* s
     const int64_t count = router.experts;
     float most = -INFINITY;
     for (int64_t i = 0; i < count; ++i) most = std::max(most, logits[i]);
-    const vf highest = set1(router.sigmoid ? 0.0f : most);
+    if (router.score == SQRT_SOFTPLUS) {
+        for (int64_t i = 0; i < count; ++i)
+            scores[i] = std::sqrt(std::max(logits[i], 0.0f) + std::log1p(std::exp(-std::fabs(logits[i]))));
+        return;
+    }
+    const bool sigmoid = router.score == SIGMOID;
+    const vf highest = set1(sigmoid ? 0.0f : most);
     for (int64_t i = 0; i < count; i += LANES) {
         const vf x = i + LANES <= count ? load(logits + i) : load_part(logits + i, count - i);
-        store(scores + i, router.sigmoid ? set1(1.0f) / (set1(1.0f) + exp(-x)) : exp(x - highest));
+        store(scores + i, sigmoid ? set1(1.0f) / (set1(1.0f) + exp(-x)) : exp(x - highest));
     }
-    if (router.sigmoid) return;
+    if (sigmoid) return;
     float total = 0.0f;
     for (int64_t i = 0; i < count; ++i) total += scores[i];
     for (int64_t i = 0; i < count; ++i) scores[i] /= total;
@@ -62,7 +68,7 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
     memory.resize((size_t)(3 * padded + router.top_k + router.groups + router.top_groups));
     numbers.resize((size_t)router.top_groups);
     float *const scores = memory.data(), *const ranks = scores + padded, *const kept = ranks + 2 * padded;
-    if (router.mixer) return mix_row(router, logits, experts, weights, kept);
+    if (router.score == SPARSEMIXER) return mix_row(router, logits, experts, weights, kept);
     score_row(router, logits, scores);
     const bool some_groups = router.top_groups < router.groups;
     // scores have the order of logits, except that large ones round to the same number

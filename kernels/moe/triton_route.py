@@ -47,8 +47,7 @@ def route_kernel(
     scale,
     nearness,
     TOP_K: tl.constexpr,
-    SIGMOID: tl.constexpr,
-    MIXER: tl.constexpr,
+    SCORE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     RENORMALIZE: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -61,8 +60,10 @@ def route_kernel(
     number = tl.arange(0, PADDED)
     there = number < count
     x = tl.load(logits + token * stride + number, mask=there, other=-float("inf"))
-    if SIGMOID:
+    if SCORE == "sigmoid":
         scores = tl.sigmoid(x)
+    elif SCORE == "sqrtsoftplus":
+        scores = tl.sqrt(tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x))))
     else:
         raised = tl.exp(x - tl.max(x, 0))
         scores = raised / tl.sum(raised, 0)
@@ -84,7 +85,7 @@ def route_kernel(
     for k in range(TOP_K):
         best, at = best_of(ranks)
         is_it = number == at
-        if MIXER:
+        if SCORE == "sparsemixer":
             near = (ranks > -float("inf")) & (best - x <= nearness * tl.maximum(tl.abs(x), best))
             scores = 1.0 / tl.sum(tl.where(near, tl.exp(x - best), 0.0), 0) + tl.zeros_like(x)
         chosen = tl.where(place == k, at.to(tl.int32), chosen)
@@ -113,8 +114,7 @@ def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: 
         router.nearness,
         config=Config.of(num_warps=1),
         TOP_K=router.top_k,
-        SIGMOID=router.score == "sigmoid",
-        MIXER=router.score == "sparsemixer",
+        SCORE=router.score,
         HAS_BIAS=bias is not None,
         RENORMALIZE=router.renormalize,
         GROUPS=router.groups,

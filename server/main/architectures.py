@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
+from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.hf_text_part import SEEING
@@ -61,6 +62,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
+    "DeepseekV4ForCausalLM": {"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
     "GPTJForCausalLM": {"rotary_dim": 8},
     "MiMoV2FlashForCausalLM": {"v_head_dim": 8, "partial_rotary_factor": 0.5},
     "PhiForCausalLM": {"qk_layernorm": True},
@@ -103,7 +105,9 @@ def kinds(spec: ModelSpec) -> list[str]:
     found = []
     if any(isinstance(layer.mixer, LatentAttentionSpec) for layer in spec.layers):
         found.append("latent attention")
-    if spec.states:
+    if any(isinstance(layer.mixer, CompressedAttentionSpec) for layer in spec.layers):
+        found.append("compressed attention")
+    elif spec.states:
         found.append("recurrent")
     if any(isinstance(layer.mlp, MoESpec) for layer in spec.layers):
         found.append("experts")

@@ -33,6 +33,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "deepseek-v2-groups",
     ),
     "DeepseekV32ForCausalLM": ("deepseek-v3.2",),
+    "DeepseekV4ForCausalLM": (
+        "deepseek-v4",
+        "deepseek-v4-plain",
+    ),
     "DeepseekV3ForCausalLM": (
         "deepseek-v3",
         "deepseek-v3-halves",

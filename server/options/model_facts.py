@@ -17,6 +17,7 @@ from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.stored_cuts import stored_block
 from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec
 from stentor.engine.model_config.audio_hf import audio_spec_from_hf
+from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
@@ -140,6 +141,8 @@ def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
             f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
             f"sees {_seen(mixer.index)}"
         )
+    if isinstance(mixer, CompressedAttentionSpec):
+        return _compressed(mixer)
     if not isinstance(mixer, AttentionSpec):
         return _other(mixer)
     part = "chunk" if mixer.chunked else "window"
@@ -147,6 +150,14 @@ def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
     positions = "" if mixer.rope or positioned else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
     return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"
+
+
+def _compressed(mixer: CompressedAttentionSpec) -> str:
+    heads = f"attention of {mixer.heads} heads to one of {mixer.head_dim}, sees a window of {mixer.window:,}"
+    if not mixer.ratio:
+        return f"{heads}, sinks"
+    seen = f"the {mixer.index.top_k:,} best entries" if mixer.index else "all entries"
+    return f"{heads} and {seen} of {mixer.ratio} tokens each before it, sinks"
 
 
 def _seen(index: IndexSpec | None) -> str:

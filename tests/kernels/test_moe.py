@@ -1,10 +1,12 @@
 """Routers choose as their models do, and a token's output is the weighted sum of its experts'."""
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels import Router, Routing, experts_mlp, force_variant, route
+from stentor.kernels import Router, Routing, experts_mlp, force_variant, route, route_to
 from stentor.kernels.activation.gated import KINDS, ActivationKind
 from stentor.kernels.moe import ACTIVATIONS, ExpertActivation, choose
 from stentor.kernels.variants import Variant
@@ -66,6 +68,32 @@ def test_each_choice_is_weighed_against_those_left_that_come_near_it() -> None:
         route(logits, Router(2, score="sparsemixer", renormalize=False), torch.zeros(4))
     with pytest.raises(ValueError, match="sparsemixer neither divides"):
         Router(2, score="sparsemixer")
+
+
+def test_scores_may_be_the_roots_of_softplus() -> None:
+    logits = torch.tensor([[0.0, 2.0, 90.0, -90.0]])
+    experts, chosen = route(logits, Router(4, score="sqrtsoftplus", renormalize=False))
+    assert experts.tolist() == [[2, 1, 0, 3]]
+    assert_close(chosen, torch.nn.functional.softplus(logits).sqrt().gather(1, experts.long()))
+
+
+@pytest.mark.parametrize("score", ["sigmoid", "sqrtsoftplus"])
+def test_experts_that_are_given_are_weighted_by_their_scores(score: Literal["sigmoid", "sqrtsoftplus"]) -> None:
+    logits, experts = normal(5, 6, seed=1), torch.tensor([[5, 0, 3]]).repeat(5, 1)
+    found = route_to(logits, Router(3, score=score, scale=1.5), experts)
+    scores = logits.sigmoid() if score == "sigmoid" else torch.nn.functional.softplus(logits).sqrt()
+    expected = scores[:, [5, 0, 3]]
+    assert torch.equal(found.experts, experts.int())
+    assert_close(found.weights, 1.5 * expected / expected.sum(1, keepdim=True))
+    alone = route_to(logits[3:4], Router(3, score=score, scale=1.5), experts[:1])
+    assert_same_bits(alone.weights[0], found.weights[3])
+
+
+def test_experts_cannot_be_given_for_scores_over_all_of_them() -> None:
+    with pytest.raises(ValueError, match="score must be sigmoid or sqrtsoftplus, not 'softmax'"):
+        route_to(torch.zeros(2, 4), Router(1), torch.zeros(2, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="must be int64"):
+        route_to(torch.zeros(2, 4), Router(2, score="sigmoid"), torch.zeros(2, 1, dtype=torch.int64))
 
 
 def test_experts_come_out_of_the_best_groups() -> None:
@@ -132,6 +160,9 @@ def gated_in_double(both: Tensor, activation: ExpertActivation) -> Tensor:
     if activation == "swiglu_oai":
         gate = gate.clamp(max=7.0)
         return gate * (1.702 * gate).sigmoid() * (up.clamp(-7.0, 7.0) + 1)
+    if activation == "swiglu_10":
+        gate = gate.clamp(max=10.0)
+        return gate * gate.sigmoid() * up.clamp(-10.0, 10.0)
     if activation == "quick_gelu":
         return gate * (1.702 * gate).sigmoid() * up
     if activation == "relu":

@@ -20,6 +20,7 @@ ROUTERS = (
     Router(2, score="sigmoid", scale=2.5, groups=4, top_groups=2),
     Router(1, score="sigmoid", renormalize=False),
     Router(2, score="sparsemixer", renormalize=False, nearness=0.3),
+    Router(2, score="sqrtsoftplus", scale=1.5),
 )
 
 

@@ -11,6 +11,7 @@ transformers: Any = untyped_transformers
 EACH_KIND = (
     *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
     *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax", "recurrent-gemma", "ling"),
+    "deepseek-v4",
 )
 """One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {
@@ -113,6 +114,22 @@ LING: Mapping[str, Any] = {
     "first_k_dense_replace": 1,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
+DEEPSEEK4: Mapping[str, Any] = {
+    "head_dim": 32,
+    "qk_rope_head_dim": 8,
+    "q_lora_rank": 48,
+    "sliding_window": 12,
+    "o_groups": 2,
+    "o_lora_rank": 16,
+    "index_n_heads": 16,
+    "index_head_dim": 16,
+    "index_topk": 5,
+    "hc_sinkhorn_iters": 6,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 24},
+}
 CONVOLVED = ["conv", "full_attention", "conv"]
 
 
@@ -121,6 +138,7 @@ def _without(shape: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 _NEWER = {
+    **dict.fromkeys(("deepseek-v4", "deepseek-v4-plain"), "DeepseekV4Config"),
     **dict.fromkeys(("ling", "ling-unbound"), "BailingHybridConfig"),
     **dict.fromkeys(("lfm3", "lfm3-plain"), "Lfm3Config"),
 }
@@ -238,6 +256,21 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "ling-unbound": lambda: transformers.BailingHybridConfig(
             **{**LING, "kda_safe_gate": False}, **_without(shape, "num_key_value_heads")
+        ),
+        "deepseek-v4": lambda: transformers.DeepseekV4Config(
+            **{**_without(shape, "num_key_value_heads"), **DEEPSEEK4, "num_hidden_layers": 4},
+            layer_types=[
+                "sliding_attention",
+                "compressed_sparse_attention",
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+            ],
+            mlp_layer_types=["hash_moe", "moe", "hash_moe", "moe"],
+            rope_parameters={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        ),
+        "deepseek-v4-plain": lambda: transformers.DeepseekV4Config(
+            **{**_without(shape, "num_key_value_heads"), **DEEPSEEK4, "hc_mult": 2, "scoring_func": "sigmoid"},
+            mlp_layer_types=["moe"] * 3,
         ),
         "lfm3": lambda: transformers.Lfm3Config(**{**shape, "num_hidden_layers": 6}, head_dim=32, sliding_window=24),
         "lfm3-plain": lambda: transformers.Lfm3Config(

@@ -32,6 +32,9 @@ BF16_MEAN, BF16_MOST = 0.03, 0.35
 """How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
 STREAMS = {"streams of embeddings", "streams predicted", "the stream of a layer", "LAuReL", "streams corrected"}
 STREAMS |= {"the mean of streams"}
+HYPER = {"streams of embeddings", "weights of streams", "a sum of streams", "streams mixed"}
+HYPER |= {"an output for each stream", "the sum of streams"}
+DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
@@ -43,6 +46,8 @@ CALLED = {
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "deepseek-v3.2": {"sparse latent attention"},
+    "deepseek-v4": {*DEEPSEEK4, "experts"},
+    "deepseek-v4-plain": DEEPSEEK4,
     "glm-moe-dsa": {"latent attention", "sparse latent attention"},
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},

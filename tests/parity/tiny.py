@@ -168,6 +168,9 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
         for buffer_name, buffer in model.named_buffers():
             if buffer_name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.2, 0.2)
+            elif buffer_name.endswith("tid2eid"):
+                scores = torch.rand(len(buffer), config.n_routed_experts)
+                buffer.copy_(scores.topk(buffer.shape[1]).indices)
             elif buffer_name.endswith("layer_scalar"):
                 buffer.uniform_(0.6, 1.4)
     model.save_pretrained(folder)

@@ -1,6 +1,7 @@
 """Configurations of tiny mixtures of experts, for :mod:`.tiny`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,10 +145,13 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
     gaps: list[torch.Tensor] = []
 
     def measure(router: Any, arguments: Any, output: Any) -> None:
+        if hasattr(router, "tid2eid"):
+            return  # its choice does not depend on scores
         logits = output[type(router).__name__ == "Llama4Router"].float()
         statics = getattr(router, "moe_statics", None)  # ERNIE's
         bias = arguments[1] if len(arguments) > 1 else getattr(statics or router, "e_score_correction_bias", None)
-        scores = logits if bias is None else (logits.softmax(-1) if statics else logits.sigmoid()) + bias
+        score = getattr(router, "score_fn", None) or (partial(torch.softmax, dim=-1) if statics else torch.sigmoid)
+        scores = logits if bias is None else score(logits) + bias
         spread = scores.std()
         if (groups := getattr(router, "num_group", None) or 1) > 1:
             members = scores.unflatten(-1, (groups, -1))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import repeat
 
 from ..attention_spec import AttentionSpec
+from ..compressed_attention_spec import CompressedAttentionSpec
 from ..config_fields import ConfigError
 from ..latent_attention_spec import LatentAttentionSpec
 from ..model_spec import MixerSpec
@@ -23,6 +24,8 @@ def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[
     match spec:
         case AttentionSpec():
             return _part_of_attention(spec, rank), dict(_cut_attention(spec, rank, prefix, hidden))
+        case CompressedAttentionSpec():
+            return _part_of_compressed(spec, rank), dict(_cut_compressed(spec, rank, prefix, hidden))
         case LatentAttentionSpec():
             heads = rank.each(spec.heads, "query heads")
             return replace(spec, heads=heads), dict(_cut_latent(spec, rank, prefix, hidden))
@@ -79,6 +82,24 @@ def _by_group(spec: AttentionSpec, rank: Rank) -> Ranges:
     if heads == kv_heads * each:
         return ((start, kv_heads * (each + 2) * dim),)
     return (start + (first - first_kv * each) * dim, heads * dim), (start + each * dim, 2 * dim)
+
+
+def _part_of_compressed(spec: CompressedAttentionSpec, rank: Rank) -> CompressedAttentionSpec:
+    """Whole groups of heads."""
+    groups = rank.each(spec.out_groups, "groups of query heads")
+    return replace(spec, heads=spec.heads // spec.out_groups * groups, out_groups=groups)
+
+
+def _cut_compressed(spec: CompressedAttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    """What makes vectors and entries is whole in each worker, and so is the index."""
+    first, groups = rank.own(spec.out_groups)
+    heads = spec.heads // spec.out_groups
+    own = first * heads, groups * heads
+    outputs = first * spec.out_rank, groups * spec.out_rank
+    yield from rank.columns(spec.queries(), prefix, [((own[0] * spec.head_dim, own[1] * spec.head_dim),)])
+    yield from rank.columns(spec.grouped(), prefix, [(outputs,)])
+    yield from rank.rows(spec.out(hidden), prefix, outputs)
+    yield f"{prefix}.{spec.name}.attn_sink", Cut(0, spec.heads, (own,))
 
 
 def _cut_latent(spec: LatentAttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:

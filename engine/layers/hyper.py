@@ -1,0 +1,157 @@
+"""Several residual streams, [tokens, streams · hidden], of which parts of layers take sums and to which they add
+multiples (manifold-constrained hyper-connections, arXiv:2512.24880)."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ..model_config.model_spec import Backbone, LayerSpec
+from ..model_config.streams_spec import HyperSpec
+from .elementwise import elementwise
+from .forward_batch import ForwardBatch
+from .layer import Layer
+from .layer_context import LayerContext
+from .norm import RMSNorm
+from .quantized import Delta, Stream
+from .rotary import RotaryTables
+from .weights import WeightMap
+
+
+class _Weights:
+    """float32 numbers from all streams of a token: a product of the normed streams."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, count: int, scales: int, model: Backbone, context: LayerContext
+    ) -> None:
+        assert model.streams is not None
+        width = model.streams.streams * model.hidden_size
+        self._invariant = context.invariant
+        self._norm = RMSNorm(weights, None, width, model.norm_eps, context)
+        self._product, self.base, self.scale = (
+            context.empty(*shape, dtype=torch.float32) for shape in ((count, width), (count,), (scales,))
+        )
+        for part, target in (("fn", self._product), ("base", self.base), ("scale", self.scale)):
+            weights.add(f"{name}_{part}", target)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, streams · hidden] → float32 [tokens, count], without scale and base"""
+        return kernels.linear(self._norm.exact(x), self._product, invariant=self._invariant)
+
+
+class HyperStreams:
+    """From embeddings to streams, all alike, and from streams to their sum."""
+
+    def __init__(self, weights: WeightMap, spec: HyperSpec, model: Backbone, context: LayerContext) -> None:
+        self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
+        self._weights = _Weights(weights, spec.head, spec.streams, 1, model, context)
+        for part in ("fn", "base", "scale"):
+            weights.alias(f"{spec.head}.hc_{part}", f"{spec.head}_{part}")  # as transformers saves them
+
+    def widened(self, x: Stream) -> Stream:
+        """Embeddings [tokens, hidden] → [tokens, streams · hidden]"""
+        if isinstance(x, Traced):
+            return x.call("streams of embeddings", lambda rows, _: self._widen(rows), self._spec.streams * self._hidden)
+        return self._widen(x).to(self._stream)
+
+    def narrowed(self, x: Stream) -> Stream:
+        """[tokens, streams · hidden] → [tokens, hidden]"""
+        if isinstance(x, Traced):
+            return x.call("the sum of streams", lambda rows, _: self._narrow(rows), self._hidden)
+        return self._narrow(x).to(self._stream)
+
+    def _widen(self, x: torch.Tensor) -> torch.Tensor:
+        return x.repeat(1, self._spec.streams)
+
+    def _narrow(self, x: torch.Tensor) -> torch.Tensor:
+        made = self._weights(x) * self._weights.scale + self._weights.base
+        return _sum_of(x, elementwise(torch.sigmoid, made) + self._spec.eps)
+
+
+class HyperConnected:
+    """A layer whose mixer and network each take a sum of the streams."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        layer: int,
+        spec: HyperSpec,
+        model: Backbone,
+        rotary: RotaryTables,
+        context: LayerContext,
+    ) -> None:
+        self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
+        whole, prefix = model.layers[layer], f"{model.prefix}.{layer}"
+        norms = whole.norms
+        parts: tuple[LayerSpec, ...] = (
+            replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
+            replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out="")),
+        )
+        self._parts = [
+            (
+                _Weights(weights, f"{prefix}.{name}", spec.weights, 3, model, context),
+                Layer(weights, layer, model, rotary, context, spec=part),
+            )
+            for name, part in zip(spec.parts, parts, strict=True)
+        ]
+
+    def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
+        """As :meth:`.layer.Layer.__call__`, of streams, to which nothing is yet to be added."""
+        assert delta is None
+        for weights, part in self._parts:
+            residual = self._connected(weights, part, residual, batch)
+        return None, residual
+
+    def _connected(self, weights: _Weights, part: Layer, x: Stream, batch: ForwardBatch) -> Stream:
+        """The streams [tokens, streams · hidden] behind a part."""
+        count = self._spec.streams
+        if isinstance(x, Traced):
+            made = x.call("weights of streams", partial(self._weights, weights), self._spec.weights)
+            given = x.call("a sum of streams", self._sum, self._hidden, made)
+            found, _ = part(None, given, batch)
+            assert isinstance(found, Traced)
+            mixed = x.call("streams mixed", self._mixed, x.width, made)
+            # what is added to each stream is its weight times the output
+            spread = found.call("an output for each stream", self._spread, x.width, made)
+            return mixed.add_(spread)
+        made = self._weights(weights, x, batch)
+        found, _ = part(None, self._sum(x, made, batch).to(self._stream), batch)
+        assert isinstance(found, torch.Tensor)
+        mixed = self._mixed(x, made, batch) + self._spread(found, made, batch)
+        assert mixed.shape[1] == count * self._hidden
+        return mixed.to(self._stream)
+
+    def _weights(self, weights: _Weights, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+        """float32 [tokens, weights]: of the sum, of the output, and of the mixing matrix, by rows"""
+        spec = self._spec
+        return kernels.stream_weights(
+            weights(x), weights.base, weights.scale, streams=spec.streams, iterations=spec.iterations, eps=spec.eps
+        )
+
+    def _sum(self, x: torch.Tensor, made: torch.Tensor, _batch: Any) -> torch.Tensor:
+        """float32 [tokens, hidden]"""
+        return _sum_of(x, made[:, : self._spec.streams])
+
+    def _mixed(self, x: torch.Tensor, made: torch.Tensor, _batch: Any) -> torch.Tensor:
+        """float32 [tokens, streams · hidden]: stream k is the sum over j of stream j times element (j, k)"""
+        count = self._spec.streams
+        matrix = made[:, 2 * count :].view(-1, count, count)
+        return torch.cat([_sum_of(x, matrix[:, :, k]) for k in range(count)], dim=1)
+
+    def _spread(self, found: torch.Tensor, made: torch.Tensor, _batch: Any) -> torch.Tensor:
+        """[tokens, hidden] → float32 [tokens, streams · hidden]"""
+        count = self._spec.streams
+        return (made[:, count : 2 * count, None] * found.float()[:, None]).flatten(1)
+
+
+def _sum_of(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """x [tokens, streams · hidden] and float32 [tokens, streams] → float32 [tokens, hidden], summed in order"""
+    first, *others = x.float().view(len(x), weights.shape[1], -1).unbind(1)
+    total = first * weights[:, :1]
+    for at, each in enumerate(others, 1):
+        total = total + each * weights[:, at : at + 1]
+    return total
