@@ -20,7 +20,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import RMSNorm, added_, make_norm
+from ..layers.norm import Norm, RMSNorm, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
@@ -87,11 +87,13 @@ class Decoder:
             self._layers = [
                 AltUp(self.weights, at, config, rotary, context, inputs) for at in range(len(config.layers))
             ]
-        self._embedding_norm: RMSNorm | None = None
-        if config.embedding_norm:
+        self._embedding_norm: Norm | None = None
+        if name := config.embedding_norm_name:
+            self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
+        elif config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
-        for head in ("embed_out", "output"):  # as files of GPT-NeoX and InternLM 2 call it
+        for head in ("embed_out", "output", "output_projection"):  # of GPT-NeoX, InternLM 2 and BioGPT
             self.weights.alias(f"{head}.weight", "lm_head.weight")
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
@@ -128,7 +130,7 @@ class Decoder:
         """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2)."""
         config = self.config
         base = f"{config.prefix.partition('.')[0]}."
-        parts = config.embedding, config.positions, config.prefix, config.final_norm
+        parts = config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
             yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor

@@ -222,9 +222,9 @@ class Program:
     ) -> None:
         """Attends the queries in ``src`` over the cache.
 
-        ``window``, ``chunk`` and ``slopes``: see :func:`stentor.kernels.paged_attention`; ``sinks`` and
-        ``cache_scales``: see :class:`.instruction.Instruction`. Raises ValueError if the query heads are no multiple of
-        the kv heads, or if ``dst``, the sinks or the slopes do not fit them.
+        ``window``, ``chunk`` and ``slopes``: see :func:`stentor.kernels.paged_attention`; others: see
+        :class:`.instruction.Instruction`. Raises ValueError if the query heads are no multiple of the kv heads, or if
+        ``dst``, the sinks or the slopes do not fit them.
         """
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:

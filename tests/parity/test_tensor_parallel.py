@@ -34,6 +34,7 @@ ARCHITECTURES = {
 }
 DENSE = (
     "apertus",
+    "bitnet",
     "cohere",
     "gemma3-seeing",
     "gemma3n",
