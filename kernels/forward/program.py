@@ -220,11 +220,10 @@ class Program:
         cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> None:
-        """Attends the queries in ``src`` over the cache.
+        """Attends the queries in ``src`` over the cache; for options see :func:`stentor.kernels.paged_attention`, and
+        for ``cache_scales`` :class:`.instruction.Instruction`.
 
-        ``window``, ``chunk`` and ``slopes``: see :func:`stentor.kernels.paged_attention`; others: see
-        :class:`.instruction.Instruction`. Raises ValueError if the query heads are no multiple of the kv heads, or if
-        ``dst``, the sinks or the slopes do not fit them.
+        Raises ValueError if the query heads are no multiple of the kv heads, or ``dst``, sinks or slopes do not fit.
         """
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
