@@ -1,7 +1,6 @@
 """Reads the config.json of dense families before Llama: layer norms, biases, networks without a gate, and learned
 positions or rotation of a part of each head."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -151,18 +150,17 @@ def gpt_neo(fields: Fields, name: str) -> ModelSpec:
     return _as_gpt(spec)
 
 
-def _neo_kinds(fields: Fields, spec: ModelSpec) -> Sequence[str]:
+def _neo_kinds(fields: Fields, spec: ModelSpec) -> list[str]:
     """The kind of each layer, listed or as patterns with their number of repeats."""
     count = len(spec.layers)
-    kinds = fields.texts("attention_layers")
-    if kinds is None:
-        told = fields.get("attention_types")
-        kinds = ("global", "local") * count if told is None else []
-        for each in told if isinstance(told, list) else []:
-            if not isinstance(each, list) or len(each) != 2 or not isinstance(each[1], int) or each[1] > count:
-                raise ConfigError(f"attention_types holds {str(each)[:60]!r}, expected a pattern and its repeats")
-            kinds = [*kinds, *(Fields({"attention_types": each[0]}).texts("attention_types") or ()) * each[1]]
-        kinds = kinds[:count] if told is None else kinds
+    kinds = list(fields.texts("attention_layers") or ())
+    told = [] if kinds else fields.get("attention_types")
+    if told is None:
+        kinds = (["global", "local"] * count)[:count]
+    for each in told if isinstance(told, list) else []:
+        if not isinstance(each, list) or len(each) != 2 or not isinstance(each[1], int) or each[1] > count:
+            raise ConfigError(f"attention_types holds {str(each)[:60]!r}, expected a pattern and its repeats")
+        kinds += [*(Fields({"attention_types": each[0]}).texts("attention_types") or ())] * each[1]
     if len(kinds) != count or not {*kinds} <= {"global", "local"}:
         raise ConfigError(f"attention_types gives {len(kinds)} layers, expected {count} that are global or local")
     return kinds
@@ -255,7 +253,7 @@ def mpt(fields: Fields, name: str) -> ModelSpec:
         )
     if fields.has("logit_scale"):
         raise ConfigError(f"logit_scale is {fields.get('logit_scale')!r}, expected null")
-    usual = {
+    sizes: dict[str, object] = {
         "vocab_size": 50368,
         "hidden_size": 2048,
         "num_hidden_layers": 24,
@@ -263,8 +261,8 @@ def mpt(fields: Fields, name: str) -> ModelSpec:
         "tie_word_embeddings": True,
     }
     if fields.has("expansion_ratio"):
-        usual["intermediate_size"] = fields.integer("expansion_ratio") * fields.integer("d_model", 2048)
-    spec = _common(Fields({**usual, **fields.values}), name, activation="gelu")
+        sizes["intermediate_size"] = fields.integer("expansion_ratio") * fields.integer("d_model", 2048)
+    spec = _common(Fields({**sizes, **fields.values}), name, activation="gelu")
     mixer = spec.layers[0].attention
     spec = with_mixers(
         spec,

@@ -35,6 +35,7 @@ ARCHITECTURES = {
 DENSE = (
     "apertus",
     "bitnet",
+    "bloom",
     "cohere",
     "gemma3-seeing",
     "gemma3n",
