@@ -19,8 +19,8 @@ from .layer_context import LayerContext
 from .linear import Linear, check_arranged
 from .norm import RMSNorm
 from .parts import BeforePart, tiles
-from .quantized import Delta, Input, Stream
-from .rank_norm import rms_over_ranks
+from .quantized import Delta, Input, Stream, changed
+from .rank_norm import SplitNorm, rms_over_ranks
 from .rotary import RotaryTables
 from .weights import WeightMap
 
@@ -101,8 +101,17 @@ class Attention:
             self._sinks = context.empty(spec.heads, dtype=torch.float32)
             weights.add(f"{prefix}.{spec.sinks_name}", self._sinks)
             weights.alias(f"{prefix}.sinks", f"{prefix}.{spec.sinks_name}")  # transformers' name
+        self._slopes: torch.Tensor | None = None
+        if spec.slopes:
+            self._slopes = context.empty(spec.heads, dtype=torch.float32)
+            if not context.filled:
+                self._slopes.copy_(torch.tensor(spec.slopes))
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
+        self._out_norm: SplitNorm | None = None
+        if spec.out_norm:
+            size = spec.heads * spec.value_dim
+            self._out_norm = SplitNorm(weights, f"{prefix}.{spec.out_norm}", size, model.norm_eps, context)
         self._ranks = context.ranks
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         self._interleaved = spec.rope is not None and spec.rope.interleaved
@@ -133,15 +142,20 @@ class Attention:
         """
         out = self.out.late if late else self.out
         made: Stream = self.into(x, batch.adapter_rows)
+        if clip := self._spec.clip:
+            made = changed(made, "clipped queries, keys and values", lambda rows: rows.clamp_(-clip, clip))
         if self._full_norms is not None and self._ranks is not None:
             made = self._normed_over_ranks(made)
         parts: Sequence[Stream] = made.split_with_sizes(self._sizes, dim=1)  # split() is slow Python
         q, k, v = parts
         if self._full_norms is not None and self._ranks is None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
+        found: Stream
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
-            return out(self._traced(q, k, v, batch), batch.adapter_rows)
-        return out(self.attend(q, k, v, batch), batch.adapter_rows)
+            found = self._traced(q, k, v, batch)
+        else:
+            found = self.attend(q, k, v, batch)
+        return out(found if self._out_norm is None else self._out_norm(found), batch.adapter_rows)
 
     def _normed_over_ranks(self, made: Stream) -> Stream:
         """Norm queries and keys over the heads of all workers; [tokens, q, k and v] → the same."""
@@ -199,6 +213,7 @@ class Attention:
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
         assert not spec.chunked, "no embedder attends in chunks"
+        assert not spec.slopes, "no embedder has a bias by distance"
         if self._before is None or spec.window:
             starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
             return self._see_whole(q, k, v, starts, texts, self._sinks)
@@ -303,6 +318,7 @@ class Attention:
             window=self._window,
             chunk=self._chunk,
             sinks=self._sinks,
+            slopes=self._slopes,
             invariant=self._invariant,
         )
 
@@ -334,6 +350,7 @@ class Attention:
             chunk=self._chunk,
             softcap=spec.softcap,
             sinks=self._sinks,
+            slopes=self._slopes,
             interleaved=self._interleaved,
             turned_first=spec.turned_first,
             query_scales=self._query_scales,
@@ -364,6 +381,7 @@ def attend_cached(
     window: int,
     chunk: int = 0,
     sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     invariant: bool = False,
 ) -> torch.Tensor:
     """Attention of q [tokens, heads, head_dim] over each token's row; with ``spec.whole_spans`` within pictures in both
@@ -380,7 +398,7 @@ def attend_cached(
         "k_scale": k_scale,
         "v_scale": v_scale,
     }
-    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, invariant=invariant, **shared)
+    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, slopes=slopes, invariant=invariant, **shared)
     if spec.whole_spans and batch.media is not None:
         spans = batch.media.spans
         kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, spans, windowed=spec.windowed_spans, **shared)

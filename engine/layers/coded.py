@@ -13,12 +13,11 @@ from ..quantization.formats import Format, FP4Format, FP8Format, GGUFFormat, Gro
 from ..quantization.stored import (
     FP4Weight,
     Stored,
-    checked_weight,
     endings,
     pack_int4,
     read_fp4,
     read_grouped,
-    scale_rows,
+    read_scaled,
 )
 from .layer_context import LayerContext
 from .weights import WeightError, WeightMap
@@ -103,8 +102,8 @@ def gather_coded(
             case Int4Format():
                 _put_int4(whole, expert, first, format, stored, shape)
             case Int8Format():
-                codes = checked_weight(stored, torch.int8, *shape).view(torch.uint8) ^ 0x80
-                _put_int8(whole, expert, first, codes, scale_rows(format, stored, *shape).unsqueeze(1), None)
+                codes, scales = read_scaled(format, stored, *shape)
+                _put_int8(whole, expert, first, codes.view(torch.uint8) ^ 0x80, scales.unsqueeze(1), None)
             case GroupedInt8Format():
                 _put_int8(whole, expert, first, *read_grouped(format, stored, *shape)[:3])
 
@@ -156,8 +155,8 @@ def put_fp8(
     whole: CodedMatrices, expert: int, first: int, format: FP8Format, stored: Stored, shape: tuple[int, int]
 ) -> None:
     """Copy a matrix of ``shape`` to outputs [first, ...) of an expert."""
-    whole.codes[expert, first : first + shape[0]].copy_(checked_weight(stored, torch.float8_e4m3fn, *shape))
-    scales = scale_rows(format, stored, *shape)
+    codes, scales = read_scaled(format, stored, *shape)
+    whole.codes[expert, first : first + shape[0]].copy_(codes)
     scales = scales.unsqueeze(1) if scales.dim() == 1 else scales
     begin = first // whole.rows
     whole.scales[expert, begin : begin + len(scales)].copy_(scales)

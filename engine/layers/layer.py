@@ -169,7 +169,7 @@ def _feed_forward(
     if isinstance(spec, MoESpec):
         return MoE(weights, prefix, spec, hidden, context)
     assert not isinstance(spec, OpaqueSpec), "another library's modules compute it"
-    return MLP(weights, prefix, spec, hidden, context, model.adapters)
+    return MLP(weights, prefix, spec, hidden, context, model.adapters, eps=model.norm_eps)
 
 
 def _settled(x: Input) -> Stream:

@@ -1,6 +1,6 @@
 """The feed-forward network of a layer, the same for all tokens."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import overload
 
 import torch
@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
+from stentor.kernels.quantize import Quantized
 
 from ..model_config.mlp_spec import MLPSpec
 from ..model_config.model_spec import TaskAdapters
@@ -16,7 +17,8 @@ from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
 from .moments import row_mean
-from .quantized import Delta, Input, Stream, Unnormed
+from .quantized import Delta, Input, Stream, Unnormed, changed
+from .rank_norm import SplitNorm
 from .weights import WeightMap
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
@@ -60,10 +62,12 @@ class MLP:
         adapters: TaskAdapters | None = None,
         *,
         summed: bool = True,
+        eps: float = 1e-6,
     ) -> None:
         """
         Args:
             prefix: of the layer.
+            eps: of its norm, if it has one.
             summed: whether the outputs of workers that split the model are added up.
         """
         into, out = spec.projections(hidden)
@@ -87,6 +91,11 @@ class MLP:
             for name in (*spec.into, spec.out):
                 other = name.replace("mlp", spec.also, 1)
                 weights.alias(f"{prefix}.{other}.weight", f"{prefix}.{name}.weight")
+        self._norm: SplitNorm | None = None
+        if spec.norm:
+            # it norms what has the stream's dtype
+            own = replace(context, dtype=context.stream)
+            self._norm = SplitNorm(weights, f"{prefix}.{spec.norm}", spec.inner, eps, own)
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     @overload
@@ -103,7 +112,11 @@ class MLP:
         up = self.input(x, batch.adapter_rows)
         gated = isinstance(x, Unnormed) and self.input.gate is not None
         out = self.out.late if late else self.out
-        return out(up if gated else self._activated(up), batch.adapter_rows)
+        found = up if gated else self._activated(up)
+        if self._norm is not None:
+            assert not isinstance(found, Quantized | Unnormed), "quantised behind its norm"
+            found = self._norm(found)
+        return out(found, batch.adapter_rows)
 
     def _activated(self, up: Stream) -> Input:
         """The input of the last product; ``up`` may begin with gates."""
@@ -113,16 +126,21 @@ class MLP:
         if not self._gated:
             return up
         if self._gate_scale != 1.0:
-            up = _regated(up, "a gate with a factor", self._scale_)
+            up = changed(up, "a gate with a factor", self._scale_)
         if self._gate_cutoff is not None:
-            up = _regated(up, "gates that are cut off", self._cut_off_)
+            up = changed(up, "gates that are cut off", self._cut_off_)
         if self._limit:
-            up = _regated(up, "gates with a limit", self._limit_)
+            up = changed(up, "gates with a limit", self._limit_)
         if isinstance(up, Traced):
-            return up.gated(self._activation)
-        if (scheme := self.out.input_scheme) is None:
+            return up.gated(self._activation) if self._norm is None else up.call("gates", self._gate, up.width // 2)
+        if self._norm is not None or (scheme := self.out.input_scheme) is None:
             return kernels.gated_activation(up, self._activation)
         return kernels.gated_activation_quantized(up, self._activation, scheme, self.out.input_scale)
+
+    def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
+        """Before a norm: a program's instruction leaves what it gates to a product."""
+        assert self._activation != "xielu"
+        return kernels.gated_activation(up, self._activation)
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
         up[:, : up.shape[1] // 2] *= self._gate_scale
@@ -149,10 +167,3 @@ class MLP:
         sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)
         sums = self._ranks.sum_(sums)
         return sums[:, :1] / sums[:, 1:]
-
-
-def _regated(up: Stream, what: str, change_: Callable[[torch.Tensor], torch.Tensor]) -> Stream:
-    """Gates and ups [tokens, 2 * inner], of which the first are changed in place."""
-    if isinstance(up, Traced):
-        return up.call(what, lambda rows, _: change_(rows), up.width)
-    return change_(up)

@@ -39,13 +39,12 @@ from ..quantization.formats import (
 )
 from ..quantization.stored import (
     FP4Weight,
-    checked_weight,
     endings,
     expand,
     pack_int4,
     read_fp4,
     read_grouped,
-    scale_rows,
+    read_scaled,
 )
 from .layer_context import LayerContext
 from .quantized import Stream
@@ -213,8 +212,7 @@ def gather_packed(
         case Int8Format():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                values = checked_weight(stored, torch.int8, *shape)
-                _pack_int8(weight, first, values, scale_rows(chosen, stored, *shape))
+                _pack_int8(weight, first, *read_scaled(chosen, stored, *shape))
 
             needed, ignored = endings(chosen)
         case Int4Format():

@@ -5,7 +5,7 @@ converted at once into their slice, so that at most one part exists twice.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -21,13 +21,18 @@ from stentor.kernels.linear_gguf import empty_weight as empty_gguf
 from stentor.kernels.linear_w4 import empty_weight as empty_w4
 
 from ..quantization.formats import FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
-from ..quantization.stored import checked_weight, endings, largest_input_scale, pack_int4, scale_rows
+from ..quantization.stored import endings, largest_input_scale, pack_int4, read_scaled
 from .coded import block_kind
 from .layer_context import LayerContext
 from .weights import Place, WeightError, WeightMap, check_shape
 
 Stream = torch.Tensor | Traced
 """The residual stream or a layer's values: [tokens, columns], or a placeholder while a pass is recorded."""
+
+
+def changed(x: Stream, what: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Stream:
+    """What ``change`` makes of x [tokens, columns], possibly in place: as many columns. A program calls it ``what``."""
+    return x.call(what, lambda rows, _: change(rows), x.width) if isinstance(x, Traced) else change(x)
 
 
 class Unadded:
@@ -142,8 +147,8 @@ class ScaledLinear:
     def _placer(self, rows: slice, inputs: int, format: FP8Format | Int8Format) -> Place:
         def place(stored: dict[str, torch.Tensor]) -> None:
             outputs = rows.stop - rows.start
-            self._weight[rows] = checked_weight(stored, self._dtype, outputs, inputs).to(self._weight.device)
-            scale = scale_rows(format, stored, outputs, inputs)
+            weight, scale = read_scaled(format, stored, outputs, inputs)
+            self._weight[rows] = weight.to(self._weight.device)
             if self.input_scale is not None:
                 largest = largest_input_scale(format, stored).to(self.input_scale.device)
                 torch.maximum(self.input_scale, largest, out=self.input_scale)

@@ -5,7 +5,30 @@ from collections.abc import Sequence
 import torch
 
 from .elementwise import elementwise
+from .layer_context import LayerContext
+from .norm import RMSNorm
+from .quantized import Stream, changed
 from .rank_group import RankGroup
+from .weights import WeightMap
+
+
+class SplitNorm:
+    """An RMS norm of what workers that split a layer have columns of: the input of its last product."""
+
+    def __init__(self, weights: WeightMap, name: str, size: int, eps: float, context: LayerContext) -> None:
+        """``size``: the columns that are here."""
+        self._norm = RMSNorm(weights, name, size, eps, context)
+        self._eps, self._ranks = eps, context.ranks
+
+    def __call__(self, x: Stream) -> Stream:
+        """x [tokens, size] → the same"""
+        if (ranks := self._ranks) is None:
+            return self._norm.plain(x)  # type: ignore[call-overload, no-any-return]  # either kind
+        return changed(x, "norms over workers", lambda rows: self._spread(rows, ranks))
+
+    def _spread(self, x: torch.Tensor, ranks: RankGroup) -> torch.Tensor:
+        (normed,) = rms_over_ranks([x], self._eps, ranks)
+        return (normed * self._norm.factors).to(x.dtype)
 
 
 def rms_over_ranks(

@@ -185,6 +185,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     mixers = [layer.mixer for layer in made.layers if isinstance(layer.mixer, AttentionSpec)]
     if bidirectional and any(mixer.chunked for mixer in mixers):
         raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
+    if any(mixer.slopes for mixer in mixers):
+        raise UnknownArchitectureError(f"its architecture {own}, with a bias by distance, is not native here")
     if any(mixer.shares >= 0 for mixer in mixers):
         raise ConfigError("num_kv_shared_layers is not 0, and embedders keep no keys that a later layer could see")
     if made.whole_prompts:

@@ -78,6 +78,9 @@ def stored_block(quantized: QuantizedCheckpoint | None, name: str, inputs: bool)
 @lru_cache(maxsize=1024)
 def _cuts(cut: Cut, format: Format) -> tuple[tuple[str, Cut], ...]:
     """By the endings of names."""
+    if isinstance(format, Int8Format) and format.ternary and not cut.stacked:
+        # bytes hold distant outputs, and the mean magnitude is that of all
+        raise ConfigError(f"{format.name} form, which is not split over workers")
     found = []
     for ending, layout in _layouts(format).items():
         if cut.stacked:

@@ -82,6 +82,10 @@ class AttentionSpec:
     """Whether each head has a learned score without a value in its softmax (gpt-oss, arXiv:2508.10925)."""
     sinks_name: str = "sinks"
     """Stored name of these scores."""
+    clip: float = 0.0
+    """Most that a projected query, key or value may be in magnitude (MPT); 0: any."""
+    slopes: tuple[float, ...] = ()
+    """Of each head, times the distance back to a key, taken from its score (ALiBi, arXiv:2108.12409); empty: none."""
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4)."""
@@ -127,6 +131,8 @@ class AttentionSpec:
     name: str = "self_attn"
     """Prefix of its tensors' names."""
     out: str = "o_proj"
+    out_norm: str = ""
+    """Stored name of an RMS norm of all heads' output before ``out`` (BitNet); "": none."""
 
     @property
     def q_size(self) -> int:
@@ -194,6 +200,8 @@ class AttentionSpec:
                 yield f"{name}.weight", (heads, self.head_dim)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
+        if self.out_norm:
+            yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
@@ -258,6 +266,8 @@ class AttentionSpec:
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
+        if self.slopes and len(self.slopes) != self.heads:
+            raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
         if self.rope is not None:
             check_rope(self.rope, self.head_dim)
 
@@ -312,6 +322,15 @@ def seen_pairs(tokens: int, context: int, most: int = 0) -> int:
     """
     growing = max(0, min(tokens, most - context)) if most else tokens
     return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * most
+
+
+def alibi_slopes(heads: int, steepest: float = 8.0) -> tuple[float, ...]:
+    """ALiBi's slopes (arXiv:2108.12409): powers of two down to 2 ** -steepest, for numbers of heads between two powers
+    of two with every other one of twice as many."""
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-steepest * head / whole) for head in range(1, whole + 1)]
+    between = [2.0 ** (-steepest * head / (2 * whole)) for head in range(1, 2 * whole, 2)]
+    return tuple((slopes + between)[:heads])
 
 
 def check_rope(rope: RopeConfig, head_dim: int) -> None:

@@ -232,6 +232,13 @@ def _falcon(facts: GGUFFacts) -> Values:
     }
 
 
+def _mpt(facts: GGUFFacts) -> Values:
+    """Without ALiBi positions are learned."""
+    steepest = facts.fields.number("attention.max_alibi_bias", 0.0)
+    clip = facts.fields.number("attention.clamp_kqv", 0.0) or None
+    return {"attn_config": {"alibi": steepest > 0, "alibi_bias_max": steepest or 8.0, "clip_qkv": clip}}
+
+
 def _in_rows(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
     """Matrices are stored as [outputs, inputs], all queries before keys and values."""
     grouped = spec.layers[0].attention.by_group
@@ -366,6 +373,8 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "phimoe": GGUFTranslation("PhimoeForCausalLM", made=lambda facts: {"lm_head_bias": "output.bias" in facts.shapes}),
     "gpt2": GGUFTranslation("GPT2LMHeadModel", keys=_LAYER_NORM, finish=_in_rows),
     "starcoder": GGUFTranslation("GPTBigCodeForCausalLM", keys=_LAYER_NORM, finish=_in_rows),
+    "bloom": GGUFTranslation("BloomForCausalLM", keys=_LAYER_NORM, finish=_in_rows),
+    "mpt": GGUFTranslation("MptForCausalLM", keys=_LAYER_NORM, made=_mpt, finish=_in_rows),
     "gptneox": GGUFTranslation(
         "GPTNeoXForCausalLM",
         keys={

@@ -100,6 +100,11 @@ def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
     return rope_from_hf(values, head_dim)
 
 
+def clip_of(fields: Fields) -> float:
+    """The bound of queries, keys and values; null means none (0)."""
+    return fields.positive("clip_qkv", 0.0) if fields.has("clip_qkv") else 0.0
+
+
 def softcap_of(fields: Fields, name: str, default: float) -> float:
     """The soft cap; null means none, and a missing field the default."""
     return fields.number(name, 0.0 if name in fields.values else default)

@@ -4,8 +4,8 @@ parts, rotating dimensions, activations without a gate."""
 from dataclasses import replace
 
 from .attention_spec import RopeConfig
-from .config_fields import ConfigError, Fields
-from .hf_common import alternating, attention_bias, common, slide, sliding_layers, softcap_of, window_of
+from .config_fields import Fields
+from .hf_common import alternating, attention_bias, clip_of, common, slide, sliding_layers, softcap_of, window_of
 from .hf_dense import gemma2, granite, llama, mistral
 from .mlp_spec import FUSED_MLP, UP_MLP
 from .model_spec import PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
@@ -79,6 +79,16 @@ def iquest_coder(fields: Fields, name: str) -> ModelSpec:
 def vault_gemma(fields: Fields, name: str) -> ModelSpec:
     """VaultGemma: Gemma 2 without norms behind its parts."""
     return with_layers(gemma2(fields, name), norms=replace(PRE, mlp_in="pre_feedforward_layernorm"))
+
+
+def bitnet(fields: Fields, name: str) -> ModelSpec:
+    """BitNet b1.58: a Llama with squared ReLU and norms of the inputs of each part's last product."""
+    sizes = {"num_key_value_heads": 5, "hidden_act": "relu2", "max_position_embeddings": 2048}
+    if "num_key_value_heads" in fields.values and not fields.has("num_key_value_heads"):
+        sizes["num_key_value_heads"] = fields.integer("num_attention_heads")
+    spec = attention_bias(fields, common(_with_default(fields, **sizes), name, eps=1e-5, theta=500_000.0))
+    spec = with_mixers(spec, out_norm="attn_sub_norm")
+    return with_layers(spec, mlp=replace(dense_mlp(spec), norm="mlp.ffn_sub_norm"))
 
 
 def hyperclovax(fields: Fields, name: str) -> ModelSpec:
@@ -225,9 +235,7 @@ def cwm(fields: Fields, name: str) -> ModelSpec:
 
 def olmo(fields: Fields, name: str) -> ModelSpec:
     """OLMo: a Llama with layer norms without weights."""
-    if fields.has("clip_qkv"):
-        raise ConfigError(f"clip_qkv is {fields.get('clip_qkv')!r}, expected null: nothing clips queries and keys")
-    spec = attention_bias(fields, common(fields, name))
+    spec = with_mixers(attention_bias(fields, common(fields, name)), clip=clip_of(fields))
     return replace(with_layers(spec, norms=replace(PRE, kind="layer", weighted=False)), norm_eps=1e-5)
 
 

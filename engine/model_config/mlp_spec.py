@@ -52,6 +52,8 @@ class MLPSpec:
     """Stored name of the activation's learned values."""
     transposed: bool = False
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
+    norm: str = ""
+    """Stored name of an RMS norm of the last product's input (BitNet); "": none."""
     also: str = ""
     """Alternative to ``mlp`` in stored names (Kimi Linear in transformers' form)."""
 
@@ -79,6 +81,8 @@ class MLPSpec:
             yield from projection.shapes(prefix)
         if self.activation == "xielu":
             yield from ((f"{prefix}.{self.act}.{which}", (1,)) for which in ("alpha_p", "alpha_n"))
+        if self.norm:
+            yield f"{prefix}.{self.norm}.weight", (self.inner,)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""

@@ -252,7 +252,9 @@ class ModelSpec(Backbone):
     scales_media: bool = False
     """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
     embedding_norm: bool = False
-    """Whether embeddings are normed, without weights."""
+    """Whether embeddings are normed."""
+    embedding_norm_name: str = ""
+    """Stored name of that norm, of the layers' kind (Bloom); "": an RMS norm without weights."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     bidirectional: bool = False
@@ -282,6 +284,10 @@ class ModelSpec(Backbone):
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.streams is not None:
                 found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size))
+        if self.embedding_norm_name:
+            found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
+            if self.layers[0].norms.bias:
+                found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
         if self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:

@@ -21,7 +21,7 @@ from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import RMSNorm, added_, make_norm
+from ..layers.norm import Norm, RMSNorm, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
@@ -92,11 +92,14 @@ class Decoder:
             case HyperSpec() as hyper:
                 self._streams = HyperStreams(self.weights, hyper, config, context)
                 self._layers = [HyperConnected(self.weights, at, hyper, config, rotary, context) for at in numbers]
-        self._embedding_norm: RMSNorm | None = None
-        if config.embedding_norm:
+        self._embedding_norm: Norm | None = None
+        if name := config.embedding_norm_name:
+            self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
+        elif config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
-        for head in ("embed_out", "output", "head"):  # as files of GPT-NeoX, InternLM 2 and DeepSeek-V4 call it
+        # as files of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4 call it
+        for head in ("embed_out", "output", "output_projection", "head"):
             self.weights.alias(f"{head}.weight", "lm_head.weight")
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
@@ -137,7 +140,7 @@ class Decoder:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
             return
         base = f"{config.prefix.partition('.')[0]}."
-        parts = config.embedding, config.positions, config.prefix, config.final_norm
+        parts = config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
             yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor

@@ -39,14 +39,17 @@ class FP8Format:
 
 @dataclass(frozen=True)
 class Int8Format:
-    """Symmetric int8 weights; ``value = stored * scale``."""
+    """Symmetric int8 weights, or weights of -1, 0 and 1; ``value = stored * scale``."""
 
     granularity: Literal["tensor", "channel"]
     activations: Literal["none", "token", "tensor"] = "none"
+    ternary: Literal["", "multiplied", "divided", "rounded"] = ""
+    """Weights of -1, 0 and 1 (BitNet b1.58, arXiv:2402.17764): four rows to a byte with a scale that multiplies or
+    divides them, or floats that are rounded at load, whose mean magnitude is the scale. "": int8."""
 
     @property
     def name(self) -> str:
-        return f"int8 by {self.granularity}"
+        return f"{'ternary' if self.ternary else 'int8'} by {self.granularity}"
 
 
 @dataclass(frozen=True)

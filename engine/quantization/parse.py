@@ -1,15 +1,26 @@
 """Parses a checkpoint's description of its quantisation to a :class:`.formats.QuantizedCheckpoint`. Torch-free.
 
-Supported: ``quantization_config`` of config.json (transformers' FP8, GPTQ, AWQ, compressed-tensors, ModelOpt), and the
-files beside it of ModelOpt and older GPTQ and AWQ programs. Other methods are refused by name, with an alternative.
+Supported: ``quantization_config`` of config.json (transformers' FP8 and BitNet, GPTQ, AWQ, compressed-tensors,
+ModelOpt), and the files beside it of ModelOpt and older GPTQ and AWQ programs. Other methods are refused by name, with
+an alternative.
 """
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from ..model_config.config_fields import ConfigError, Fields
 from .compressed_tensors import compressed_tensors
-from .formats import Format, FP4Format, FP8Format, GroupedInt8Format, Int4Format, QuantizationRule, QuantizedCheckpoint
+from .formats import (
+    Format,
+    FP4Format,
+    FP8Format,
+    GroupedInt8Format,
+    Int4Format,
+    Int8Format,
+    QuantizationRule,
+    QuantizedCheckpoint,
+)
 
 _ONLINE = "serve the unquantised model with --quantization int8 or fp8"
 _OTHER = "use a checkpoint in FP8, compressed-tensors, GPTQ, AWQ or GGUF"
@@ -42,7 +53,7 @@ _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
 _FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
 """Those of DeepSeek-V4."""
 
-SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4")
+SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
 
 MAX_PATTERNS = 4096
 MAX_PATTERN_LENGTH = 512
@@ -80,6 +91,8 @@ def parse_quantization(
         case "mxfp4":
             rule = QuantizationRule((_EXPERTS,), FP4Format("mxfp4", "gpt-oss"))
             return QuantizedCheckpoint("mxfp4", (rule,), _unquantised(fields))
+        case "bitnet":
+            return _bitnet(fields)
         case "":
             raise ConfigError(f"quantization_config names no quant_method, expected one of {', '.join(SUPPORTED)}")
     advice = _REFUSED.get(method, _OTHER)
@@ -141,6 +154,22 @@ def _awq(fields: Fields) -> QuantizedCheckpoint:
     # without zero points, all stored ones are 8
     form = Int4Format(packing="awq", group=_group(fields, "q_group_size"), symmetric=False)
     return QuantizedCheckpoint("awq", (QuantizationRule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
+
+
+def _bitnet(fields: Fields) -> QuantizedCheckpoint:
+    """Ternary weights, packed (``offline``) or rounded at load (``online``), with inputs rounded by token."""
+    linear = fields.text("linear_class", "bitlinear")
+    mode = fields.text("quantization_mode", "offline")
+    if linear not in ("bitlinear", "autobitlinear"):
+        raise ConfigError(f"linear_class is {linear!r}, expected bitlinear or autobitlinear")
+    if mode not in ("offline", "online"):
+        raise ConfigError(f"quantization_mode is {mode!r}, expected offline or online")
+    if fields.flag("use_rms_norm"):
+        raise ConfigError("use_rms_norm is set, expected false: no norm stands before each product")
+    packed: Literal["divided", "multiplied"] = "divided" if linear == "bitlinear" else "multiplied"
+    online = linear == "autobitlinear" and mode == "online"
+    form = Int8Format("tensor", "token", "rounded" if online else packed)
+    return QuantizedCheckpoint("bitnet", (QuantizationRule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
 
 
 def _modelopt(fields: Fields) -> QuantizedCheckpoint:

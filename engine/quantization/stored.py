@@ -24,6 +24,10 @@ _WORDS = ("qweight", "qzeros", "weight_packed", "weight_zero_point")
 """Four-bit values come eight to a word."""
 
 
+_LEAST_TERNARY = 1e-5
+"""Least scale of ternary weights that are rounded at load."""
+
+
 class StoredError(Exception):
     """The tensors contradict their description. The message is a clause about the projection."""
 
@@ -35,6 +39,8 @@ def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
             return ("weight", scale, inputs), ()
         case FP8Format(scale_ending=scale, input_ending=inputs):
             return ("weight", scale), (inputs,)
+        case Int8Format(ternary="rounded"):
+            return ("weight",), ("weight_scale",)
         case Int8Format(activations="tensor"):
             return ("weight", "weight_scale", "input_scale"), ()
         case Int8Format():
@@ -97,6 +103,37 @@ def checked_weight(stored: Stored, dtype: torch.dtype, outputs: int, inputs: int
     return weight
 
 
+def read_scaled(
+    format: FP8Format | Int8Format, stored: Stored, outputs: int, inputs: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight of a part: values [outputs, inputs], float8_e4m3fn or int8, and their scales: see :func:`scale_rows`.
+
+    Raises:
+        StoredError: wrong shapes or dtypes, or a ternary weight without a positive scale.
+    """
+    if isinstance(format, Int8Format) and format.ternary:
+        return _read_ternary(format, stored, outputs, inputs)
+    kind = torch.float8_e4m3fn if isinstance(format, FP8Format) else torch.int8
+    return checked_weight(stored, kind, outputs, inputs), scale_rows(format, stored, outputs, inputs)
+
+
+def _read_ternary(format: Int8Format, stored: Stored, outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if format.ternary == "rounded":
+        weight = stored["weight"].float()
+        if tuple(weight.shape) != (outputs, inputs):
+            raise StoredError(f"weight is {tuple(weight.shape)}, expected {(outputs, inputs)}")
+        mean = weight.abs().mean().clamp(min=_LEAST_TERNARY)
+        return (weight / mean).round().clamp(-1, 1).to(torch.int8), mean.expand(outputs)
+    if outputs % 4:
+        raise StoredError(f"it has {outputs} outputs, expected a multiple of the 4 that a byte holds")
+    packed = checked_weight(stored, torch.uint8, outputs // 4, inputs)
+    codes = torch.cat([packed >> shift & 3 for shift in (0, 2, 4, 6)])  # a byte's rows are outputs / 4 apart
+    scale = scale_rows(format, stored, outputs, inputs)
+    if not bool((scale > 0).all()) or bool((codes > 2).any()):
+        raise StoredError("a scale is not positive, or a weight is none of -1, 0 and 1")
+    return codes.to(torch.int8) - 1, 1 / scale if format.ternary == "divided" else scale
+
+
 def pack_int4(format: Int4Format, stored: Stored, outputs: int, inputs: int) -> W4Weight:
     """The 4-bit weight in the kernels' layout."""
     for ending, tensor in stored.items():
@@ -147,9 +184,7 @@ def expand(
         return read_grouped(format, stored, outputs, inputs).values().to(dtype)
     if isinstance(format, FP4Format):
         return read_fp4(format, stored, outputs, inputs).values().to(dtype)
-    kind = torch.float8_e4m3fn if isinstance(format, FP8Format) else torch.int8
-    weight = checked_weight(stored, kind, outputs, inputs)
-    scale = scale_rows(format, stored, outputs, inputs)
+    weight, scale = read_scaled(format, stored, outputs, inputs)
     if scale.dim() == 1:
         return (weight.float() * scale.unsqueeze(1)).to(dtype)
     assert isinstance(format, FP8Format)

@@ -8,6 +8,7 @@ from .formats import (
     FP8Format,
     GroupedInt8Format,
     Int4Format,
+    Int8Format,
     QuantizationRule,
     QuantizedCheckpoint,
     ScaleType,
@@ -26,7 +27,8 @@ _NARROW: tuple[ScaleType, ...] = ("float16", "bfloat16")
 def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str]) -> QuantizedCheckpoint:
     """The description, corrected by the names and types of tensors.
 
-    - A projection stored as floats is not quantised: exporters skip projections that their lists do not name.
+    - A projection stored as floats is not quantised: exporters skip projections that their lists do not name. Ternary
+      weights may be floats that are rounded at load.
     - A head with scales is quantised, although most formats exclude it implicitly.
     - FP8 with a scale a tensor is written by two programs, with one description but different names. DeepSeek-V4 has
       other names for scales of blocks.
@@ -48,7 +50,8 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str])
     if _DEEPSEEK_SCALE in endings and not {_USUAL_SCALE, _TRANSFORMERS_SCALE} & endings:
         rules = tuple(QuantizationRule(rule.targets, _as_deepseek_names(rule.format)) for rule in rules)
     rules = tuple(QuantizationRule(rule.targets, _with_scales(rule.format, types)) for rule in rules)
-    return replace(quantized, rules=rules, ignore=ignore, plain=floats)
+    rounded = any(isinstance(rule.format, Int8Format) and rule.format.ternary == "rounded" for rule in rules)
+    return replace(quantized, rules=rules, ignore=ignore, plain=frozenset() if rounded else floats)
 
 
 def _as_transformers_names(format: Format) -> Format:

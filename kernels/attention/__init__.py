@@ -22,7 +22,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
@@ -58,6 +58,7 @@ def paged_attention(
     chunk: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
     causal: bool = True,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
@@ -78,8 +79,10 @@ def paged_attention(
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
         sinks: [Hq] float32, a score per head that takes part in its softmax and has no value (attention sinks,
             arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not apply to it.
+        slopes: [Hq] float32; a score gets the head's slope times the key's position less the query's, after the soft
+            cap (ALiBi, arXiv:2108.12409).
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
-            (cross-attention over a cache of the encoder's keys); then there is no window and no chunk.
+            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk and no slope.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
             (:func:`stentor.kernels.write_kv_` writes them), none for others.
         invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native
@@ -97,9 +100,10 @@ def paged_attention(
             variant does not check, because it would have to wait for the device.
         MemoryError: on the CPU, no room to plan the batch.
     """
-    optional = sinks, k_scale, v_scale
+    optional = sinks, slopes, k_scale, v_scale
     given = (q, k_cache, v_cache, *[each for each in optional if each is not None])
-    numbers = (scale, window, chunk, softcap, causal, sinks is None, k_scale is None, invariant, variant, batch.numbers)
+    absent = sinks is None, slopes is None, k_scale is None
+    numbers = (scale, window, chunk, softcap, causal, absent, invariant, variant, batch.numbers)
     launch = None if invariant else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -124,23 +128,26 @@ def paged_attention(
         raise ValueError(f"paged_attention: scale must be positive, not {scale}")
     if (window or chunk) and not causal:
         raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
-    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
-        raise ValueError(f"paged_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
+    if slopes is not None and not causal:
+        raise ValueError("paged_attention: slopes need causal attention")
+    for name, each in (("sinks", sinks), ("slopes", slopes)):
+        if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
+            raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
     window = window or -chunk  # variants take a chunk as a negative window
     chosen = choose(q, k_cache, variant)
     if chosen == "reference":
         return reference.paged_attention(
-            q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale
+            q, k_cache, v_cache, batch, scale, window, softcap, sinks, slopes, causal, k_scale, v_scale
         )
     if chosen == "triton":
         from .triton import paged_attention as run  # late: Triton takes long to import
 
-        options = scale, window, softcap, sinks, causal, k_scale, v_scale
+        options = scale, window, softcap, sinks, slopes, causal, k_scale, v_scale
         out, launch = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
         if launch is not None:
             _LAUNCHES.keep(launch, given, *numbers)
         return out
-    native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
+    native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, slopes, k_scale, v_scale
     return attend_native(*native, after=0 if causal else -1, fewer=not causal)
 
 
@@ -153,6 +160,7 @@ def attend_native(
     window: int,
     softcap: float,
     sinks: Tensor | None,
+    slopes: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     *,
@@ -172,7 +180,7 @@ def attend_native(
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, batch.block_tables.shape[1], q.stride(0)),
         *(scale, window, softcap),
-        *pointers(sinks, k_scale, v_scale),
+        *pointers(sinks, slopes, k_scale, v_scale),
         *(after, fewer),
         threads(),
     )

@@ -46,6 +46,7 @@ struct Call {
     int64_t after = 0;  // keys after its own that it sees; -1: all
     bool fewer = false;  // whether a sequence may have fewer keys than queries
     const float *k_scales = nullptr, *v_scales = nullptr;  // int8: [blocks, kv_heads, size]; float8: [kv_heads]
+    const float* slopes = nullptr;  // [heads], times the key's position less the query's, added to scores; null: none
 
     // The scale of all keys, or values, of a head.
     float key_factor(int64_t kv_head) const { return factor(k_scales, kv_head); }
@@ -121,11 +122,25 @@ void fetch_lines(const T* const* runs, int64_t count, int64_t first, int64_t lin
         for (int64_t line = first; line < first + lines; ++line) __builtin_prefetch((const char*)runs[run] + line * 64);
 }
 
+// What is added to the scores of a tile for one row: `slope` (times log2 e) times the distance of each key from the query,
+// which is `from` for the first key.
+struct Bias {
+    float slope = 0.0f;
+    int64_t from = 0;
+
+    Bias behind(int64_t keys) const { return {slope, from + keys}; }
+    template <int N>
+    void add(float* scores) const {
+        for (int64_t key = 0; key < N; ++key) scores[key] += slope * (float)(from + key);
+    }
+};
+
 // Computes the weights of N keys for one row that sees [begin, end) of them.
 template <int N, bool FROM_ZERO, class Weight>
-void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row,
-                Weight* weights) {
+void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Bias& bias, const Running& state,
+                int64_t row, Weight* weights) {
     if (softcap > 0) cap<N>(scores, softcap, state.starts[row]);
+    if (bias.slope != 0.0f) bias.add<N>(scores);
     if (begin > 0 || end < N) hide<N>(scores, begin, end);
     if (FROM_ZERO && softcap <= 0) return weigh<N, 1, true>(scores, weights, N, state, row);
     weigh<N, 1>(scores, weights, N, state, row);
@@ -133,21 +148,23 @@ void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const 
 
 // Computes the weights of a tile for one row, which sees [begin, end) of its keys.
 template <class Kernel, class T>
-void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, float softcap, const Running& state,
-                int64_t row, typename Kernel::Weight* weights) {
+void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, float softcap, const Bias& of_tile,
+                const Running& state, int64_t row, typename Kernel::Weight* weights) {
     const int64_t first = tile.first_run() * RUN;
+    const Bias bias = of_tile.behind(first);
     scores += first, weights += first, begin -= first, end -= first;
     switch (tile.runs()) {
-        case 1: return weigh_some<RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
-        case 2: return weigh_some<2 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
-        case 3: return weigh_some<3 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
-        default: return weigh_some<4 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
+        case 1: return weigh_some<RUN, Kernel::ON_TILES>(scores, begin, end, softcap, bias, state, row, weights);
+        case 2: return weigh_some<2 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, bias, state, row, weights);
+        case 3: return weigh_some<3 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, bias, state, row, weights);
+        default: return weigh_some<4 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, bias, state, row, weights);
     }
 }
 
-// Computes the softmax state of an item over the keys [part * PART, (part + 1) * PART); `each` rows a token.
+// Computes the softmax state of an item over the keys [part * PART, (part + 1) * PART); `each` rows a token, for the query
+// heads of a kv head from number `first_head` on.
 template <class Kernel, class Q, class T>
-void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t each, int64_t part,
+void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first_head, int64_t each, int64_t part,
                  const float* queries, Scratch& scratch, const Running& state) {
     using Weight = typename Kernel::Weight;
     const int64_t rows = item.count * each, dim = c.dim, query = Kernel::query_floats(dim);
@@ -178,7 +195,8 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             if (key + KEYS < stop) fetch_tile(c, table, kv_head, key + KEYS, stop);
         const auto& tile = Kernel::lay_out(cached, rows, room);
         const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
-        const bool all = from_all <= key && to_all >= key + KEYS;  // every row sees every key
+        // every row sees every key, and takes its score as it is
+        const bool all = from_all <= key && to_all >= key + KEYS && !c.slopes && c.softcap <= 0;
         const auto weigh_row = [&](int64_t row, float* from) {
             Weight* const to = weights + row * KEYS;
             const int64_t token = row / each;
@@ -186,8 +204,11 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             const int64_t end = std::min(KEYS, end_visible(c, item, token) - key);
             if (begin >= end)
                 std::fill_n(to, KEYS, Weight{});
-            else
-                weigh_runs<Kernel>(from, tile, begin, end, c.softcap, state, row, to);
+            else {
+                const int64_t head = kv_head * (c.heads / c.kv_heads) + first_head + row % each;
+                const Bias bias{c.slopes ? c.slopes[head] * LOG2E : 0.0f, key - item.position - token};
+                weigh_runs<Kernel>(from, tile, begin, end, c.softcap, bias, state, row, to);
+            }
         };
         if constexpr (Kernel::ON_TILES) {
             const T* next[RUNS];
@@ -196,7 +217,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             fetch_lines(cached.values, RUNS, 0, 12);
             Kernel::score(held, rows, queries, tile, scores, [&](int64_t first, int64_t count, float* from) {
                 if (first == 0) fetch_lines(cached.values, RUNS, 12, 10);
-                if (all && c.softcap <= 0)
+                if (all)
                     by_rows<DEEP>(count, [&](int64_t row, auto deep) {
                         weigh<KEYS, decltype(deep)::value, true>(from + row * KEYS, weights + (first + row) * KEYS, KEYS,
                                                                  state, first + row);
@@ -214,7 +235,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 constexpr int R = decltype(deep)::value;
                 const float* const starts = c.softcap > 0 ? ZEROS : state.starts + first;
                 Kernel::template score<R>(queries + first * query, tile, starts, scores);
-                if (all && c.softcap <= 0) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
+                if (all) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
                 for (int64_t row = first; row < first + R; ++row) weigh_row(row, scores + (row - first) * KEYS);
             });
             Kernel::accumulate(rows, weights, tile, state.sums, state.width);
@@ -259,9 +280,9 @@ void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t f
     load_queries<Kernel>(c, item, kv_head, first, last, queries);
     const int64_t from = first_visible(c, item.position) / PART, end = end_visible(c, item, item.count - 1);
     const int64_t to = std::max(from, (end - 1) / PART);
-    attend_part<Kernel>(c, item, kv_head, each, from, queries, scratch, state);
+    attend_part<Kernel>(c, item, kv_head, first, each, from, queries, scratch, state);
     for (int64_t part = from + 1; part <= to; ++part) {
-        attend_part<Kernel>(c, item, kv_head, each, part, queries, scratch, piece);
+        attend_part<Kernel>(c, item, kv_head, first, each, part, queries, scratch, piece);
         for (int64_t row = 0; row < rows; ++row) state.join(row, piece, row);
     }
     for (int64_t row = 0; row < rows; ++row)
@@ -274,7 +295,7 @@ void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, 
     Scratch& scratch = scratch_of_thread();
     float* const queries = scratch.queries.of<float>((last - first) * Kernel::query_floats(c.dim));
     load_queries<Kernel>(c, item, kv_head, first, last, queries);
-    attend_part<Kernel>(c, item, kv_head, last - first, part, queries, scratch, state);
+    attend_part<Kernel>(c, item, kv_head, first, last - first, part, queries, scratch, state);
 }
 
 // Calls body(Kernel()) with the products to use: tiles if the processor has them, else vectors; the same for all rows.

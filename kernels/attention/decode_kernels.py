@@ -141,6 +141,7 @@ def decode_kernel(
     v_cache,
     block_tables,
     sinks,
+    slopes,
     k_scale,
     v_scale,
     out,
@@ -220,6 +221,9 @@ def decode_kernel(
         factor *= LOG2_E
 
     position = length - count + m // GROUP
+    slope = 0.0
+    if slopes is not None:
+        slope = tl.load(slopes + head, mask=m < QUERIES, other=0.0)[:, None] * LOG2_E
     table = block_tables + row.to(tl.int64) * table_stride
     keys_of_head = k_cache + kv_head * k_head_stride
     values_of_head = v_cache + kv_head * v_head_stride
@@ -250,6 +254,8 @@ def decode_kernel(
         scores = tl.dot(queries, k.to(queries.dtype), input_precision="ieee") * factor[:, None]
         if SOFTCAPPED:
             scores = softcap * LOG2_E * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
+        if slopes is not None:
+            scores += slope * (key[None, :] - position[:, None]).to(tl.float32)
         seen = held[None, :]
         if CAUSAL:
             seen = key[None, :] <= position[:, None]

@@ -92,6 +92,7 @@ def _batch(
         window=0,
         softcap=0.0,
         sinks=None,
+        slopes=None,
         causal=True,
         k_scale=scales,
         v_scale=scales,

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+_Optional = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
 
 class Paged(NamedTuple):
     """Queries, the cache that they see, and how they see it; see :func:`stentor.kernels.paged_attention`.
@@ -30,6 +32,7 @@ class Paged(NamedTuple):
     """Tokens of the sliding window; below 0: chunks of that many tokens."""
     softcap: float
     sinks: Tensor | None
+    slopes: Tensor | None
     causal: bool
     k_scale: Tensor | None
     v_scale: Tensor | None
@@ -37,7 +40,7 @@ class Paged(NamedTuple):
     """An upper bound of ``seq_lens``, also for later replays of a captured launch."""
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, *_Optional, Tensor]:
         """The tensors in the order of the decode kernels' arguments."""
-        scales = self.k_scale, self.v_scale
-        return self.q, self.k_cache, self.v_cache, self.block_tables, self.sinks, *scales, self.out
+        optional = self.sinks, self.slopes, self.k_scale, self.v_scale
+        return self.q, self.k_cache, self.v_cache, self.block_tables, *optional, self.out

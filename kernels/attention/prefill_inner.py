@@ -109,6 +109,15 @@ def start_softmax(sinks, head, ROWS: tl.constexpr):
 
 
 @triton.jit
+def load_slopes(slopes, head):
+    """Returns the slopes of rows in units of log 2; None if there are none."""
+    if slopes is None:
+        return None
+    else:
+        return tl.load(slopes + head) * 1.4426950408889634
+
+
+@triton.jit
 def attend(
     q,
     k,
@@ -117,6 +126,9 @@ def attend(
     top,
     total,
     visible,
+    slope,
+    key,
+    position,
     scale,
     softcap,
     MASKED: tl.constexpr,
@@ -129,6 +141,7 @@ def attend(
         q: [M, D]. k: [D, N]. v: [N, D], all of one dtype.
         sums: [M, D] float32, the weighted sum of values so far. top, total: [M] float32.
         visible: [M, N] or broadcast to it; read if MASKED.
+        slope: [M] float32 in units of log 2, times ``key`` [N] less ``position`` [M] added to scores; None: nothing is.
         scale: positive; q·k times it is the score, in units of log 2 unless SOFTCAP.
         softcap: read if SOFTCAP; after its tanh the scores are brought to units of log 2.
     """
@@ -137,6 +150,9 @@ def attend(
         # tanh(x) = 1 - 2 / (1 + exp(2x)), and the exponent saturates as tanh does
         tanh = 1.0 - 2.0 / (1.0 + tl.exp2(scores * (scale / softcap * 2.8853900817779268)))
         scores = tanh * (softcap * 1.4426950408889634)
+        scale = 1.0
+    if slope is not None:
+        scores = scores * scale + slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
         scale = 1.0
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))

@@ -101,6 +101,7 @@ def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
         window=0,
         softcap=0.0,
         sinks=None,
+        slopes=None,
         causal=True,
         k_scale=scales,
         v_scale=scales,

@@ -1,6 +1,7 @@
 """out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks.
 
-With sinks the softmax has one more column, the head's sink, which has no value.
+With slopes a score gets the head's slope times the key's position less the query's. With sinks the softmax has one more
+column, the head's sink, which has no value.
 """
 
 import torch
@@ -19,6 +20,7 @@ def paged_attention(
     window: int,
     softcap: float,
     sinks: Tensor | None,
+    slopes: Tensor | None,
     causal: bool,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
@@ -50,7 +52,7 @@ def paged_attention(
             hidden |= key > position
         if window:
             hidden |= key < first_seen(position, window)
-        out[begin:end] = attend(q[begin:end], k, v, hidden, scale, softcap, sinks)
+        out[begin:end] = attend(q[begin:end], k, v, hidden, scale, softcap, sinks, _biases(slopes, position, key))
     return out
 
 
@@ -79,13 +81,26 @@ def first_seen(position: Tensor | int, window: int) -> Tensor:
     return (at - window + 1).clamp(min=0) if window else torch.zeros_like(at)
 
 
+def _biases(slopes: Tensor | None, position: Tensor, key: Tensor) -> Tensor | None:
+    """Returns what the slopes [Hq] add to the scores of keys [1, L] at queries [n, 1]: [Hq, n, L]."""
+    return None if slopes is None else slopes.view(-1, 1, 1) * (key - position).float()
+
+
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float, softcap: float, sinks: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None,
+    biases: Tensor | None = None,
 ) -> Tensor:
     """Returns the attention of one sequence: q [n, Hq, D] over k and v [Hkv, L, D] float32, with keys ``hidden`` [n,
     L].
 
-    A query that sees nothing gives zeros. The result is [n, Hq, D] of q's dtype.
+    ``biases`` float32 [Hq, n, L] are added to scores. A query that sees nothing gives zeros. The result is [n, Hq, D]
+    of q's dtype.
     """
     count, heads, dim = q.shape
     kv_heads = k.shape[0]
@@ -93,6 +108,8 @@ def attend(
     scores = queries @ k.unsqueeze(1).transpose(2, 3) * scale  # [kv_heads, group, n, L]
     if softcap > 0:
         scores = torch.tanh(scores / softcap) * softcap
+    if biases is not None:
+        scores = scores + biases.view(kv_heads, -1, *scores.shape[2:])
     scores = scores.masked_fill(hidden, float("-inf"))
     if sinks is not None:
         column = sinks.float().view(kv_heads, -1, 1, 1).expand(*scores.shape[:3], 1)

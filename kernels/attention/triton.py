@@ -26,12 +26,13 @@ class AttentionLaunch(NamedTuple):
         v_cache: Tensor,
         batch: AttentionBatch,
         sinks: Tensor | None,
+        slopes: Tensor | None,
         k_scale: Tensor | None,
         v_scale: Tensor | None,
         out: Tensor,
     ) -> None:
         """Launches the kernels with tensors of the layout, and a batch of the numbers, that it was prepared for."""
-        given = q, k_cache, v_cache, batch.block_tables, sinks, k_scale, v_scale, out
+        given = q, k_cache, v_cache, batch.block_tables, sinks, slopes, k_scale, v_scale, out
         if self.decode is not None:
             starts = None if batch.ragged_tokens is None else batch.query_start
             self.decode.run(*given, seq_lens=batch.seq_lens, query_start=starts, plans=batch.plans)
@@ -48,6 +49,7 @@ def paged_attention(
     window: int,
     softcap: float,
     sinks: Tensor | None,
+    slopes: Tensor | None,
     causal: bool,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
@@ -68,6 +70,7 @@ def paged_attention(
         window=window,
         softcap=softcap,
         sinks=sinks,
+        slopes=slopes,
         causal=causal,
         k_scale=k_scale,
         v_scale=v_scale,
@@ -79,9 +82,9 @@ def paged_attention(
     rows, tokens = batch.decode_rows, batch.num_tokens - batch.decode_tokens
     decode = prepare_decode(paged, rows=rows, query_len=batch.decode_query_len, ragged=batch.ragged) if rows else None
     if (whole := batch.whole_prompt) and runs_on_library(paged, whole):
-        AttentionLaunch(decode, None).run(q, k_cache, v_cache, batch, sinks, k_scale, v_scale, out)
+        AttentionLaunch(decode, None).run(q, k_cache, v_cache, batch, sinks, slopes, k_scale, v_scale, out)
         attend_whole_prompt(paged, skipped=rows, tokens=whole)
         return out, None
     launch = AttentionLaunch(decode, prepare_prefill(paged, skipped=rows, tokens=tokens))
-    launch.run(q, k_cache, v_cache, batch, sinks, k_scale, v_scale, out)
+    launch.run(q, k_cache, v_cache, batch, sinks, slopes, k_scale, v_scale, out)
     return out, launch

@@ -54,6 +54,7 @@ class DecodeLaunch(NamedTuple):
         v_cache: Tensor,
         block_tables: Tensor,
         sinks: Tensor | None,
+        slopes: Tensor | None,
         k_scale: Tensor | None,
         v_scale: Tensor | None,
         out: Tensor,
@@ -72,7 +73,7 @@ class DecodeLaunch(NamedTuple):
             self.split(seq_lens, query_start, plan)
             plans[self.planned_by] = plan
         scratch = torch.empty(self.scratch, dtype=torch.float32, device=q.device)
-        given = q, k_cache, v_cache, block_tables, sinks, k_scale, v_scale, out
+        given = q, k_cache, v_cache, block_tables, sinks, slopes, k_scale, v_scale, out
         self.start(*given, query_start, plan, scratch, self.arrived)
 
 

@@ -24,7 +24,7 @@ from ..quantize.fp8 import as_kernel_argument, widen
 from ..tuning import Config
 from .paged import Paged
 from .prefill_config import FAR, LOG2E, pack_heads
-from .prefill_inner import attend, find_tile, key_range, start_softmax, store_mean, visible_keys
+from .prefill_inner import attend, find_tile, key_range, load_slopes, start_softmax, store_mean, visible_keys
 from .triton_decode import multiprocessors
 from .triton_prefill import find_blocks, load_queries, load_tile, tile_heads
 
@@ -74,6 +74,7 @@ def invariant_kernel(
     seq_lens,
     tables,
     sinks,
+    slopes,
     k_scale,
     v_scale,
     partial,
@@ -127,6 +128,7 @@ def invariant_kernel(
     heads = tl.num_programs(1) // PACKS * GROUP
     alone = tl.num_programs(2) == 1
 
+    slope = load_slopes(slopes, head)
     peak, total = start_softmax(sinks, head, BLOCK_M)
     mean = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.range(begin // PART + tl.program_id(2), tl.cdiv(end, PART), tl.num_programs(2)):
@@ -143,9 +145,10 @@ def invariant_kernel(
             # fmt: on
             k, v = widen(k, q_tile.dtype), widen(v, q_tile.dtype)
             block = find_blocks(table, start + BLOCK_N, begin, stop, SIZE, BLOCK_N)
-            visible = visible_keys(position, start + tl.arange(0, BLOCK_N), end, window - 1, 0, WINDOWED, CAUSAL)
+            key = start + tl.arange(0, BLOCK_N)
+            visible = visible_keys(position, key, end, window - 1, 0, WINDOWED, CAUSAL)
             # fmt: off
-            sums, top, weight = attend(q_tile, k, v, sums, top, weight, visible,
+            sums, top, weight = attend(q_tile, k, v, sums, top, weight, visible, slope, key, position,
                                        scale, softcap, True, SOFTCAP, PRECISION)
             # fmt: on
         seen = weight > 0.0
@@ -217,7 +220,7 @@ def join_kernel(
 def paged_invariant(paged: Paged) -> None:
     """Attends all tokens of all sequences; writes ``out``. Host numbers bound the grid, and change no bits."""
     q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
-    scale, window, softcap, sinks, causal, k_scale, v_scale, max_seq_len = paged[7:]
+    scale, window, softcap, sinks, slopes, causal, k_scale, v_scale, max_seq_len = paged[7:]
     sequences = seq_lens.shape[0]
     tokens, heads, dim = q.shape
     if not tokens or not sequences:
@@ -260,6 +263,7 @@ def paged_invariant(paged: Paged) -> None:
         seq_lens,
         block_tables,
         sinks,
+        slopes,
         k_scale,
         v_scale,
         partial,

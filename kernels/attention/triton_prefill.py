@@ -14,7 +14,7 @@ from ..repeated import Start, prepare
 from ..tuning import pick
 from .paged import Paged
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
-from .prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
+from .prefill_inner import attend, find_tile, key_range, load_rows, load_slopes, start_softmax, store_mean, visible_keys
 from .prefill_split import count_parts, part_of_keys, part_tiles, prepare_join, store_part
 from .triton_decode import multiprocessors
 
@@ -113,6 +113,7 @@ def _prefill_kernel(
     seq_lens,
     tables,
     sinks,
+    slopes,
     k_scale,
     v_scale,
     partial,
@@ -186,6 +187,7 @@ def _prefill_kernel(
                                                BLOCK_N, PART_TILES)
         # fmt: on
     position = keys - queries + token
+    slope = load_slopes(slopes, head)
     top, total = start_softmax(None if SPLIT else sinks, head, BLOCK_M)
     sums = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.static_range(3):
@@ -208,9 +210,10 @@ def _prefill_kernel(
                 # fmt: on
                 k, v = widen(k, q_tile.dtype), widen(v, q_tile.dtype)
                 block = find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
-                visible = visible_keys(position, start + tl.arange(0, BLOCK_N), end, window - 1, 0, WINDOWED, CAUSAL)
+                key = start + tl.arange(0, BLOCK_N)
+                visible = visible_keys(position, key, end, window - 1, 0, WINDOWED, CAUSAL)
                 # fmt: off
-                sums, top, total = attend(q_tile, k, v, sums, top, total, visible,
+                sums, top, total = attend(q_tile, k, v, sums, top, total, visible, slope, key, position,
                                           scale, softcap, part != 1, SOFTCAP, PRECISION)
                 # fmt: on
     if SPLIT:
@@ -239,6 +242,7 @@ class PrefillLaunch(NamedTuple):
         v_cache: Tensor,
         block_tables: Tensor,
         sinks: Tensor | None,
+        slopes: Tensor | None,
         k_scale: Tensor | None,
         v_scale: Tensor | None,
         out: Tensor,
@@ -250,7 +254,7 @@ class PrefillLaunch(NamedTuple):
         partial = partial_lse = None
         if self.parts is not None:
             partial, partial_lse = _make_partial(self.parts, q.device)
-        given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, sinks, k_scale, v_scale
+        given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, sinks, slopes, k_scale, v_scale
         self.start(*given, partial, partial_lse)
         if self.join is not None:
             self.join(partial, partial_lse, query_start, sinks, out)
@@ -270,7 +274,7 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
     changes a row's sums by rounding.
     """
     q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
-    scale, window, softcap, sinks, causal, k_scale, v_scale, max_seq_len = paged[7:]
+    scale, window, softcap, sinks, slopes, causal, k_scale, v_scale, max_seq_len = paged[7:]
     sequences = seq_lens.shape[0] - skipped
     if not tokens or not sequences:
         return None
@@ -305,6 +309,7 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
             seq_lens,
             block_tables,
             sinks,
+            slopes,
             k_scale,
             v_scale,
             partial,

@@ -47,6 +47,7 @@ def choose_whole_prompt(
     window: int = 0,
     softcap: float = 0.0,
     sinks: bool = False,
+    slopes: bool = False,
     causal: bool = True,
     invariant: bool = False,
 ) -> Chosen:
@@ -59,12 +60,14 @@ def choose_whole_prompt(
         dim: of a head.
         group: query heads of a kv head.
         size: tokens of a block of the cache.
-        window, softcap, sinks, causal, invariant: as for :func:`stentor.kernels.paged_attention`; a chunk is a window.
+        window, softcap, sinks, slopes, causal, invariant: as for :func:`stentor.kernels.paged_attention`; a chunk is a
+            window.
     """
     asked = {
         "windows": window != 0,
         "soft caps": softcap > 0,
         "sinks": sinks,
+        "biases by distance": slopes,
         "keys after a query": not causal,
         "caches of 8 bits": kv_dtype != dtype,
         "batch invariance": invariant,
@@ -92,6 +95,7 @@ def runs_on_library(paged: Paged, tokens: int) -> bool:
         window=paged.window,
         softcap=paged.softcap,
         sinks=paged.sinks is not None,
+        slopes=paged.slopes is not None,
         causal=paged.causal,
     )
     return chosen.provider is not None

@@ -66,7 +66,7 @@ class InstructionStruct(ctypes.Structure):
         *((name, _I) for name in ("centred", "gated", "interleaved", "turned_first")),
         *((name, _D) for name in ("scale", "eps", "softcap")),
         *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
-        *((name, _P) for name in ("sinks", "query_scales", "k_cache", "v_cache", "k_scales", "v_scales")),
+        *((name, _P) for name in ("sinks", "slopes", "query_scales", "k_cache", "v_cache", "k_scales", "v_scales")),
         ("weight", PackedStruct),
         ("second_weight", PackedStruct),
         ("router", RouterStruct),
@@ -144,6 +144,8 @@ class Instruction:
     """float32 [positions]: factors of the queries."""
     sinks: Tensor | None = None
     """float32 [heads]: attention sinks, a score per head that takes part in its softmax and has no value."""
+    slopes: Tensor | None = None
+    """float32 [heads]: ALiBi's, see :func:`stentor.kernels.paged_attention`."""
     layer: int = NONE
     """The layer whose cache it uses."""
     cache_scales: tuple[Tensor, Tensor] | None = None
@@ -238,6 +240,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
         cos=_pointer(cos),
         sin=_pointer(sin),
         sinks=_pointer(i.sinks),
+        slopes=_pointer(i.slopes),
         query_scales=_pointer(i.query_scales),
         k_cache=_pointer(k_cache),
         v_cache=_pointer(v_cache),

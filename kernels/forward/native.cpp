@@ -65,7 +65,8 @@ attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
     return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows,     b.query_start, b.seq_lens,
             b.tables_of(op.group), b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
             op.block_size, op.blocks,          b.table_width,        from.stride, (float)op.scale, op.window,
-            (float)op.softcap, op.sinks,       0,                    false,       op.k_scales, op.v_scales};
+            (float)op.softcap, op.sinks,       0,                    false,       op.k_scales, op.v_scales,
+            op.slopes};
 }
 
 // Cuts rows of one token that see more than one part, if there are too few items for all threads.

@@ -36,7 +36,7 @@ struct Instruction {
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, cache_type, table_rows, group;
     int64_t centred, gated, interleaved, turned_first;
     double scale, eps, softcap;
-    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks, *query_scales;
+    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks, *slopes, *query_scales;
     void *k_cache, *v_cache;
     float *k_scales, *v_scales;  // scales of codes: int8 by token and head, float8 by head
     Packed weight, second_weight;

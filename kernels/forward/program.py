@@ -216,14 +216,14 @@ class Program:
         chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
+        slopes: Tensor | None = None,
         cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> None:
-        """Attends the queries in ``src`` over the cache.
+        """Attends the queries in ``src`` over the cache; for options see :func:`stentor.kernels.paged_attention`, and
+        for ``cache_scales`` :class:`.instruction.Instruction`.
 
-        ``window`` and ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks`` and ``cache_scales``: see
-        :class:`.instruction.Instruction`. Raises ValueError if the query heads are no multiple of the kv heads, or if
-        ``dst`` or the sinks do not fit them.
+        Raises ValueError if the query heads are no multiple of the kv heads, or ``dst``, sinks or slopes do not fit.
         """
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
@@ -232,8 +232,9 @@ class Program:
             raise ValueError(
                 f"program: {heads[0]} heads of {heads[2]} dims do not fill buffer {dst} of {self.widths[dst]}"
             )
-        if sinks is not None and sinks.shape != heads[:1]:
-            raise ValueError(f"program: sinks {tuple(sinks.shape)} do not fit {heads[0]} query heads")
+        for name, each in (("sinks", sinks), ("slopes", slopes)):
+            if each is not None and each.shape != heads[:1]:
+                raise ValueError(f"program: {name} {tuple(each.shape)} do not fit {heads[0]} query heads")
         self._append(
             Instruction(
                 "attend",
@@ -248,6 +249,7 @@ class Program:
                 window=window or -chunk,
                 softcap=softcap,
                 sinks=sinks,
+                slopes=slopes,
                 cache_scales=cache_scales,
                 group=group,
             )
@@ -482,6 +484,7 @@ class Program:
                 bias=_plain(instruction.bias),
                 second_bias=_plain(instruction.second_bias),
                 sinks=_plain(instruction.sinks),
+                slopes=_plain(instruction.slopes),
                 query_scales=_plain(instruction.query_scales),
                 rotary=rotary,
             )

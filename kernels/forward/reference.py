@@ -61,7 +61,7 @@ def run_program(
                 k_scale, v_scale = scales or (None, None)
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
                 given = q, k_cache, v_cache, batches[i.group], i.scale, i.window, i.softcap
-                out = paged_attention(*given, i.sinks, True, k_scale, v_scale)
+                out = paged_attention(*given, i.sinks, i.slopes, True, k_scale, v_scale)
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 activated = gated_activation if i.gated else activation

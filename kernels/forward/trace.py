@@ -130,6 +130,7 @@ class Traced:
         chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
+        slopes: Tensor | None = None,
         interleaved: bool = False,
         turned_first: bool = False,
         query_scales: Tensor | None = None,
@@ -165,6 +166,7 @@ class Traced:
             chunk=chunk,
             softcap=softcap,
             sinks=sinks,
+            slopes=slopes,
             cache_scales=cache_scales,
             group=group,
         )

@@ -17,6 +17,9 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "BailingMoeV2ForCausalLM": ("ling2",),
     "BambaForCausalLM": ("bamba",),
+    "BioGptForCausalLM": ("biogpt",),
+    "BitNetForCausalLM": ("bitnet",),
+    "BloomForCausalLM": ("bloom", "bloom-six-heads"),
     "Cohere2ForCausalLM": ("cohere2",),
     "Cohere2MoeForCausalLM": (
         "cohere2-moe",
@@ -65,6 +68,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "falcon-grouped",
         "falcon-grouped-alike",
         "falcon-serial",
+        "falcon-alibi",
     ),
     "FlexOlmoForCausalLM": ("flex-olmo",),
     "Gemma2ForCausalLM": ("gemma2",),
@@ -98,6 +102,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "gpt2",
         "gpt2-scaled",
     ),
+    "GPTNeoForCausalLM": ("gpt-neo",),
     "GPTNeoXForCausalLM": (
         "gpt-neox",
         "gpt-neox-serial",
@@ -189,6 +194,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mistral4-groups",
     ),
     "MixtralForCausalLM": ("mixtral",),
+    "MptForCausalLM": ("mpt", "mpt-clipped"),
     "NanoChatForCausalLM": ("nanochat",),
     "NemotronForCausalLM": ("nemotron",),
     "NemotronHForCausalLM": (
@@ -208,6 +214,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "opt",
         "opt-galactica",
     ),
+    "PersimmonForCausalLM": ("persimmon",),
     "Phi3ForCausalLM": (
         "phi3",
         "phi3-longrope-short",
@@ -341,6 +348,7 @@ FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
         FormatCheck("GPTQ", _CHECKPOINTS, ("gptq", "gptq-v2", "gptq-act-order", "gptq8")),
         FormatCheck("AWQ", _CHECKPOINTS, ("awq",)),
         FormatCheck("int8", _CHECKPOINTS, ("compressed-int8",)),
+        FormatCheck("ternary", _CHECKPOINTS, ("bitnet", "bitnet-divided", "bitnet-online")),
         FormatCheck("MXFP4", _CHECKPOINTS, ("compressed-mxfp4",)),
         FormatCheck("NVFP4", _CHECKPOINTS, ("compressed-nvfp4", "modelopt-nvfp4")),
     ),

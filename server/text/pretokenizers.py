@@ -53,6 +53,7 @@ _KIMI: Final = (
 _LING: Final = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
+_BLOOM: Final = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
 
 
@@ -102,6 +103,7 @@ _FAMILIES: Final = (
     (PreTokenization((_KIMI,)), "kimi-k2"),
     (PreTokenization((_LING,)), "bailingmoe bailingmoe2"),
     (PreTokenization((_JAIS2,)), "jais-2"),
+    (PreTokenization((_BLOOM,)), "bloom gpt3-finnish"),
 )
 PRE_TOKENIZERS: Final = {name: family for family, names in _FAMILIES for name in names.split()}
 """``tokenizer.ggml.pre`` → how its text is cut."""

@@ -32,6 +32,7 @@ def compiled(
     capability: int = 90,
     config: Config | None = None,
     everything: bool = False,
+    sloped: bool = False,
     keys: int = 4096,
 ) -> list[CompiledKernel]:
     """The kernels of a launch over caches of ``dtype``, in bfloat16 unless they are float32; ``everything``: window,
@@ -60,6 +61,7 @@ def compiled(
             window=1000 if everything else 0,
             softcap=30.0 if everything else 0.0,
             sinks=empty(heads, dtype=torch.float32) if everything else None,
+            slopes=empty(heads, dtype=torch.float32) if sloped else None,
             causal=True,
             k_scale=scale,
             v_scale=scale,
@@ -99,6 +101,11 @@ def test_models_shapes_stream_their_caches(heads: int, rows: int, size: int, dty
     programs = min(65536 // (-(-decode.registers // 8) * 8 * threads), 228 * 1024 // (decode.shared_bytes + 1024))
     under_way = copies_under_way(decode) * decode.config["TILE"] * 128 * dtype.itemsize
     assert programs * under_way >= 64 * 1024  # of a multiprocessor; latency times bandwidth is some 30 KiB
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+def test_slopes_spill_nothing(dtype: torch.dtype) -> None:
+    check(compiled(LLAMA_8B, 64, 16, dtype, sloped=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])

@@ -43,6 +43,7 @@ def compiled_kernels(
     dim: int = 128,
     capability: int = 90,
     sunk: bool = False,
+    sloped: bool = False,
     **options: Any,
 ) -> list[CompiledKernel]:
     with FakeTensorMode(), dry_run(capability) as compiled:
@@ -58,11 +59,10 @@ def compiled_kernels(
         q = empty(tokens, heads, dim)
         scales = (empty(8, dtype=torch.float32) if cache == FP8 else None for _ in "kv")
         k_scale, v_scale = scales
-        sinks = empty(heads, dtype=torch.float32) if sunk else None
+        sinks, slopes = (empty(heads, dtype=torch.float32) if given else None for given in (sunk, sloped))
+        heads_own = {"sinks": sinks, "slopes": slopes, "k_scale": k_scale, "v_scale": v_scale}
         assert choose(q, k.transpose(2, 3)) == "triton"
-        paged_attention(
-            q, k.transpose(2, 3), v, batch, scale=0.1, sinks=sinks, k_scale=k_scale, v_scale=v_scale, **options
-        )
+        paged_attention(q, k.transpose(2, 3), v, batch, scale=0.1, **heads_own, **options)
     assert compiled[0].name == ("invariant_kernel" if options.get("invariant") else "_prefill_kernel")
     for kernel in compiled:
         assert kernel.stack_bytes == 0
@@ -104,6 +104,7 @@ def test_a_long_prompt_uses_warpgroup_products_and_fetches_ahead(heads: int, siz
         (32, 64, FP8, {}),
         (64, 64, torch.bfloat16, {"window": 4096, "softcap": 30.0}),
         (64, 64, torch.bfloat16, {"dim": 64, "sunk": True}),
+        (32, 16, torch.bfloat16, {"sloped": True}),
     ],
 )
 def test_a_few_tokens_after_a_long_prefix_are_split_and_fetch_ahead(
@@ -185,6 +186,7 @@ def waits(kernel: CompiledKernel) -> set[int]:
         (64, 64, FP8, {}),
         (64, 64, torch.bfloat16, {"window": 4096, "softcap": 30.0}),
         (64, 64, torch.bfloat16, {"dim": 64, "sunk": True}),
+        (32, 16, torch.bfloat16, {"sloped": True}),
     ],
 )
 def test_batch_invariant_attention_of_one_token_and_of_many_is_one_kernel(

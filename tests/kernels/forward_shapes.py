@@ -23,11 +23,13 @@ SHAPES = {
     "gemma": Shape(norms="sandwich", qk_norm="head", windows=(8, 0), activation="gelu_tanh", dim=24, turned=24),
     "softcapped": Shape(norms="sandwich", softcap=5.0, windows=(8, 0), activation="gelu_tanh"),
     "sunk": Shape(windows=(8, 0), biased=True, sunk=True),
+    "sloped": Shape(windows=(8, 0), kv_heads=4, sloped=True),
     "olmo": Shape(norms="post", qk_norm="full", kv_heads=4),
     "granite": Shape(residual_scale=0.3, hidden=33, inner=31),
     "partial": Shape(turned=6, dim=12, heads=6, kv_heads=3),
     "brain": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16),
     "coded cache": Shape(cache=torch.int8, windows=(8, 0), softcap=5.0, sunk=True),
+    "coded cache with slopes": Shape(cache=torch.int8, sloped=True),
     "coded cache of odd heads": Shape(cache=torch.int8, turned=6, dim=12, heads=6, kv_heads=3, qk_norm="head"),
     "float8 cache": Shape(cache=torch.float8_e4m3fn, windows=(8, 0), softcap=5.0, sunk=True),
     "float8 cache of odd heads": Shape(

@@ -41,6 +41,8 @@ class Shape:
     softcap: float = 0.0
     sunk: bool = False
     """Heads have sinks."""
+    sloped: bool = False
+    """Heads have slopes."""
     centred: bool = False
     """Norms are LayerNorms, with a bias where products have one."""
     gated: bool = True
@@ -84,6 +86,9 @@ class _Recorder:
 
     def sinks(self) -> Tensor | None:
         return 2 * normal(self.shape.heads, seed=self._seed()) if self.shape.sunk else None
+
+    def slopes(self) -> Tensor | None:
+        return normal(self.shape.heads, seed=self._seed()).abs() if self.shape.sloped else None
 
     def linear(self, dst: int, inputs: int, *parts: int) -> None:
         column = 0
@@ -175,6 +180,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
             window=window,
             softcap=shape.softcap,
             sinks=recorder.sinks(),
+            slopes=recorder.slopes(),
             cache_scales=cache_scales,
         )
         recorder.norm_and_quantize(attended)

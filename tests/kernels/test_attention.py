@@ -1,4 +1,5 @@
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ class World:
     window: int = 0
     softcap: float = 0.0
     sinks: Tensor | None = None
+    slopes: Tensor | None = None
     chunk: int = 0
     scales: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     """Of int8 or float8 keys and values."""
@@ -49,6 +51,7 @@ class World:
             chunk=self.chunk,
             softcap=self.softcap,
             sinks=self.sinks,
+            slopes=self.slopes,
             k_scale=k_scale,
             v_scale=v_scale,
             variant=variant,  # type: ignore[arg-type]
@@ -106,6 +109,9 @@ def make_world(
         queries.append(normal(length, heads, dim, seed=seed + 10 * s + 3, dtype=dtype))
         tables.append(table)
     return World(queries, k_cache, v_cache, tables, dim**-0.5, window, softcap, sinks, scales=scales)
+
+
+SLOPES = torch.tensor([0.5, 0.0, 0.25, 0.01, 1.0, 0.125])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -206,6 +212,26 @@ def test_a_row_alone_is_bitwise_the_row_among_hundreds(
     (whole,) = world.run([(0, 0, 700)])
     for begin, end in [(p, p + 1) for p in (0, 1, 15, 16, 63, 64, 300, 511, 512, 699)] + [(30, 35), (505, 516)]:
         assert_same_bits(world.run([(0, begin, end)])[0], whole[begin:end])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cache_dtype", [None, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("dim", "window", "softcap"), [(64, 0, 0.0), (32, 90, 0.0), (24, 0, 5.0)])
+def test_slopes_lower_scores_by_distance(
+    dtype: torch.dtype, cache_dtype: torch.dtype | None, dim: int, window: int, softcap: float
+) -> None:
+    shape: dict[str, Any] = {"dim": dim, "dtype": dtype, "cache_dtype": cache_dtype}
+    plain = make_world([600, 5], window=window, softcap=softcap, **shape)
+    world = replace(plain, slopes=SLOPES)
+    parts = [(0, 0, 600), (1, 0, 5)]
+    found, expected, without = world.run(parts), world.run(parts, "reference"), plain.run(parts)
+    exact = dtype == torch.float32
+    for native, reference, flat in zip(found, expected, without, strict=True):
+        assert_close(native, reference, 2e-4 if exact else None)  # an origin is as far from scores as a tile is long
+        assert_same_bits(native[:, 1], flat[:, 1])  # a slope of 0
+        assert (native[3:, 0].float() - flat[3:, 0].float()).abs().max() > 0.05
+    for position in (0, 63, 511, 512, 599):
+        assert_same_bits(world.run([(0, position, position + 1)])[0], found[0][position : position + 1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -329,8 +355,11 @@ def test_options_that_do_not_fit_are_refused() -> None:
         paged_attention(q, *caches, batch, scale=0.0)
     with pytest.raises(ValueError, match="window 8 and chunk 0 need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, window=8, causal=False)
-    with pytest.raises(ValueError, match="sinks"):
-        paged_attention(q, *caches, batch, scale=1.0, sinks=torch.ones(5))
+    for name in ("sinks", "slopes"):
+        with pytest.raises(ValueError, match=name):
+            paged_attention(q, *caches, batch, scale=1.0, **{name: torch.ones(5)})
+    with pytest.raises(ValueError, match="slopes need causal attention"):
+        paged_attention(q, *caches, batch, scale=1.0, slopes=torch.ones(6), causal=False)
     with pytest.raises(ValueError, match="take none"):
         paged_attention(q, *caches, batch, scale=1.0, k_scale=torch.ones(2), v_scale=torch.ones(2))
 

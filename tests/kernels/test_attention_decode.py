@@ -35,6 +35,7 @@ class Decode:
     window: int = 0
     softcap: float = 0.0
     sinks: Tensor | None = None
+    slopes: Tensor | None = None
     causal: bool = True
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
@@ -86,6 +87,7 @@ class Decode:
             "window": self.window,
             "softcap": self.softcap,
             "sinks": self.sinks,
+            "slopes": self.slopes,
             "causal": self.causal,
             "k_scale": self.k_scale,
             "v_scale": self.v_scale,
@@ -221,6 +223,18 @@ def test_rows_may_have_different_numbers_of_new_tokens(
     out = decode.run(config)
     assert_close(out, decode.expected(), TOLERANCE[dtype])
     assert not out[new[0] : new[0] + new[1]].any()
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("config", [None, MANY_SPLITS])
+@pytest.mark.parametrize(("window", "softcap", "query_len"), [(0, 0.0, 1), (21, 0.0, 3), (0, 5.0, 1)])
+def test_slopes_are_the_references(
+    dtype: torch.dtype, config: Config | None, window: int, softcap: float, query_len: int
+) -> None:
+    decode = make([1 + query_len, 70, 300], dtype=dtype, window=window, softcap=softcap, query_len=query_len)
+    decode.slopes = torch.tensor([0.5, 0.0, 2.0, 0.01], device=DEVICE)
+    assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
 
 
 @pytest.mark.triton

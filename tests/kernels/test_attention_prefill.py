@@ -60,6 +60,14 @@ def test_sinks_are_the_references(dtype: torch.dtype, options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("options", [{}, {"window": 13}, {"softcap": 2.0}])
+def test_slopes_are_the_references(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    slopes = torch.tensor([0.5, 0.0, 2.0, 0.01], device=DEVICE)
+    for sequences in (SEQUENCES, LONG_PREFIXES):
+        assert_is_the_reference(make_step(sequences, dtype=dtype), slopes=slopes, **options)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
 @pytest.mark.parametrize("size", [16, 64])
 def test_float8_caches_are_the_references(dtype: torch.dtype, size: int) -> None:
     assert_is_the_reference(make_step(SEQUENCES, dtype=dtype, cache_dtype=FP8, size=size))

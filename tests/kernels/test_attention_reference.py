@@ -61,6 +61,19 @@ def test_a_sink_takes_its_share_of_the_weights_and_adds_no_value() -> None:
             assert_close(sunk[token, head], plain[token, head] * share, 5e-6)
 
 
+def test_a_slope_takes_its_multiple_of_the_distance_from_scores_behind_the_soft_cap() -> None:
+    step = make_step([(40, 6)], heads=4, kv_heads=2)
+    slopes = torch.tensor([0.0, 0.5, 0.01, 3.0], device=step.q.device)
+    found = step.run("reference", slopes=slopes, softcap=2.0)
+    k, v = (part.to(step.q.device) for part in step.dense[0])
+    for token in range(6):
+        seen = 35 + token
+        away = torch.arange(seen, device=step.q.device) - (seen - 1)
+        for head in range(4):
+            scores = 2 * torch.tanh(k[head // 2, :seen] @ step.q[token, head] * 32**-0.5 / 2) + slopes[head] * away
+            assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
+
+
 def test_a_soft_cap_does_not_touch_the_sink() -> None:
     step = make_step([(1, 1)])
     sinks = torch.full((4,), 7.0, device=step.q.device)

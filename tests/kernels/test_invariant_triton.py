@@ -81,10 +81,14 @@ def test_tiles_of_other_sizes_give_the_product_too() -> None:
 
 
 @pytest.mark.parametrize("programs", [1, 2])
-@pytest.mark.parametrize("options", [{}, {"window": 30}, {"chunk": 30}, {"softcap": 3.0}, {"sinks": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 30}, {"chunk": 30}, {"softcap": 3.0}, {"sinks": True}, {"slopes": True}]
+)
 def test_a_token_attends_alike_decoded_or_recomputed_in_any_chunk(options: dict[str, Any], programs: int) -> None:
     if "sinks" in options:
         options = {"sinks": torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)}
+    if "slopes" in options:
+        options = {"slopes": torch.tensor([0.5, 0.0, 2.0, 0.01], device=DEVICE)}
     with shared_by(1):
         whole = make_step([(LENGTH, LENGTH)]).run(invariant=True, **options)
     with shared_by(programs):
@@ -101,6 +105,8 @@ def test_a_token_attends_alike_decoded_or_recomputed_in_any_chunk(options: dict[
 @pytest.mark.parametrize("options", [{}, {"window": 13}, {"chunk": 13}, {"causal": False}, {"softcap": 2.0}])
 def test_it_is_the_reference(options: dict[str, Any], dtype: torch.dtype, programs: int) -> None:
     sinks = torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)
+    if options.get("causal", True):
+        options = {**options, "slopes": torch.tensor([0.5, 0.0, 2.0, 0.01], device=DEVICE)}
     step = make_step([(70, 40), (5, 5), (33, 0), (90, 3)], dtype=dtype)
     with shared_by(programs):
         found = step.run(invariant=True, sinks=sinks, **options)

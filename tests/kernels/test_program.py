@@ -51,6 +51,8 @@ def test_a_program_refuses_what_does_not_fit_beside_what_it_reads() -> None:
         program.attend(wide, wide, 0, (1, 1, 16), scale=1.0, window=0, softcap=0.0)
     with pytest.raises(ValueError, match=r"sinks \(2,\) do not fit 3 query heads"):
         program.attend(wide, wide, 0, (3, 1, 16), scale=1.0, window=0, softcap=0.0, sinks=torch.ones(2))
+    with pytest.raises(ValueError, match=r"slopes \(2,\) do not fit 3 query heads"):
+        program.attend(wide, wide, 0, (3, 1, 16), scale=1.0, window=0, softcap=0.0, slopes=torch.ones(2))
     assert program.instructions == []
 
 

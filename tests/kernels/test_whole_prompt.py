@@ -160,6 +160,7 @@ def chosen(**changes: Any) -> Any:
         ({"window": -8192}, "it does not take windows"),
         ({"softcap": 30.0}, "it does not take soft caps"),
         ({"sinks": True}, "it does not take sinks"),
+        ({"slopes": True}, "it does not take biases by distance"),
         ({"causal": False}, "it does not take keys after a query"),
         ({"invariant": True}, "it does not take batch invariance"),
         ({"kv_dtype": FP8}, "it does not take caches of 8 bits"),

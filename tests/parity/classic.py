@@ -15,6 +15,11 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     inner = plain.pop("intermediate_size")
     opt = {**plain, "ffn_dim": inner}
     grouped = {**plain, "new_decoder_architecture": True, "num_kv_heads": 2}
+    bloom = {name: value for name, value in plain.items() if name != "max_position_embeddings"}
+    bloom["seq_length"] = plain["max_position_embeddings"]
+    neo = {name: value for name, value in plain.items() if name not in ("num_hidden_layers", "num_attention_heads")}
+    neo |= {"num_layers": plain["num_hidden_layers"], "num_heads": plain["num_attention_heads"]}
+    mpt = {**plain, "max_seq_len": plain["max_position_embeddings"]}
     return {
         "opt": lambda: transformers.OPTConfig(**opt),
         "opt-galactica": lambda: transformers.OPTConfig(
@@ -36,5 +41,20 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "falcon-serial": lambda: transformers.FalconConfig(
             **plain, multi_query=False, parallel_attn=False, bias=True, tie_word_embeddings=False
         ),
+        "falcon-alibi": lambda: transformers.FalconConfig(
+            **plain, multi_query=False, parallel_attn=False, bias=True, alibi=True
+        ),
+        "bloom": lambda: transformers.BloomConfig(**bloom),
+        "bloom-six-heads": lambda: transformers.BloomConfig(**{**bloom, "hidden_size": 96, "num_attention_heads": 6}),
+        "mpt": lambda: transformers.MptConfig(**mpt),
+        "mpt-clipped": lambda: transformers.MptConfig(
+            **{**mpt, "num_attention_heads": 3, "hidden_size": 48},
+            attn_config={"clip_qkv": 0.5, "softmax_scale": 0.2},
+        ),
+        "gpt-neo": lambda: transformers.GPTNeoConfig(
+            **neo, attention_types=[[["global", "local"], 1], [["local"], 1]], window_size=24
+        ),
+        "persimmon": lambda: transformers.PersimmonConfig(**plain, intermediate_size=inner),
+        "biogpt": lambda: transformers.BioGptConfig(**plain, intermediate_size=inner),
         "gptj": lambda: transformers.GPTJConfig(**plain, rotary_dim=8),
     }

@@ -38,6 +38,7 @@ DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
+    "bitnet": {"gates"},
     "gemma3n": {*STREAMS, "gates that are cut off", "attention to another layer's keys"},
     "gemma3n-plain": STREAMS,
     "gemma4-moe": {"experts with norms of their own"},
@@ -61,6 +62,7 @@ CALLED = {
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},
     "olmo-hybrid-still": {"a gated delta rule"},
+    "mpt-clipped": {"clipped queries, keys and values"},
     "nemotron-h": {"a state space"},
     "nemotron-h-latent": {"a state space"},
     "nemotron-h-moe": {"a state space"},
@@ -73,6 +75,7 @@ CALLED = {
     "lfm3-plain": {"a short convolution"},
     "minimax": {"lightning attention"},
     "minimax-plain": {"lightning attention"},
+    "persimmon": {"attention with layer norms of heads"},
     "recurrent-gemma": {"a gated linear recurrence"},
     "ling": {"a gated delta rule", "latent attention"},
     "ling-unbound": {"a gated delta rule", "latent attention"},

@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
+from transformers.models.mpt.configuration_mpt import MptAttentionConfig
 
 from stentor.engine.layers.adapters import AdapterPlaces
 from stentor.engine.layers.layer_context import LayerContext
@@ -89,6 +90,10 @@ MODELS = {
     "falcon": "falcon",
     "falcon-grouped": "falcon",
     "falcon-grouped-alike": "falcon",
+    "bloom": "bloom",
+    "bloom-six-heads": "bloom",
+    "mpt": "mpt",
+    "mpt-clipped": "mpt",
 }
 """The names that llama.cpp has for the architectures of :data:`.tiny.ARCHITECTURES`."""
 
@@ -103,6 +108,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "olmo": {"attention_bias": False},
     "afmoe": {"layer_types": ["sliding_attention"] * 3},
     "falcon-grouped": {"bias": False},
+    "mpt-clipped": {"attn_config": MptAttentionConfig(clip_qkv=0.5)},
 }
 """What no file says otherwise."""
 

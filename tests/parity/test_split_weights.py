@@ -142,3 +142,10 @@ def test_blocks_that_would_be_cut_are_refused_in_one_line(tmp_path: Path) -> Non
     with pytest.raises(SetupError, match=message) as refused:
         open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["bitnet", "bitnet-online"])
+def test_ternary_weights_are_not_split_and_say_so(name: str, tmp_path: Path) -> None:
+    dense.QUANTISED_INPUTS[name](tmp_path)
+    with pytest.raises(SetupError, match="is stored in ternary by tensor form, which is not split"):
+        open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")

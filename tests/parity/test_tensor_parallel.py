@@ -34,6 +34,8 @@ ARCHITECTURES = {
 }
 DENSE = (
     "apertus",
+    "bitnet",
+    "bloom",
     "cohere",
     "gemma3-seeing",
     "gemma3n",

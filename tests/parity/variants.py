@@ -28,6 +28,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "vault-gemma": lambda: transformers.VaultGemmaConfig(
             **shape, head_dim=32, query_pre_attn_scalar=24, sliding_window=24, attn_implementation="eager"
         ),
+        "bitnet": lambda: transformers.BitNetConfig(**shape, attention_bias=True),
         "hyperclovax": lambda: transformers.HyperCLOVAXConfig(
             **shape, embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=0.25
         ),

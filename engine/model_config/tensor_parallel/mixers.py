@@ -37,7 +37,8 @@ def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
     if spec.qk_norm == "layer_own" and "{}" in (spec.qk_norm_names or ("",))[0]:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
     heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")
-    return replace(spec, heads=heads, kv_heads=kv_heads)
+    first = rank.number * heads
+    return replace(spec, heads=heads, kv_heads=kv_heads, slopes=spec.slopes[first : first + heads])
 
 
 def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
@@ -63,6 +64,8 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     yield from rank.columns(into, prefix, ranges)
     yield from rank.rows(out, prefix, found)
     name = f"{prefix}.{spec.name}"
+    if spec.out_norm:
+        yield f"{name}.{spec.out_norm}.weight", Cut(0, spec.heads * spec.value_dim, (found,))
     if spec.sinks:
         yield f"{name}.{spec.sinks_name}", Cut(0, spec.heads, (of_heads,))
     q_norm, k_norm = (f"{name}.{which}.weight" for which in spec.qk_norm_names or ("", ""))

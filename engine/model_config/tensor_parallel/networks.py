@@ -19,6 +19,8 @@ def split_network(
     match spec:
         case MLPSpec():
             own = _own_units(spec, rank, prefix, hidden, block_of, "inner units")
+            if spec.norm and own[1] * rank.size != spec.inner:
+                raise ConfigError(f"{spec.inner} inner units with a norm do not divide among {rank.size} workers")
             return replace(spec, inner=own[1]), dict(_cut_mlp(spec, rank, prefix, hidden, own))
         case MoESpec(shared=shared):
             if rank.whole_experts:
@@ -73,6 +75,9 @@ def _cut_mlp(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, own: tuple[int
         yield name, cut
         if spec.also:
             yield name.replace(f"{prefix}.mlp", f"{prefix}.{spec.also}", 1), cut
+
+    if spec.norm:
+        yield f"{prefix}.{spec.norm}.weight", Cut(0, spec.inner, (own,))
 
 
 def _cut_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int, own: tuple[int, int]) -> Cuts:

@@ -433,7 +433,7 @@ def by_group(name: str, tensor: torch.Tensor, config: Any) -> Named:
         rows = tensor.view(groups, heads // groups + 2, config.hidden_size // heads, *tensor.shape[1:])
         parts = rows.split([heads // groups, 1, 1], dim=1)
         tensor = torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
-    yield name, tensor
+    yield name.removeprefix("transformer.") if config.model_type == "bloom" else name, tensor
 
 
 CONVERT: Mapping[str, Convert] = {
@@ -468,4 +468,5 @@ CONVERT: Mapping[str, Convert] = {
     "gpt2": gpt2,
     "gptneox": by_group,
     "falcon": by_group,
+    "bloom": by_group,
 }

@@ -310,6 +310,18 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "rope.scaling.attn_factor": lambda config: config.rope_parameters.get("short_mscale"),
     },
     "gpt2": _CLASSIC,
+    "bloom": {
+        "context_length": "seq_length",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "feed_forward_length": lambda config: 4 * config.hidden_size,
+    },
+    "mpt": {
+        "context_length": "max_seq_len",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "feed_forward_length": lambda config: 4 * config.hidden_size,
+        "attention.max_alibi_bias": lambda config: float(config.attn_config.alibi_bias_max),
+        "attention.clamp_kqv": lambda config: config.attn_config.clip_qkv,
+    },
     "starcoder": {**_CLASSIC, "attention.head_count_kv": lambda config: 1},
     "gptneox": {
         "attention.layer_norm_epsilon": "layer_norm_eps",

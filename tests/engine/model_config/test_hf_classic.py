@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as untyped_transformers
 
+from stentor.engine.model_config.attention_spec import alibi_slopes
 from stentor.engine.model_config.config_fields import ConfigError, UnknownArchitectureError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.model_spec import ModelSpec, dense_mlp
@@ -38,7 +39,7 @@ def test_the_shapes_of_weights_are_those_of_the_transformers_model(name: str, tm
     found = model_spec_from_hf(json.loads((tmp_path / "config.json").read_text()))
     real = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     if found.tie_embeddings:
-        real.pop("lm_head.weight")
+        real.pop("output_projection.weight" if name == "biogpt" else "lm_head.weight")
     assert found.shapes() == real
     assert found.eos_token_ids == (2,)
     assert list(plain_shapes(found).items()) == list(found.shapes().items()), "and so the model registers them"
@@ -80,3 +81,51 @@ def test_a_form_that_has_no_native_layers_runs_on_transformers(fields: dict[str,
     assert isinstance(read_config(config, {}), TransformersSpec)
     with pytest.raises(ConfigError, match="leave --model-impl native out"):
         read_config(config, {}, "native")
+
+
+def test_slopes_are_powers_of_two_and_between_them_those_of_twice_as_many_heads() -> None:
+    assert alibi_slopes(4) == (1 / 4, 1 / 16, 1 / 64, 1 / 256)
+    assert alibi_slopes(6) == (1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8)
+    assert alibi_slopes(2, steepest=16.0) == (1 / 256, 1 / 65536)
+
+
+def test_falcon_adds_slopes_before_it_scales_scores() -> None:
+    mixer = read("FalconForCausalLM", **SIZES, alibi=True, multi_query=False).layers[0].attention
+    assert mixer.rope is None
+    assert mixer.slopes == tuple(mixer.scale * slope for slope in alibi_slopes(4))
+
+
+def test_mpt_reads_the_fields_of_its_attention() -> None:
+    told = {"clip_qkv": 6, "alibi_bias_max": 16, "softmax_scale": 0.5}
+    spec = read("MPTForCausalLM", d_model=32, n_heads=4, n_layers=2, max_seq_len=64, attn_config=told)
+    mixer = spec.layers[0].attention
+    assert (mixer.clip, mixer.slopes, mixer.scale) == (6.0, alibi_slopes(4, 16.0), 0.5)
+    assert (spec.max_position, dense_mlp(spec).inner, len(spec.layers)) == (64, 128, 2)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "message"),
+    [
+        ("MptForCausalLM", {"attn_config": {"alibi": False}}, "learned positions"),
+        ("MptForCausalLM", {"attn_config": {"attn_type": "multiquery_attention"}}, "one key-value head"),
+        ("MptForCausalLM", {"attn_config": {"qk_ln": True}}, "qk_ln is True"),
+        ("MptForCausalLM", {"attn_config": {"prefix_lm": True}}, "prefix_lm is True"),
+        ("MptForCausalLM", {"attn_config": {"clip_qkv": -1}}, "clip_qkv is '-1', expected a number above 0"),
+        ("MptForCausalLM", {"no_bias": False}, "no_bias is False"),
+        ("MptForCausalLM", {"logit_scale": 0.5}, "logit_scale is 0.5"),
+        ("BloomForCausalLM", {"apply_residual_connection_post_layernorm": True}, "whose stream goes on from norms"),
+        ("GPTNeoForCausalLM", {"attention_types": [[["global", "local"], 1]]}, "gives 2 layers, expected 3"),
+        ("GPTNeoForCausalLM", {"attention_types": [[["global", "far"], 1], [["local"], 1]]}, "global or local"),
+        ("GPTNeoForCausalLM", {"attention_types": [[["global"], 1 << 40]]}, "expected a pattern and its repeats"),
+    ],
+)
+def test_what_a_file_asks_for_and_nothing_does_is_refused(
+    architecture: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(architecture, **SIZES, **fields)
+
+
+def test_gpt_neo_has_a_window_in_every_other_layer_if_nothing_else_is_said() -> None:
+    windows = [layer.attention.window for layer in read("GPTNeoForCausalLM", **SIZES, window_size=24).layers]
+    assert windows == [0, 24, 0]

@@ -434,7 +434,7 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["BloomForCausalLM"]}, "'BloomForCausalLM' is not native here (nearest: "),
+        ({"architectures": ["CodeLlamaForCausalLM"]}, "'CodeLlamaForCausalLM' is not native here (nearest: "),
         ({"architectures": None}, "names no architecture"),
         ({"architectures": 3}, "architectures is '3', expected a list of texts"),
         ({"hidden_size": None}, "hidden_size is missing, expected a whole number"),

@@ -97,7 +97,7 @@ def test_published_files_of_internlm3_have_their_own_names_for_biases() -> None:
 @pytest.mark.parametrize(
     ("architecture", "fields", "message"),
     [
-        ("OlmoForCausalLM", {"clip_qkv": 8.0}, "clip_qkv is 8.0, expected null"),
+        ("OlmoForCausalLM", {"clip_qkv": -8.0}, "clip_qkv is '-8.0', expected a number above 0"),
         ("CohereForCausalLM", {"logit_scale": 0}, "logit_scale is '0', expected a number above 0"),
         (
             "Ministral3ForCausalLM",

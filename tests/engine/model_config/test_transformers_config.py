@@ -100,8 +100,8 @@ def test_an_architecture_of_the_checkpoints_own_code_is_refused_beside_a_known_m
 
 
 def test_native_alone_says_that_transformers_would_run_it() -> None:
-    message = refusal(described(transformers.BloomConfig(), "BloomForCausalLM"), "native")
-    assert "'BloomForCausalLM' is not native here" in message
+    message = refusal(described(transformers.CodeGenConfig(), "CodeGenForCausalLM"), "native")
+    assert "'CodeGenForCausalLM' is not native here" in message
     assert message.endswith("transformers has modelling code for it: leave --model-impl native out to run that")
 
 

@@ -199,6 +199,33 @@ def fp8_by_block(side: int) -> Pack:
     return pack
 
 
+# ---- ternary
+
+
+def bitnet(folder: Path, linear: str, mode: str = "offline") -> Made:
+    """BitNet's weights of -1, 0 and 1 times the mean magnitude, and the logits with inputs of 8 bits. ``bitlinear``
+    stores the inverse of the scale, and ``online`` the weights that are rounded."""
+    model = tiny_llama()
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+            continue
+        mean = module.weight.data.abs().mean()
+        codes = (module.weight.data / mean).round().clamp(-1, 1)
+        module.weight.data = codes * mean
+        module.register_forward_pre_hook(_round_inputs)
+        if mode == "offline":
+            quarters = (codes + 1).to(torch.uint8).chunk(4)
+            tensors[f"{name}.weight"] = quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+            tensors[f"{name}.weight_scale"] = (1 / mean if linear == "bitlinear" else mean).reshape(1)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitnet", "linear_class": linear, "quantization_mode": mode}
+    (folder / "config.json").write_text(json.dumps(config))
+    return Made(folder, logits_of(model))
+
+
 # ---- four bits
 
 

@@ -113,6 +113,9 @@ QUANTISED_INPUTS: dict[str, Maker] = {
     "compressed-int8": lambda at: make.compressed(
         at, "int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}, INT8_TOKENS
     ),
+    "bitnet": lambda at: make.bitnet(at, "autobitlinear"),
+    "bitnet-divided": lambda at: make.bitnet(at, "bitlinear"),
+    "bitnet-online": lambda at: make.bitnet(at, "autobitlinear", "online"),
 }
 
 EXPANDED_ONLY: dict[str, Maker] = {
@@ -285,6 +288,21 @@ def test_a_checkpoint_that_lacks_a_scale_is_refused(made: Callable[[str], Made],
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(WeightError, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight_scale"):
+        PagedDecoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ending", "value"), [("weight_scale", torch.zeros(1)), ("weight", torch.full((64, 128), 3, dtype=torch.uint8))]
+)
+def test_a_ternary_weight_that_is_none_is_refused(
+    made: Callable[[str], Made], tmp_path: Path, ending: str, value: torch.Tensor
+) -> None:
+    part = "model.layers.1.mlp.up_proj"
+    folder = made("bitnet").folder
+    tensors = load_file(folder / "model.safetensors") | {f"{part}.{ending}": value}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(WeightError, match=rf"{part}: a scale is not positive"):
         PagedDecoder(tmp_path)
 
 

@@ -97,6 +97,12 @@ def test_a_plain_checkpoint_has_no_quantisation() -> None:
             ),
             Int4Format("compressed-tensors", 0, symmetric=True),
         ),
+        ({"quant_method": "bitnet"}, Int8Format("tensor", "token", "divided")),
+        ({"quant_method": "bitnet", "linear_class": "autobitlinear"}, Int8Format("tensor", "token", "multiplied")),
+        (
+            {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"},
+            Int8Format("tensor", "token", "rounded"),
+        ),
     ],
 )  # fmt: skip
 def test_each_description_is_understood(table: dict[str, Any], expected: Format) -> None:
