@@ -32,6 +32,7 @@ from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
 from .selective_scan import selective_scan
 from .sparse_index import top_tokens
+from .sparse_index.blocks import BlockChoice, block_attention, seen_by, top_blocks
 from .state_rows import StateRows
 from .variants import Choice, Variant, force_variant
 from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
@@ -43,6 +44,7 @@ __all__ = [
     "ActivationKind",
     "ActivationScheme",
     "AttentionBatch",
+    "BlockChoice",
     "Choice",
     "CodeKind",
     "CodedMatrices",
@@ -65,6 +67,7 @@ __all__ = [
     "add_rms_norm_quantized",
     "attend_whole_spans_",
     "attention",
+    "block_attention",
     "causal_conv",
     "choose_experts",
     "embedding",
@@ -103,7 +106,9 @@ __all__ = [
     "rotate_and_write_kv_",
     "route",
     "sampling",
+    "seen_by",
     "selective_scan",
+    "top_blocks",
     "top_tokens",
     "varlen_attention",
     "write_kv_",

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
+from stentor.kernels.moe.reference import ALPHA, LIMIT
 
 from ..model_config.mlp_spec import MLPSpec
 from ..model_config.model_spec import TaskAdapters
@@ -70,7 +71,10 @@ class MLP:
         self._gated, self._activation = spec.gated, spec.activation
         self._gate_scale, self._gate_cutoff = spec.gate_scale, spec.gate_cutoff
         self._invariant, self._ranks = context.invariant, context.ranks
-        fused = None if spec.gated or spec.activation == "xielu" else spec.activation
+        self._inner = spec.inner
+        fused: kernels.ActivationKind | None = None
+        if not spec.gated and spec.activation != "xielu" and spec.activation != "swiglu_oai":
+            fused = spec.activation
         # the activation's input is rounded as the next product would
         dtype = context.dtype if fused else context.stream
         self.input = Linear.of(
@@ -81,7 +85,7 @@ class MLP:
         )
         plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None
         gated = spec.gated and plain and self.out.input_scheme is None
-        if gated and spec.activation != "relu" and spec.activation != "xielu":
+        if gated and spec.activation != "relu" and spec.activation != "xielu" and spec.activation != "swiglu_oai":
             self.input.gate = spec.activation
         if spec.also:
             for name in (*spec.into, spec.out):
@@ -110,6 +114,10 @@ class MLP:
         if self._activation == "xielu":
             assert self._xielu is not None
             return self._xielu(up)
+        if self._activation == "swiglu_oai":
+            if isinstance(up, Traced):
+                return up.call("clamped gates", lambda rows, _: _swiglu_oai(rows), self._inner)
+            return _swiglu_oai(up)
         if not self._gated:
             return up
         if self._gate_scale != 1.0:
@@ -141,6 +149,13 @@ class MLP:
         sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)
         sums = self._ranks.sum_(sums)
         return sums[:, :1] / sums[:, 1:]
+
+
+def _swiglu_oai(up: torch.Tensor) -> torch.Tensor:
+    """[tokens, 2 * inner], gates first → [tokens, inner]; computed in float32 and rounded once."""
+    gates, ups = up.float().chunk(2, dim=1)
+    gates, ups = gates.clamp(max=LIMIT), ups.clamp(-LIMIT, LIMIT)
+    return (gates * elementwise(torch.sigmoid, ALPHA * gates) * (ups + 1)).to(up.dtype)
 
 
 def _regated(up: Stream, what: str, change_: Callable[[torch.Tensor], torch.Tensor]) -> Stream:

@@ -150,6 +150,8 @@ _ALONE: Mapping[str, Decoder] = {
     "MiniMaxText01ForCausalLM": Decoder("MiniMaxText01", hf_minimax.minimax),
     "MiniMaxM1ForCausalLM": Decoder("minimax_m1", hf_minimax.minimax),
     "MiniMaxM2ForCausalLM": Decoder("minimax_m2", hf_moe.minimax_m2),
+    "MiniMaxM3SparseForCausalLM": Decoder("minimax_m3", hf_minimax.minimax_m3),
+    "MiniMaxM3VLForCausalLM": Decoder("minimax_m3_vl_text", hf_minimax.minimax_m3),
     "Dots1ForCausalLM": Decoder("dots1", hf_moe.dots1),
     "CwmForCausalLM": Decoder("cwm", hf_variants.cwm),
     "OlmoForCausalLM": Decoder("olmo", hf_variants.olmo),

@@ -8,8 +8,9 @@ from typing import Final, Literal, NamedTuple
 from .config_fields import MOST_EXPERTS, ConfigError
 from .projection import Projection
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu"]
-"""``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010)."""
+Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu", "swiglu_oai"]
+"""``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010).
+``swiglu_oai``: as of experts."""
 ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925)."""
 RouterScore = Literal["softmax", "sigmoid", "sparsemixer"]
@@ -79,6 +80,8 @@ class MLPSpec:
         """Raise :class:`ConfigError` for contradictory fields."""
         if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
+        if self.activation == "swiglu_oai" and not (self.gated and self.gate_scale == 1 and self.gate_cutoff is None):
+            raise ConfigError("swiglu_oai without a plain gate is not known")
         if not self.gated and self.gate_scale != 1:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
         if not self.gated and self.gate_cutoff is not None:
