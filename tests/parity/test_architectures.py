@@ -68,6 +68,7 @@ CALLED = {
     "lfm3-plain": {"a short convolution"},
     "minimax": {"lightning attention"},
     "minimax-plain": {"lightning attention"},
+    "minimax-m3": {"attention to chosen blocks", "clamped gates"},
     "recurrent-gemma": {"a gated linear recurrence"},
     "ling": {"a gated delta rule", "latent attention"},
     "ling-unbound": {"a gated delta rule", "latent attention"},
