@@ -20,7 +20,12 @@ class BlockIndex:
     """
 
     def __init__(
-        self, weights: WeightMap, prefix: str, model: Backbone, spec: AttentionSpec, rotary: RotaryTables,
+        self,
+        weights: WeightMap,
+        prefix: str,
+        model: Backbone,
+        spec: AttentionSpec,
+        rotary: RotaryTables,
         context: LayerContext,
     ) -> None:
         """``prefix``: of the layer."""

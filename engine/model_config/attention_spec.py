@@ -1,7 +1,7 @@
 """Describes attention mixers as values, and the cache of their layers. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .config_fields import ConfigError
@@ -279,8 +279,9 @@ class AttentionSpec:
         """The cache of one such layer; None if it uses another's. A window covers a chunk."""
         if self.shares >= 0:
             return None
-        index = self.index.head_dim if self.index else 0
-        return CacheSpec("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim, index)
+        kind: Literal["full", "window"] = "window" if self.window else "full"
+        found = CacheSpec(kind, (), self.window, self.kv_heads, self.head_dim)
+        return replace(found, index_dim=self.index.head_dim, index_block=self.index.size) if self.index else found
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """None: attention has no recurrent state."""
@@ -335,6 +336,8 @@ class CacheSpec:
     head_dim: int
     index_dim: int = 0
     """Size of the index's key beside a latent, or beside keys and values; 0: none."""
+    index_block: int = 0
+    """Tokens of a block that the index chooses, which blocks of the cache must divide; 0: it chooses tokens."""
     positions: int = 0
     """Encoder positions of a cross group, which every token of a sequence sees."""
 

@@ -105,9 +105,7 @@ def minimax_m3(fields: Fields, name: str) -> ModelSpec:
         fields.integer("num_experts_per_tok", 4), score="sigmoid", scale=fields.number("routed_scaling_factor", 2.0)
     )
     moe = experts_of(fields, spec, router, experts=128, inner="intermediate_size")
-    shared = replace(
-        dense_mlp(spec), inner=fields.integer("shared_intermediate_size", 3072), activation="swiglu_oai"
-    )
+    shared = replace(dense_mlp(spec), inner=fields.integer("shared_intermediate_size", 3072), activation="swiglu_oai")
     dense = replace(shared, inner=fields.integer("dense_intermediate_size", 12288))
     if name == _IN_TRANSFORMERS:
         names, dense, shared = (STACKED,), _fused(dense, "mlp"), _fused(shared, "mlp.shared_experts")

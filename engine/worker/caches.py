@@ -60,6 +60,16 @@ def choose_cache_dtype(
     return dtype
 
 
+def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
+    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses."""
+    for chosen in sorted({group.index_block for group in groups} - {0}):
+        if chosen % block_size:
+            raise SetupError(
+                f"--block-size {block_size}: the model attends to blocks of {chosen} tokens, expected a size that "
+                "divides them"
+            )
+
+
 @dataclass(frozen=True)
 class PageGroup:
     """Layers that share block tables."""

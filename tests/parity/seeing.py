@@ -256,7 +256,12 @@ def _minimax_m3() -> Any:
     text |= {"mlp_layer_types": ["dense", *["sparse"] * (layers - 1)], "dense_intermediate_size": 96}
     text |= {"index_n_heads": TEXT["num_key_value_heads"], "index_head_dim": 16, "index_block_size": 16}
     return transformers.MiniMaxM3VLConfig(
-        text_config={"model_type": "minimax_m3_vl_text", **text, "index_topk_blocks": 1, "shared_intermediate_size": 48},
+        text_config={
+            "model_type": "minimax_m3_vl_text",
+            **text,
+            "index_topk_blocks": 1,
+            "shared_intermediate_size": 48,
+        },
         vision_config={**SIZES, "image_size": SIDE, "patch_size": PATCH},
         image_token_index=token("<|image_pad|>"),
         video_token_index=token("<|video_pad|>"),

@@ -63,6 +63,7 @@ EXPERTS = (
     "lfm2-moe",
     "ling2",
     "llama4",
+    "minimax-m3",
     "mistral4",
     "mixtral",
     "nemotron-h-latent",
