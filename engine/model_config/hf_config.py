@@ -137,6 +137,7 @@ _ALONE: Mapping[str, Decoder] = {
     "KimiLinearForCausalLM": Decoder("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": Decoder("bailing_hybrid", hf_latent.ling),
     "Mistral4ForCausalLM": Decoder("mistral4", hf_latent.mistral4),
+    "AXK1ForCausalLM": Decoder("axk1", hf_latent.axk1),
     "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
     "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
     "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),

@@ -205,6 +205,8 @@ class MoESpec:
     """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""
     correction: bool = False
     """Whether a number an expert is added to the scores for the choice, but not for the weights."""
+    correction_stored: bool = True
+    """Whether files must have it; else a missing one is 0 (A.X K1)."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)
     """Possible stored names; the first is usual."""
     shared: MLPSpec | None = None

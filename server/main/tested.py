@@ -10,6 +10,7 @@ PARITY_FILE: Final = "tests/parity/test_architectures.py"
 PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
+    "AXK1ForCausalLM": ("axk1",),
     "ArceeForCausalLM": ("arcee",),
     "BailingHybridForCausalLM": (
         "ling",

@@ -54,6 +54,7 @@ side."""
 
 EXPERTS = (
     "afmoe",
+    "axk1",
     "deepseek-v3",
     "ernie-moe",
     "gemma4-moe",

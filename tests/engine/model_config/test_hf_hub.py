@@ -114,6 +114,22 @@ MISTRAL4: dict[str, Any] = {
 }
 """Mistral Small 4, whose class says everything of its text."""
 
+AXK1: dict[str, Any] = {
+    "architectures": ["AXK1ForCausalLM"],
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 32768,
+    "model_type": "axk1",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 61,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 163840,
+}
+"""What transformers' class says of A.X K1."""
 MINIMAX_M3: dict[str, Any] = {
     "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
     "model_type": "minimax_m3_vl",
@@ -151,6 +167,7 @@ MINIMAX_M3: dict[str, Any] = {
         (INTERNLM, 7.74, 7.74),
         (HY3, 295, 21.0),
         (MISTRAL4, 118.6, 6.7),
+        (AXK1, 519, 33),
     ],
 )
 def test_a_published_description_has_the_parameters_that_its_makers_count(
