@@ -7,7 +7,7 @@ from .config_fields import ConfigError, Fields
 from .hf_common import check_silu, common, slide
 from .hf_hybrid import kinds_of
 from .hf_moe import MIXTRAL, experts_of, with_experts
-from .mlp_spec import FUSED_MLP, STACKED, MLPSpec, RouterSpec
+from .mlp_spec import FUSED_MLP, STACKED, ExpertNames, MLPSpec, RouterSpec
 from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import LightningSpec
 
@@ -107,10 +107,11 @@ def minimax_m3(fields: Fields, name: str) -> ModelSpec:
     moe = experts_of(fields, spec, router, experts=128, inner="intermediate_size")
     shared = replace(dense_mlp(spec), inner=fields.integer("shared_intermediate_size", 3072), activation="swiglu_oai")
     dense = replace(shared, inner=fields.integer("dense_intermediate_size", 12288))
+    names: tuple[ExpertNames, ...] = (MIXTRAL, STACKED)
     if name == _IN_TRANSFORMERS:
         names, dense, shared = (STACKED,), _fused(dense, "mlp"), _fused(shared, "mlp.shared_experts")
     else:
-        where, names = "block_sparse_moe.shared_experts", (MIXTRAL, STACKED)
+        where = "block_sparse_moe.shared_experts"
         shared = replace(shared, into=(f"{where}.gate_proj", f"{where}.up_proj"), out=f"{where}.down_proj")
     moe = replace(moe, activation="swiglu_oai", correction=True, names=names, shared=shared)
     return replace(with_experts(with_layers(spec, mlp=dense), moe, experts), draft_prefix="mtp.")
