@@ -32,6 +32,7 @@ from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
 from .selective_scan import selective_scan
 from .sparse_index import top_tokens
+from .sparse_index.blocks import BlockChoice, block_attention, seen_by, top_blocks
 from .state_rows import StateRows
 from .stream_weights import stream_weights
 from .variants import Choice, Variant, force_variant
@@ -44,6 +45,7 @@ __all__ = [
     "ActivationKind",
     "ActivationScheme",
     "AttentionBatch",
+    "BlockChoice",
     "Choice",
     "CodeKind",
     "CodedMatrices",
@@ -66,6 +68,7 @@ __all__ = [
     "add_rms_norm_quantized",
     "attend_whole_spans_",
     "attention",
+    "block_attention",
     "causal_conv",
     "choose_experts",
     "embedding",
@@ -105,8 +108,10 @@ __all__ = [
     "route",
     "route_to",
     "sampling",
+    "seen_by",
     "selective_scan",
     "stream_weights",
+    "top_blocks",
     "top_tokens",
     "varlen_attention",
     "write_kv_",

@@ -13,6 +13,7 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import Backbone
+from .block_index import BlockIndex
 from .elementwise import elementwise
 from .forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from .layer_context import LayerContext
@@ -120,7 +121,11 @@ class Attention:
             self._query_scales = rotary.query_scales(
                 spec.temperature_beta, spec.temperature_floor, spec.temperature_first
             )
-        self._sizes = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
+        self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
+        self._index: BlockIndex | None = None
+        if spec.index is not None:
+            self._index = BlockIndex(weights, f"{model.prefix}.{layer}", model, spec, rotary, context)
+            self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._before, self._invariant = context.before_part, context.invariant
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
@@ -147,14 +152,14 @@ class Attention:
         if self._full_norms is not None and self._ranks is not None:
             made = self._normed_over_ranks(made)
         parts: Sequence[Stream] = made.split_with_sizes(self._sizes, dim=1)  # split() is slow Python
-        q, k, v = parts
+        q, k, v, *index = parts
         if self._full_norms is not None and self._ranks is None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
         found: Stream
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
-            found = self._traced(q, k, v, batch)
+            found = self._traced(q, k, v, batch, *index)
         else:
-            found = self.attend(q, k, v, batch)
+            found = self.attend(q, k, v, batch, *index)
         return out(found if self._out_norm is None else self._out_norm(found), batch.adapter_rows)
 
     def _normed_over_ranks(self, made: Stream) -> Stream:
@@ -171,9 +176,11 @@ class Attention:
         weighted = [part * norm.factors for part, norm in zip(normed, self._full_norms, strict=True)]
         return torch.cat([*(part.to(v.dtype) for part in weighted), v], dim=1)
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
+    ) -> torch.Tensor:
         """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
-        value_dim]."""
+        value_dim]. ``index``: the queries and key of an index of blocks."""
         spec, gate = self._spec, None
         if spec.gated:
             if spec.gate:
@@ -190,8 +197,10 @@ class Attention:
             v = self._v_norm.plain(v)
         if self._layer_norms:
             q, k = (norm(part) for norm, part in zip(self._layer_norms, (q, k), strict=True))
-        attend = self._attend_cached if batch.texts is None else self._attend_whole
-        found = attend(q, k, v, batch)
+        if batch.texts is None:
+            found = self._attend_cached(q, k, v, batch, *index)
+        else:
+            found = self._attend_whole(q, k, v, batch)
         if spec.v_dim:
             return found[:, :, : spec.v_dim].flatten(1)
         if gate is None:
@@ -278,7 +287,9 @@ class Attention:
         scales = self._query_scales
         return q if scales is None else q * scales[positions].to(q.dtype)[:, None, None]
 
-    def _attend_cached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    def _attend_cached(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
+    ) -> torch.Tensor:
         """Causal attention over the cache; q, k, v [tokens, heads, head_dim] → the shape of q."""
         cache, spec = batch.caches[self._cache], self._spec
         paged = batch.paged[cache.group]
@@ -309,6 +320,10 @@ class Attention:
             )
         if self._query_scales is not None:
             q = self._scaled(q, batch.positions)
+        if self._index is not None:
+            found = self._index.attend(q, index[0], index[1], batch, cache)
+            if found is not None:
+                return found
         return attend_cached(
             q,
             batch,
@@ -322,13 +337,16 @@ class Attention:
             invariant=self._invariant,
         )
 
-    def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
+    def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
         """:meth:`attend` while a pass is recorded."""
         spec, norms = self._spec, self._head_norms
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
         cache = batch.caches[self._cache]
+        if index:
+            beside = [part for part in index if isinstance(part, Traced)]
+            return q.beside(k, v, *beside).call("attention to chosen blocks", self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms or spec.v_dim:
             what = "attention with layer norms of heads" if self._layer_norms else "attention with narrow values"
             what = "attention with a gate" if spec.gated else what
@@ -359,9 +377,9 @@ class Attention:
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
-        """:meth:`attend` with q, k and v concatenated, float32 [tokens, all]."""
-        q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
-        return self.attend(q, k, v, batch)
+        """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""
+        q, k, v, *index = qkv.to(self._dtype).split(self._sizes, dim=1)
+        return self.attend(q, k, v, batch, *index)
 
 
 def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,7 @@ class LayerCache:
     """The cache of one layer, in the layout that ``kernels`` defines."""
 
     tensors: tuple[torch.Tensor, ...]
-    """Keys and values, with scales behind int8 ones; or latents, with the keys of an index behind them if there is
-    one."""
+    """Keys and values, with scales behind int8 ones; or latents. The keys of an index, if there is one, are last."""
     group: int = 0
     """The cache group, which selects the block tables."""
     block: int = 0
@@ -42,7 +41,7 @@ class LayerCache:
 
     @property
     def index(self) -> torch.Tensor:
-        return self.tensors[1]
+        return self.tensors[-1]
 
     def scales(self, stored: tuple[torch.Tensor, torch.Tensor]) -> CacheScales:
         """Scales of keys and of values: ``stored`` ones for float8, those of each token for int8."""

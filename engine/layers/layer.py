@@ -72,6 +72,7 @@ class Layer:
         self._late_mixer = _late(self._mixer, self._mixer_scale, self._mixer_out)
         self._late_mlp = _late(self._mlp, self._mlp_scale, self._mlp_out)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
+        weights.pass_over(*(f"{model.prefix}.{layer}.{name}" for name in spec.unused))
         self._scalar: torch.Tensor | None = None
         if spec.scalar:
             self._scalar = context.empty(1, dtype=torch.float32)

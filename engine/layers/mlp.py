@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
+from stentor.kernels.moe.reference import ALPHA, LIMIT
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.mlp_spec import MLPSpec
@@ -74,7 +75,10 @@ class MLP:
         self._gated, self._activation = spec.gated, spec.activation
         self._gate_scale, self._gate_cutoff, self._limit = spec.gate_scale, spec.gate_cutoff, spec.limit
         self._invariant, self._ranks = context.invariant, context.ranks
-        fused = None if spec.gated or spec.activation == "xielu" else spec.activation
+        self._inner = spec.inner
+        fused: kernels.ActivationKind | None = None
+        if not spec.gated and spec.activation != "xielu" and spec.activation != "swiglu_oai":
+            fused = spec.activation
         # the activation's input is rounded as the next product would
         dtype = context.dtype if fused else context.stream
         self.input = Linear.of(
@@ -85,7 +89,7 @@ class MLP:
         )
         plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None and not spec.limit
         gated = spec.gated and plain and self.out.input_scheme is None
-        if gated and spec.activation != "relu" and spec.activation != "xielu":
+        if gated and spec.activation != "relu" and spec.activation != "xielu" and spec.activation != "swiglu_oai":
             self.input.gate = spec.activation
         if spec.also:
             for name in (*spec.into, spec.out):
@@ -123,6 +127,10 @@ class MLP:
         if self._activation == "xielu":
             assert self._xielu is not None
             return self._xielu(up)
+        if self._activation == "swiglu_oai":
+            if isinstance(up, Traced):
+                return up.call("clamped gates", lambda rows, _: _swiglu_oai(rows), self._inner)
+            return _swiglu_oai(up)
         if not self._gated:
             return up
         if self._gate_scale != 1.0:
@@ -139,7 +147,7 @@ class MLP:
 
     def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
         """Before a norm: a program's instruction leaves what it gates to a product."""
-        assert self._activation != "xielu"
+        assert self._activation not in ("xielu", "swiglu_oai")
         return kernels.gated_activation(up, self._activation)
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
@@ -167,3 +175,10 @@ class MLP:
         sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)
         sums = self._ranks.sum_(sums)
         return sums[:, :1] / sums[:, 1:]
+
+
+def _swiglu_oai(up: torch.Tensor) -> torch.Tensor:
+    """[tokens, 2 * inner], gates first → [tokens, inner]; computed in float32 and rounded once."""
+    gates, ups = up.float().chunk(2, dim=1)
+    gates, ups = gates.clamp(max=LIMIT), ups.clamp(-LIMIT, LIMIT)
+    return (gates * elementwise(torch.sigmoid, ALPHA * gates) * (ups + 1)).to(up.dtype)

@@ -52,7 +52,12 @@ class MoE:
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
             shape = (1, spec.experts) if names.correction_row else None
-            weights.add(correction, self._correction, shape=shape, read=torch.Tensor.flatten)
+            if spec.correction_stored:
+                weights.add(correction, self._correction, shape=shape, read=torch.Tensor.flatten)
+            else:
+                weights.offer(correction, self._correction)
+                if not context.filled:
+                    self._correction.zero_()
         self._table: torch.Tensor | None = None
         if spec.table:
             self._table = context.empty(spec.table, spec.router.top_k, dtype=torch.int64)

@@ -1,7 +1,7 @@
 """Describes attention mixers as values, and the cache of their layers. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .config_fields import ConfigError
@@ -53,6 +53,41 @@ class RopeConfig:
 
 
 @dataclass(frozen=True)
+class BlockIndexSpec:
+    """The index of attention to blocks (MiniMax-M3): the queries of a key-value head see the ``top_k`` blocks of
+    ``size`` tokens with the largest product of a token's key and the head's query of the index.
+
+    Queries, one a key-value head, and keys, one a token for all heads, are made from the layer's input, normed and
+    rotated as in the attention.
+    """
+
+    head_dim: int
+    size: int
+    top_k: int
+    """Blocks that are seen, with the token's own; all if there are fewer."""
+    local: int = 1
+    """The last of them up to the token's own, which are always seen."""
+    prefix: str = "index_"
+    """Prefix of its tensors' names within the attention's."""
+
+    @property
+    def most(self) -> int:
+        """Tokens up to which all are seen."""
+        return self.size * self.top_k
+
+    def parts(self, name: str, kv_heads: int) -> tuple[tuple[str, int], tuple[str, int]]:
+        """The projections to its queries and its key, with their outputs; ``name``: the attention's."""
+        return (
+            (f"{name}.{self.prefix}q_proj", kv_heads * self.head_dim),
+            (f"{name}.{self.prefix}k_proj", self.head_dim),
+        )
+
+    def norms(self, name: str) -> tuple[str, str]:
+        """Stored names of the norms of its queries and keys, of :attr:`head_dim` weights."""
+        return f"{name}.{self.prefix}q_norm", f"{name}.{self.prefix}k_norm"
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
@@ -67,6 +102,8 @@ class AttentionSpec:
     """Tokens that a token sees, itself included; 0: all before it. Within whole texts, as many again behind it."""
     chunked: bool = False
     """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
+    index: BlockIndexSpec | None = None
+    """Chooses the blocks of tokens that are seen; None: all before the current one."""
     causal: bool = False
     """Whether tokens within whole texts see only those before them (CLIP)."""
     whole_spans: bool = False
@@ -162,6 +199,7 @@ class AttentionSpec:
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
         into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
         into = queries if self.shares >= 0 else into
+        into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
         unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
             Projection(
@@ -189,6 +227,8 @@ class AttentionSpec:
         names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
         for which, size in zip(names, self.qk_norm_sizes or (), strict=False):
             yield f"{prefix}.{self.name}.{which}.weight", (size,)
+        if self.index:
+            yield from ((f"{prefix}.{which}.weight", (self.index.head_dim,)) for which in self.index.norms(self.name))
         for which, heads in self.layer_norms:
             name = f"{prefix}.{self.name}.{which}"
             if self.qk_norm == "layer":
@@ -224,7 +264,12 @@ class AttentionSpec:
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
-        return 2 * self.heads * (self.head_dim + self.value_dim) * self.pairs(tokens, context)
+        most = self.index.most if self.index else 0
+        pairs = seen_pairs(tokens, context, most) if most else self.pairs(tokens, context)
+        attended = 2 * self.heads * (self.head_dim + self.value_dim) * pairs
+        if self.index is None or tokens + context <= most:
+            return attended
+        return attended + 2 * self.kv_heads * self.index.head_dim * seen_pairs(tokens, context)
 
     def pairs(self, tokens: int, context: int) -> int:
         """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included."""
@@ -242,7 +287,9 @@ class AttentionSpec:
         """The cache of one such layer; None if it uses another's. A window covers a chunk."""
         if self.shares >= 0:
             return None
-        return CacheSpec("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
+        kind: Literal["full", "window"] = "window" if self.window else "full"
+        found = CacheSpec(kind, (), self.window, self.kv_heads, self.head_dim)
+        return replace(found, index_dim=self.index.head_dim, index_block=self.index.size) if self.index else found
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """None: attention has no recurrent state."""
@@ -270,6 +317,20 @@ class AttentionSpec:
             raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
         if self.rope is not None:
             check_rope(self.rope, self.head_dim)
+        if self.index is not None:
+            self._check_index(self.index)
+
+    def _check_index(self, index: BlockIndexSpec) -> None:
+        if self.window or self.softcap or self.sinks or self.fused or self.gated or self.v_dim or self.shares >= 0:
+            raise ConfigError("an index of blocks in attention with more than plain heads is not known")
+        if not 1 <= index.local <= index.top_k:
+            raise ConfigError(
+                f"the last {index.local} blocks are always seen, expected from 1 to the {index.top_k} that are"
+            )
+        if self.rope is not None and (self.rope.rotary_dim or self.head_dim) > index.head_dim:
+            raise ConfigError(
+                f"keys of the index have {index.head_dim} dimensions, expected at least as many as rotate"
+            )
 
 
 @dataclass(frozen=True)
@@ -284,7 +345,9 @@ class CacheSpec:
     """1 for latents."""
     head_dim: int
     index_dim: int = 0
-    """Size of the index's key beside a latent; 0: none."""
+    """Size of the index's key beside a latent, or beside keys and values; 0: none."""
+    index_block: int = 0
+    """Tokens of a block that the index chooses, which blocks of the cache must divide; 0: it chooses tokens."""
     positions: int = 0
     """Encoder positions of a cross group, which every token of a sequence sees."""
     every: int = 1
@@ -292,10 +355,9 @@ class CacheSpec:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Numbers a token in each tensor of a layer: keys and values, or latents and possibly index keys."""
-        if self.kind == "latent":
-            return (self.head_dim, self.index_dim) if self.index_dim else (self.head_dim,)
-        return (self.kv_heads * self.head_dim,) * 2
+        """Numbers a token in each tensor of a layer: keys and values, or latents; and possibly index keys."""
+        index = (self.index_dim,) if self.index_dim else ()
+        return (self.head_dim, *index) if self.kind == "latent" else ((self.kv_heads * self.head_dim,) * 2 + index)
 
     def token_bytes(self, itemsize: int) -> int:
         """Bytes of one token, or encoder position, over all layers; rounded up if entries are of several tokens."""

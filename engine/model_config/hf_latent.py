@@ -81,6 +81,27 @@ def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
     return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 3, least=0)))
 
 
+def axk1(fields: Fields, name: str) -> ModelSpec:
+    """A.X K1: a DeepSeek-V3 whose experts' output is normed. Published files have this norm in dense layers too, which
+    do not use it, and no correction of the choice of experts."""
+    if fields.integer("moe_layer_freq", 1) != 1:
+        raise ConfigError(f"moe_layer_freq is {fields.integer('moe_layer_freq')}, expected 1")
+    defaults = {"n_routed_experts": 192, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+    fields = Fields({**defaults, **groups, **fields.values})
+    spec = latent(fields, common(fields, name))
+    moe = replace(deepseek_experts(fields, spec, renormalize=True, shared=1), correction_stored=False)
+    spec = _with_listed_experts(fields, spec, moe, first=1)
+    norm = "post_mlp_layernorm"
+    layers = (
+        replace(layer, norms=replace(layer.norms, mlp_out=norm))
+        if isinstance(layer.mlp, MoESpec)
+        else replace(layer, unused=(f"{norm}.weight",))
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
+
+
 def glm4_moe_lite(fields: Fields, name: str) -> ModelSpec:
     """GLM-4.7-Flash."""
     defaults = {"n_routed_experts": 64, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8}

@@ -155,7 +155,7 @@ def experts_of(
         experts,
     )
     activation = dense_mlp(spec).activation
-    if activation == "relu" or activation == "relu2" or activation == "xielu":
+    if activation == "relu" or activation == "relu2" or activation == "xielu" or activation == "swiglu_oai":
         raise ConfigError(f"hidden_act is {activation!r}, and experts are gated by 'silu' or 'gelu' alone")
     return MoESpec(number, fields.integer(inner), router, activation)
 

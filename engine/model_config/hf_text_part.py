@@ -179,6 +179,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
     "MiniCPMOcrForConditionalGeneration": Seeing("minicpm_ocr", "qwen3_5_text"),
     "MiniCPMV4_6ForConditionalGeneration": Seeing("minicpmv4_6", "qwen3_5_text"),
+    "MiniMaxM3SparseForConditionalGeneration": Seeing("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),

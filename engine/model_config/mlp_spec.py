@@ -8,13 +8,14 @@ from typing import Final, Literal, NamedTuple
 from .config_fields import MOST_EXPERTS, ConfigError
 from .projection import Projection
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu"]
-"""``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010)."""
+Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu", "swiglu_oai"]
+"""``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010).
+``swiglu_oai``: as of experts."""
 ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925).
 ``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4)."""
 OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10")
-"""Those that only experts have, with a gate."""
+"""Those of experts that have a gate of their own, and no plain form."""
 RouterScore = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
 GroupScore = Literal["max", "top2"]
 
@@ -88,6 +89,8 @@ class MLPSpec:
         """Raise :class:`ConfigError` for contradictory fields."""
         if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
+        if self.activation == "swiglu_oai" and not (self.gated and self.gate_scale == 1 and self.gate_cutoff is None):
+            raise ConfigError("swiglu_oai without a plain gate is not known")
         if not self.gated and self.gate_scale != 1:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
         if not self.gated and self.limit:
@@ -218,6 +221,8 @@ class MoESpec:
     choose."""
     table_name: str = "mlp.gate.tid2eid"
     """Its stored name."""
+    correction_stored: bool = True
+    """Whether files must have it; else a missing one is 0 (A.X K1)."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)
     """Possible stored names; the first is usual."""
     shared: MLPSpec | None = None

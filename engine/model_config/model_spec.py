@@ -105,6 +105,8 @@ class LayerSpec:
     """Factors on the residual stream before the outputs of mixer and network are added (MiniMax-01)."""
     cross: AttentionSpec | None = None
     """Cross-attention between both."""
+    unused: tuple[str, ...] = ()
+    """Stored names of tensors that files may have and the layer does not use."""
     scalar: str = ""
     """Stored name of a learned factor on the stream behind the layer."""
     parallel: bool = False

@@ -36,9 +36,10 @@ def choose_cache_dtype(
 
     Raises :class:`.errors.SetupError` if the device or ``groups`` do not support it.
     """
-    if wanted in ("fp8", "int8") and any(group.kind == "latent" for group in groups):
+    if wanted in ("fp8", "int8") and any(group.kind == "latent" or group.index_dim for group in groups):
+        what = "latents" if any(group.kind == "latent" for group in groups) else "keys of an index"
         raise SetupError(
-            f"--kv-cache-dtype {wanted}: the model keeps latents, which have no scales for it; leave it out"
+            f"--kv-cache-dtype {wanted}: the model keeps {what}, which have no scales for it; leave it out"
         )
     if wanted == "int8":
         if device.type != "cpu":
@@ -57,6 +58,16 @@ def choose_cache_dtype(
     if wanted not in ("auto", own):
         raise SetupError(f"--kv-cache-dtype {wanted}: the model computes in {own}; use auto, {own}, int8 or fp8")
     return dtype
+
+
+def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
+    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses."""
+    for chosen in sorted({group.index_block for group in groups} - {0}):
+        if chosen % block_size:
+            raise SetupError(
+                f"--block-size {block_size}: the model attends to blocks of {chosen} tokens, expected a size that "
+                "divides them"
+            )
 
 
 @dataclass(frozen=True)
@@ -223,19 +234,22 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def _allocate(
     group: CacheSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
+    widths = group.widths if group.kind == "latent" else group.widths[2:]
+    shapes = [latent_cache_shape(num_blocks, width, block_size) for width in widths]
+    shapes = [(blocks, group.entries(tokens), width) for blocks, tokens, width in shapes]
+    if device.type == "cpu":
+        flat = tuple(_untouched_zeros(latents, dtype) for latents in shapes)
+    else:
+        flat = tuple(torch.zeros(latents, dtype=dtype, device=device) for latents in shapes)
     if group.kind == "latent":
-        shapes = [latent_cache_shape(num_blocks, width, block_size) for width in group.widths]
-        shapes = [(blocks, group.entries(tokens), width) for blocks, tokens, width in shapes]
-        if device.type == "cpu":
-            return tuple(_untouched_zeros(latents, dtype) for latents in shapes)
-        return tuple(torch.zeros(latents, dtype=dtype, device=device) for latents in shapes)
+        return flat
     shape = (num_blocks, group.kv_heads, group.head_dim, block_size)
     if device.type != "cpu":
-        return make_kv_cache(*shape, dtype, device)
+        return *make_kv_cache(*shape, dtype, device), *flat
     made = [_untouched_zeros(each, dtype) for each in kv_cache_shape(*shape)]
     if dtype == torch.int8:
         made += [_untouched_zeros(kv_scale_shape(num_blocks, group.kv_heads, block_size), _SCALES) for _ in made]
-    return tuple(made)
+    return *made, *flat
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

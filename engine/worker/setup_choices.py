@@ -19,7 +19,7 @@ from ..model_config.model_spec import LayerSpec
 from ..model_config.transformers_encoder_config import TransformersEncoder
 from .adapter_setup import places_for
 from .audio_families import Transcription
-from .caches import choose_cache_dtype
+from .caches import check_index_blocks, choose_cache_dtype
 from .device import Device
 from .errors import SetupError
 from .families import Family, Text
@@ -89,6 +89,7 @@ def choose(
     dtype = choose_dtype(
         config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant, from_codes=from_codes
     )
+    check_index_blocks(config.block_size, family.groups)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
     ranks = None if meeting_fd is None else _joined(config, meeting_fd, at, progress)
     adapters = places_for(config, on_device=device is not None)

@@ -10,6 +10,7 @@ PARITY_FILE: Final = "tests/parity/test_architectures.py"
 PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
+    "AXK1ForCausalLM": ("axk1",),
     "ArceeForCausalLM": ("arcee",),
     "BailingHybridForCausalLM": (
         "ling",
@@ -185,6 +186,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "MiniMaxForCausalLM": ("minimax", "minimax-plain"),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),
+    "MiniMaxM3VLForCausalLM": ("minimax-m3",),
     "Ministral3ForCausalLM": ("ministral3",),
     "MinistralForCausalLM": ("ministral",),
     "Mistral3ForConditionalGeneration": ("mistral3-seeing",),
@@ -307,6 +309,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "MiniCPMOcrForConditionalGeneration": ("minicpm_ocr",),
     "MiniCPMV4_6ForConditionalGeneration": ("minicpmv4_6",),
+    "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),

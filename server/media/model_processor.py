@@ -39,6 +39,7 @@ from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
 from .images.minicpm import MiniCPMOcrImages
+from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
@@ -92,6 +93,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Llama4Processor": Llama4Images,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
+    "MiniMaxM3VLProcessor": MiniMaxM3Images,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name

@@ -33,13 +33,13 @@ class Latents:
         """Attends positions [begin, end) of sequences in one batch, to the ``chosen`` ones of each [end - begin, top_k]
         if these are given; before them stand so many rows of padding, and behind them a row with five times as many
         tokens of nobody."""
-        batch, counts = self._batch(parts, padding)
+        batch, counts = self.batch(parts, padding)
         choices = None
         if chosen is not None:
             none = torch.full_like(chosen[0][:1], -1)
             choices = torch.cat([*[none] * padding, *chosen, *[none] * (5 * padding)]).to(DEVICE)
         out = latent_attention(
-            self._rows(self.queries, parts, padding),
+            self.rows(self.queries, parts, padding),
             self.cache.to(DEVICE),
             batch,
             rank=self.rank,
@@ -54,17 +54,17 @@ class Latents:
     ) -> list[Tensor]:
         """What these positions choose, where the cache is an index of keys; ``weights`` [length, heads] are of every
         position of each sequence."""
-        batch, counts = self._batch(parts, padding)
-        q, by_head = (self._rows(of, parts, padding) for of in (self.queries, weights))
+        batch, counts = self.batch(parts, padding)
+        q, by_head = (self.rows(of, parts, padding) for of in (self.queries, weights))
         found = top_tokens(q, by_head, self.cache.to(DEVICE), batch, top_k=top_k, variant=variant)
         return list(found.split(counts))
 
-    def _rows(self, of: list[Tensor], parts: list[Part], padding: int) -> Tensor:
+    def rows(self, of: list[Tensor], parts: list[Part], padding: int) -> Tensor:
         nobody = of[0][:1]
         real = [of[s][begin:end] for s, begin, end in parts]
         return torch.cat([*[nobody] * padding, *real, *[nobody] * (5 * padding)]).to(DEVICE)
 
-    def _batch(self, parts: list[Part], padding: int) -> tuple[AttentionBatch, list[int]]:
+    def batch(self, parts: list[Part], padding: int) -> tuple[AttentionBatch, list[int]]:
         """And how many tokens each row has."""
         size = self.cache.shape[1]
         behind = [5 * padding] if padding else []

@@ -50,6 +50,7 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "mistral4-groups": lambda: transformers.Mistral4Config(
             **{**moe, "first_k_dense_replace": 0, "q_lora_rank": None}, **groups, rope_interleave=False
         ),
+        "axk1": lambda: transformers.AXK1Config(**moe, **groups, rope_parameters=yarn),
         "glm4-moe-lite": lambda: transformers.Glm4MoeLiteConfig(
             **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},
             mlp_layer_types=["dense", "sparse", "sparse"],

@@ -76,6 +76,7 @@ CALLED = {
     "minimax": {"lightning attention"},
     "minimax-plain": {"lightning attention"},
     "persimmon": {"attention with layer norms of heads"},
+    "minimax-m3": {"attention to chosen blocks", "clamped gates"},
     "recurrent-gemma": {"a gated linear recurrence"},
     "ling": {"a gated delta rule", "latent attention"},
     "ling-unbound": {"a gated delta rule", "latent attention"},

@@ -122,6 +122,18 @@ def test_layers_that_predict_further_tokens_are_passed_over(tmp_path: Path) -> N
         PagedDecoder(tmp_path)
 
 
+def test_published_files_of_ax_k1_have_a_norm_too_many_and_no_correction(tmp_path: Path) -> None:
+    model = tiny.make("axk1", tmp_path)
+    file = tmp_path / "model.safetensors"
+    stored = {name: tensor for name, tensor in load_file(file).items() if "e_score_correction" not in name}
+    stored["model.layers.0.post_mlp_layernorm.weight"] = torch.full((64,), 3.0)
+    save_file(stored, file, metadata={"format": "pt"})
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.zero_()
+    torch.testing.assert_close(logits(tmp_path), expected(model), rtol=1e-4, atol=2e-4)
+
+
 @pytest.mark.parametrize("name", ["glm4-moe", "minimax-m2", "granite-moe-shared", "gpt-oss"])
 def test_a_checkpoint_without_an_expert_is_refused(name: str, tmp_path: Path) -> None:
     tiny.make(name, tmp_path)

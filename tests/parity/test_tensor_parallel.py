@@ -56,6 +56,7 @@ side."""
 
 EXPERTS = (
     "afmoe",
+    "axk1",
     "deepseek-v3",
     "ernie-moe",
     "gemma4-moe",
@@ -65,6 +66,7 @@ EXPERTS = (
     "lfm2-moe",
     "ling2",
     "llama4",
+    "minimax-m3",
     "mistral4",
     "mixtral",
     "nemotron-h-latent",

@@ -83,6 +83,23 @@ def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "minimax-m2": lambda: transformers.MiniMaxM2Config(
             **shape, head_dim=16, rotary_dim=8, num_local_experts=6, num_experts_per_tok=2
         ),
+        "minimax-m3": lambda: transformers.AutoConfig.for_model(
+            "minimax_m3_vl_text",
+            **shape,
+            head_dim=16,
+            rotary_dim=8,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            num_local_experts=6,
+            num_experts_per_tok=2,
+            dense_intermediate_size=96,
+            shared_intermediate_size=48,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+            index_n_heads=shape["num_key_value_heads"],
+            index_head_dim=12,
+            index_block_size=16,
+            index_topk_blocks=2,
+        ),
         "mimo-v2-flash": lambda: transformers.MiMoV2FlashConfig(
             **{**sizes, "num_hidden_layers": 4},
             head_dim=24,

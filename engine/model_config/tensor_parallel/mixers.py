@@ -60,7 +60,12 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
         ranges = [*repeat((queries,), len(into.parts))]
     else:
         gates = of_heads if spec.gate_by_head else queries
-        ranges = [(queries,), *repeat((gates,), len(into.parts) - 3), (keys,), (values,)]
+        index = spec.index.parts(spec.name, spec.kv_heads) if spec.index else ()
+        others = 3 + len(index)
+        ranges = [(queries,), *repeat((gates,), len(into.parts) - others), (keys,), (values,)]
+        if spec.index:  # its keys are whole in each worker
+            dim = spec.index.head_dim
+            ranges += [((first_kv * dim, kv_heads * dim),), ((0, dim),)]
     yield from rank.columns(into, prefix, ranges)
     yield from rank.rows(out, prefix, found)
     name = f"{prefix}.{spec.name}"

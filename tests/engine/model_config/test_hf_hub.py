@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stentor.engine.model_config.attention_spec import BlockIndexSpec
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 
@@ -113,6 +114,49 @@ MISTRAL4: dict[str, Any] = {
 }
 """Mistral Small 4, whose class says everything of its text."""
 
+AXK1: dict[str, Any] = {
+    "architectures": ["AXK1ForCausalLM"],
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 32768,
+    "model_type": "axk1",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 61,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 163840,
+}
+"""What transformers' class says of A.X K1."""
+MINIMAX_M3: dict[str, Any] = {
+    "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
+    "model_type": "minimax_m3_vl",
+    "text_config": {
+        "hidden_act": "swigluoai",
+        "hidden_size": 6144,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 524288,
+        "moe_layer_freq": [0] * 3 + [1] * 57,
+        "n_shared_experts": 1,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 60,
+        "num_key_value_heads": 4,
+        "sparse_attention_config": {
+            "sparse_attention_freq": [0] * 3 + [1] * 57,
+            "sparse_block_size": 128,
+            "sparse_index_dim": 128,
+            "sparse_local_block": 1,
+            "sparse_num_index_heads": 4,
+            "sparse_topk_blocks": 16,
+        },
+        "vocab_size": 200064,
+    },
+    "vision_config": {},
+}
+"""What transformers' class says of MiniMax-M3, in its authors' names."""
+
 
 @pytest.mark.parametrize(
     ("config", "billions", "active"),
@@ -123,6 +167,7 @@ MISTRAL4: dict[str, Any] = {
         (INTERNLM, 7.74, 7.74),
         (HY3, 295, 21.0),
         (MISTRAL4, 118.6, 6.7),
+        (AXK1, 519, 33),
     ],
 )
 def test_a_published_description_has_the_parameters_that_its_makers_count(
@@ -191,5 +236,40 @@ def _with_attention(**changes: object) -> dict[str, Any]:
     ],
 )
 def test_a_form_that_is_not_known_is_refused_in_one_line(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf(config)
+
+
+def test_most_layers_of_minimax_m3_attend_to_blocks_that_an_index_chooses() -> None:
+    spec = model_spec_from_hf(MINIMAX_M3)
+    assert spec.parameters / 1e9 == pytest.approx(428, rel=0.005)
+    embedding = spec.vocab_size * spec.hidden_size
+    assert (spec.active_parameters - 2 * embedding) / 1e9 == pytest.approx(23, rel=0.05), "counted without both ends"
+    assert [layer.attention.index is not None for layer in spec.layers] == [False] * 3 + [True] * 57
+    assert spec.layers[3].attention.index == BlockIndexSpec(128, 128, 16)
+    rope = spec.layers[0].attention.rope
+    assert rope is not None
+    assert (rope.theta, rope.rotary_dim) == (5_000_000.0, 64)
+    plain, indexed = spec.cache_groups
+    assert (plain.widths, indexed.widths) == ((512, 512), (512, 512, 128))
+    seen = [spec.layers[3].attention.work(1, context) for context in (2047, 4095)]
+    assert seen[1] - seen[0] == 2 * 4 * 128 * 4096, "beyond 2,048 tokens the index alone grows"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"swiglu_limit": 5.0}, "swiglu_limit is 5.0, expected 7.0"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'swigluoai'"),
+        ({"n_shared_experts": 2}, "n_shared_experts is 2, expected 1"),
+        ({"moe_layer_freq": [1]}, "moe_layer_freq says what 1 layers are, expected 60"),
+        ({"layer_types": ["sliding_attention"] * 60}, "layer_types holds 'sliding_attention', expected full_attention"),
+        ({"num_key_value_heads": 8}, "index_n_heads is 4, expected the 8 key-value heads"),
+        ({"sparse_attention_config": {"sparse_attention_freq": [1] * 60, "sparse_local_block": 17}}, "last 17 blocks"),
+        ({"sparse_attention_config": {"sparse_attention_freq": [1] * 60, "sparse_index_dim": 32}}, "32 dimensions"),
+    ],
+)
+def test_what_minimax_m3_cannot_be_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
+    config = {**MINIMAX_M3, "text_config": {**MINIMAX_M3["text_config"], **changed}}
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf(config)

@@ -8,10 +8,13 @@ from stentor.engine.worker.caches import (
     PageGroup,
     allocate_caches,
     cache_tensors,
+    check_index_blocks,
+    choose_cache_dtype,
     kv_block_bytes,
     of_groups,
     page_groups,
 )
+from stentor.engine.worker.errors import SetupError
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 
@@ -95,3 +98,20 @@ def test_a_latent_layer_has_one_tensor() -> None:
     assert [cache.latents.shape for cache in caches] == [(5, 16, 40)] * 2
     assert sum(tensor.nbytes for tensor in cache_tensors(caches)) == 5 * kv_block_bytes(groups, 16, BF16)
     assert kv_block_bytes(groups, 16, BF16) == 2 * 16 * 40 * 2
+
+
+def test_keys_of_an_index_lie_behind_keys_and_values_in_the_same_blocks() -> None:
+    groups = [CacheSpec("full", (0,), 0, 2, 16), CacheSpec("full", (1,), 0, 2, 16, 24, index_block=32)]
+    assert page_groups(groups, 100) == (PageGroup((0, 1), 0),)
+    plain, indexed = allocate_caches(groups, 5, 16, CPU, BF16)
+    assert (len(plain.tensors), indexed.index.shape) == (2, (5, 16, 24))
+    assert sum(tensor.nbytes for tensor in cache_tensors([plain, indexed])) == 5 * kv_block_bytes(groups, 16, BF16)
+
+
+def test_a_cache_that_an_index_cannot_have_is_refused() -> None:
+    groups = [CacheSpec("full", (0,), 0, 2, 16, 24, index_block=128)]
+    check_index_blocks(64, groups)
+    with pytest.raises(SetupError, match="--block-size 48: the model attends to blocks of 128 tokens"):
+        check_index_blocks(48, groups)
+    with pytest.raises(SetupError, match="--kv-cache-dtype int8: the model keeps keys of an index"):
+        choose_cache_dtype("int8", BF16, CPU, groups)

@@ -14,6 +14,7 @@ from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.images.minicpm import MiniCPMOcrImages
+from stentor.server.media.images.minimax import MiniMaxM3Images
 from stentor.server.media.images.phi4 import Phi4Images
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (
@@ -136,6 +137,15 @@ def _kimi() -> _Processor:
     return _Processor("Kimi_K25Processor", images, CHATML.replace("IMAGE", "<|image_pad|>"), names)
 
 
+def _minimax_m3() -> _Processor:
+    images = MiniMaxM3Images(patch_size=PATCH, temporal_patch_size=2, merge_size=2, size=_EDGES)
+    spelled = {
+        **{"<|image_pad|>": "]<]image[>[", "<|video_pad|>": "]<]video[>["},
+        **{"<|vision_start|>": "]<]start of image[>[", "<|vision_end|>": "]<]end of image[>["},
+    }
+    return _Processor("MiniMaxM3VLProcessor", images, CHATML.replace("IMAGE", "]<]image[>["), spelled=spelled)
+
+
 def _paddleocr_vl() -> _Processor:
     images = transformers.PaddleOCRVLImageProcessorPil(patch_size=PATCH, merge_size=2, size=_EDGES)
     spelled = {
@@ -251,6 +261,7 @@ _PROCESSORS: Final = {
     "lfm2_vl": _lfm2_vl,
     "llama4": _llama4,
     "kimi_k25": _kimi,
+    "minimax_m3": _minimax_m3,
 }
 
 

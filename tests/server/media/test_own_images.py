@@ -12,6 +12,7 @@ from stentor.server.media.images.eagle import canvas as eagle_canvas
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
+from stentor.server.media.images.minimax import MiniMaxM3Images
 from stentor.server.media.images.phi4 import Phi4Images, canvas
 from stentor.server.media.images.tiles import resized
 
@@ -150,3 +151,8 @@ def test_tiles_of_eagle_are_those_that_distort_a_picture_the_least_with_enough_o
 ) -> None:
     width, height = size
     assert eagle_canvas(height, width, 448, 1, 12) == grid
+
+
+def test_sizes_of_published_files_of_minimax_m3_are_not_those_of_its_pictures() -> None:
+    assert MiniMaxM3Images(size=[672, 672]).size == MiniMaxM3Images().size
+    assert MiniMaxM3Images(size={"shortest_edge": 64, "longest_edge": 128}).size["longest_edge"] == 128
