@@ -82,10 +82,10 @@ class AltUp:
         context: LayerContext,
         inputs: PerLayerInputs,
     ) -> None:
-        assert model.altup is not None
-        self._spec, self._hidden = model.altup, model.hidden_size
+        assert isinstance(model.streams, AltUpSpec)
+        self._spec, self._hidden = model.streams, model.hidden_size
         self._invariant, self._stream = context.invariant, context.stream
-        prefix, count = f"{model.prefix}.{layer}", model.altup.streams
+        prefix, count = f"{model.prefix}.{layer}", model.streams.streams
         self._layer = Layer(weights, layer, model, rotary, context)
         self._own = PerLayer(weights, layer, model, inputs, context)
         router = f"{prefix}.altup.modality_router"

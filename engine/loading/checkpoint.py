@@ -48,8 +48,12 @@ if TYPE_CHECKING:
 CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
-_MASKS = (".attn.bias", ".attention.bias")
-"""Attention masks in files of GPT-2 and GPT-NeoX, which are not used."""
+_UNUSED = (
+    *(".attn.bias", ".attention.bias"),
+    *(f".ple_embedding.{each}" for each in ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")),
+)
+"""Integers that are not used: attention masks in files of GPT-2 and GPT-NeoX, and what follows from the configuration
+in those of Qwen4."""
 
 _GGUF_DTYPES: Mapping[GGMLType, str] = {
     GGMLType.F32: "float32",
@@ -246,7 +250,7 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
-    odd = next((each for each in tensors if each.dtype not in readable and not each.name.endswith(_MASKS)), None)
+    odd = next((each for each in tensors if each.dtype not in readable and not each.name.endswith(_UNUSED)), None)
     if odd is not None:
         raise CheckpointError(
             f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(readable)}."

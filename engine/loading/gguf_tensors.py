@@ -118,8 +118,8 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
     block = _BLOCK.fullmatch(name)
     if block is None:
         stem, _, ending = name.rpartition(".")
-        if spec.altup is not None and (each := _STREAMS.get(stem)) is not None:
-            others = range(spec.altup.streams - 1)
+        if spec.streams is not None and (each := _STREAMS.get(stem)) is not None:
+            others = range(spec.streams.streams - 1)
             return Part(tuple(f"{each.format(at)}.{ending}" for at in others), "stacked")
         outer = {
             "token_embd": spec.embedding,
@@ -141,7 +141,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
         return _of_head(inner.removeprefix(_HEAD), mtp_names(spec))
     else:
         own, prefix = mtp_layer(spec), mtp_names(spec).layer.removesuffix(".")
-    parts = _parts(own, spec.per_layer is not None, spec.altup is not None)
+    parts = _parts(own, spec.per_layer is not None, spec.streams is not None)
     if (whole := parts.get(inner)) is not None:
         return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
     stem, _, ending = inner.rpartition(".")

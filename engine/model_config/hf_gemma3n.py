@@ -39,7 +39,7 @@ def gemma3n(fields: Fields, name: str) -> ModelSpec:
         per_layer=PerLayerSpec(
             fields.integer("vocab_size_per_layer_input", 262_144), fields.integer("hidden_size_per_layer_input", 256)
         ),
-        altup=AltUpSpec(
+        streams=AltUpSpec(
             fields.integer("altup_num_inputs", 4),
             fields.integer("altup_active_idx", 0, least=0),
             fields.flag("altup_correct_scale", True),

@@ -23,7 +23,7 @@ from .recurrent_spec import (
     ShortConvSpec,
     StateTensor,
 )
-from .streams_spec import AltUpSpec, LaurelSpec
+from .streams_spec import AltUpSpec, HyperSpec, LaurelSpec, NGramSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
@@ -106,6 +106,8 @@ class LayerSpec:
     """Cross-attention between both."""
     scalar: str = ""
     """Stored name of a learned factor on the stream behind the layer."""
+    ngrams: NGramSpec | None = None
+    """What it adds to several streams before its mixer (Qwen4)."""
     parallel: bool = False
     """Whether the network takes the mixer's input, not its output (GPT-J); with two norms, its own norm of that input
     (GPT-NeoX)."""
@@ -128,11 +130,12 @@ class LayerSpec:
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """Its recurrent states of a sequence, of fixed size."""
-        return tuple(tensor for mixer in self.mixers for tensor in mixer.states(hidden))
+        parts = self.mixers if self.ngrams is None else (*self.mixers, self.ngrams)
+        return tuple(tensor for part in parts for tensor in part.states(hidden))
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
-        for part in (self.mixer, self.beside, self.cross, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.cross, self.mlp):
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
@@ -142,11 +145,12 @@ class LayerSpec:
     def products(self, hidden: int) -> int:
         """Weights that a token is multiplied by."""
         mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
+        mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
         return mixed + (0 if self.mlp is None else self.mlp.products(hidden))
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        for part in (self.mixer, self.beside, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.mlp):
             if part is not None:
                 part.check()
 
@@ -202,7 +206,7 @@ class Backbone:
     """Prefix of a layer's number in tensor names."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
-    altup: AltUpSpec | None = None
+    streams: AltUpSpec | HyperSpec | None = None
     """None: there is one residual stream."""
     text_part: bool = False
     """Whether the checkpoint is multimodal; its other tensors are ignored."""
@@ -229,7 +233,7 @@ class Backbone:
     def products(self, layer: int) -> int:
         """Weights of a layer that a token is multiplied by."""
         own = 3 * self.per_layer.dim * self.hidden_size if self.per_layer else 0
-        own += self.altup.products(self.hidden_size) if self.altup else 0
+        own += self.streams.products(self.hidden_size) if self.streams else 0
         return self.layers[layer].products(self.hidden_size) + own
 
 
@@ -246,7 +250,7 @@ class ModelSpec(Backbone):
     positions_before: int = 0
     """Unused rows before those of the positions (OPT)."""
     final_norm: str = "model.norm"
-    """Stored name of the last norm, which is of the layers' kind."""
+    """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
     embedding_scale: float = 1.0
     scales_media: bool = False
     """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
@@ -273,15 +277,15 @@ class ModelSpec(Backbone):
             found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
         if self.per_layer is not None:
             found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
-        if self.altup is not None:
-            found.update(self.altup.outer_shapes(self.hidden_size))
+        if self.streams is not None:
+            found.update(self.streams.outer_shapes(self.hidden_size))
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
-            if self.altup is not None:
-                found.update(self.altup.shapes(f"{self.prefix}.{number}", self.hidden_size))
-        if self.layers[-1].norms.weighted:
+            if self.streams is not None:
+                found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size))
+        if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:
             found[f"{self.final_norm}.bias"] = (self.hidden_size,)
@@ -363,6 +367,6 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
-    if spec.altup is not None:
-        spec.altup.check()
+    if spec.streams is not None:
+        spec.streams.check()
     return spec

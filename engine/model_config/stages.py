@@ -20,7 +20,7 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not given out")
     if len(spec.layers) < size:
         raise ConfigError(f"{len(spec.layers)} layers are fewer than {size} workers")
-    if spec.altup is not None or spec.per_layer is not None:
+    if spec.streams is not None or spec.per_layer is not None:
         raise ConfigError("layers with embeddings of their own are not given out")
     if any(map(_needs_others, spec.layers)):
         raise ConfigError("layers that use keys of earlier ones, or their choice of them, are not given out")

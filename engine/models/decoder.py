@@ -17,10 +17,11 @@ from stentor.kernels.forward import Program, Traced, TracedTokens
 from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.altup import AltUp, Streams
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
+from ..layers.hyper import HyperLayer, HyperStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import RMSNorm, added_, make_norm
+from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
@@ -28,6 +29,7 @@ from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
+from ..model_config.streams_spec import AltUpSpec, HyperSpec
 from .programs import Body, Programs
 
 
@@ -75,22 +77,25 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers: list[Layer | AltUp]
-        self._streams: Streams | None = None
-        if config.altup is None:
-            self._layers = [
-                Layer(self.weights, at, config, rotary, of_layers, inputs) for at in range(len(config.layers))
-            ]
-        else:
-            assert inputs is not None, "streams are corrected by an embedding of each layer"
-            self._streams = Streams(self.weights, config.altup, config, context)
-            self._layers = [
-                AltUp(self.weights, at, config, rotary, context, inputs) for at in range(len(config.layers))
-            ]
+        self._layers: Sequence[Layer | AltUp | HyperLayer]
+        self._streams: Streams | HyperStreams | None = None
+        numbers = range(len(config.layers))
+        match config.streams:
+            case None:
+                self._layers = [Layer(self.weights, at, config, rotary, of_layers, inputs) for at in numbers]
+            case AltUpSpec():
+                assert inputs is not None, "streams are corrected by an embedding of each layer"
+                self._streams = Streams(self.weights, config.streams, config, context)
+                self._layers = [AltUp(self.weights, at, config, rotary, context, inputs) for at in numbers]
+            case HyperSpec():
+                self._streams = HyperStreams(self.weights, config.streams, config, context)
+                self._layers = [HyperLayer(self.weights, at, config, rotary, context) for at in numbers]
         self._embedding_norm: RMSNorm | None = None
         if config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
-        self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        self._norm: Norm | Unnormalised = Unnormalised()
+        if config.final_norm:
+            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
         for head in ("embed_out", "output"):  # as files of GPT-NeoX and InternLM 2 call it
             self.weights.alias(f"{head}.weight", "lm_head.weight")
         self._head: Linear | PlainLinear | PackedTable
