@@ -12,7 +12,7 @@ from .hf_rope import rope_from_hf
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
-from .streams_spec import HyperSpec, NGramSpec, hash_multipliers, primes_from
+from .streams_spec import StreamMixSpec, NGramSpec, hash_multipliers, primes_from
 
 _LFM2 = (
     ExpertNames(
@@ -185,7 +185,7 @@ def qwen4(fields: Fields, name: str) -> ModelSpec:
         else layer
         for layer in spec.layers
     ]
-    streams = HyperSpec(fields.integer("hc_count", 4), fields.integer("hc_lowrank", 320))
+    streams = StreamMixSpec(fields.integer("hc_count", 4), fields.integer("hc_lowrank", 320))
     for at, number in enumerate(sorted(set(fields.numbers("ple_layer_ids")))):
         if number not in range(1, len(layers) + 1):
             raise ConfigError(f"ple_layer_ids holds {number:g}, expected numbers of layers, 1 to {len(layers)}")
@@ -203,7 +203,7 @@ def qwen4(fields: Fields, name: str) -> ModelSpec:
     return replace(spec, draft_prefix=_DRAFTS)
 
 
-def _ngrams(fields: Fields, spec: ModelSpec, streams: HyperSpec, layer: int) -> NGramSpec:
+def _ngrams(fields: Fields, spec: ModelSpec, streams: StreamMixSpec, layer: int) -> NGramSpec:
     """Of the ``layer``-th layer that has n-grams."""
     if not spec.eos_token_ids:
         raise ConfigError("eos_token_id is missing, expected the token that ends texts, for ple_layer_ids")

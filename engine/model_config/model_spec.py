@@ -23,7 +23,7 @@ from .recurrent_spec import (
     ShortConvSpec,
     StateTensor,
 )
-from .streams_spec import AltUpSpec, HyperSpec, LaurelSpec, NGramSpec
+from .streams_spec import AltUpSpec, StreamMixSpec, LaurelSpec, NGramSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
@@ -206,7 +206,7 @@ class Backbone:
     """Prefix of a layer's number in tensor names."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
-    streams: AltUpSpec | HyperSpec | None = None
+    streams: AltUpSpec | StreamMixSpec | None = None
     """None: there is one residual stream."""
     text_part: bool = False
     """Whether the checkpoint is multimodal; its other tensors are ignored."""

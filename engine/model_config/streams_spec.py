@@ -52,7 +52,7 @@ class AltUpSpec:
 
 
 @dataclass(frozen=True)
-class HyperSpec:
+class StreamMixSpec:
     """Several streams, of which each part of a layer takes a mix, and adds its output to each by a weight; both follow
     from the normed streams (hyper-connections, arXiv:2409.19606; Qwen4)."""
 

@@ -17,7 +17,7 @@ from stentor.kernels.forward import Program, Traced, TracedTokens
 from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.altup import AltUp, Streams
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
-from ..layers.hyper import HyperLayer, HyperStreams
+from ..layers.stream_mix import MixedLayer, MixedStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
@@ -29,7 +29,7 @@ from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
-from ..model_config.streams_spec import AltUpSpec, HyperSpec
+from ..model_config.streams_spec import AltUpSpec, StreamMixSpec
 from .programs import Body, Programs
 
 
@@ -77,8 +77,8 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers: Sequence[Layer | AltUp | HyperLayer]
-        self._streams: Streams | HyperStreams | None = None
+        self._layers: Sequence[Layer | AltUp | MixedLayer]
+        self._streams: Streams | MixedStreams | None = None
         numbers = range(len(config.layers))
         match config.streams:
             case None:
@@ -87,9 +87,9 @@ class Decoder:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, config.streams, config, context)
                 self._layers = [AltUp(self.weights, at, config, rotary, context, inputs) for at in numbers]
-            case HyperSpec():
-                self._streams = HyperStreams(self.weights, config.streams, config, context)
-                self._layers = [HyperLayer(self.weights, at, config, rotary, context) for at in numbers]
+            case StreamMixSpec():
+                self._streams = MixedStreams(self.weights, config.streams, config, context)
+                self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
         self._embedding_norm: RMSNorm | None = None
         if config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)

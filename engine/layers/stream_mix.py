@@ -8,7 +8,7 @@ from torch.nn.functional import silu
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone
-from ..model_config.streams_spec import HyperSpec
+from ..model_config.streams_spec import StreamMixSpec
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch
 from .layer import make_feed_forward, make_mixer
@@ -25,7 +25,7 @@ class _Mix:
     """Σ over streams of sigmoid(up(silu(down(normed)))) · normed, and by what an output is added to each stream."""
 
     def __init__(
-        self, weights: WeightMap, name: str, spec: HyperSpec, model: Backbone, context: LayerContext, *, adds: bool
+        self, weights: WeightMap, name: str, spec: StreamMixSpec, model: Backbone, context: LayerContext, *, adds: bool
     ) -> None:
         self._streams, self._hidden, self._dtype = spec.streams, model.hidden_size, context.dtype
         self._norm = grouped_norm(weights, f"{name}.hc_norm", spec.streams, model, context)
@@ -54,10 +54,10 @@ class _Mix:
         return torch.cat((mix, 2 * elementwise(torch.sigmoid, self._adds(normed) / self._streams)), dim=1)
 
 
-class HyperStreams:
+class MixedStreams:
     """From embeddings to streams, which are equal, and from streams to one."""
 
-    def __init__(self, weights: WeightMap, spec: HyperSpec, model: Backbone, context: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, spec: StreamMixSpec, model: Backbone, context: LayerContext) -> None:
         self._streams, self._hidden, self._stream = spec.streams, model.hidden_size, context.stream
         self._mix = _Mix(weights, spec.last, spec, model, context, adds=False)
 
@@ -77,14 +77,14 @@ class HyperStreams:
         return x.repeat(1, self._streams)
 
 
-class HyperLayer:
+class MixedLayer:
     """A mixer and a network, each with a mix of its own, and embeddings of n-grams before both."""
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         spec, streams, prefix = model.layers[layer], model.streams, f"{model.prefix}.{layer}"
-        assert isinstance(streams, HyperSpec)
+        assert isinstance(streams, StreamMixSpec)
         assert spec.mixer is not None
         assert spec.mlp is not None
         self._streams, self._hidden, self._stream = streams.streams, model.hidden_size, context.stream
