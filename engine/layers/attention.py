@@ -79,6 +79,7 @@ class Attention:
             for name, shape in into.shapes(f"{model.prefix}.{layer}"):
                 weights.arrange(name, shape, partial(_one_kind_after_another, spec))
         weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks in old files
+        weights.pass_over(*(f"{prefix}.{each}" for each in spec.unused))
         if spec.tied_values:
             weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
         self._v_norm = RMSNorm(weights, None, spec.head_dim, model.norm_eps, context) if spec.v_norm else None

@@ -47,10 +47,10 @@ class Layer:
         """``spec``: a part of the model's ``layer``; None: all of it."""
         spec = spec or model.layers[layer]
         norms, cross = spec.norms, spec.cross
-        self._mixer = None if spec.mixer is None else _mixer(weights, layer, model, spec.mixer, rotary, context)
+        self._mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
-        self._mlp = None if spec.mlp is None else _feed_forward(weights, layer, model, spec.mlp, context)
+        self._mlp = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
         self._parallel, self._sum_scale = spec.parallel, spec.sum_scale
         self._renews, self._stream_scales = norms.renews, spec.stream_scales
         self._mixer_scale, self._beside_scale, self._mlp_scale = (
@@ -136,9 +136,10 @@ class Layer:
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
-def _mixer(
+def make_mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
 ) -> Attention | SharedAttention | LatentAttention | CompressedAttention | Recurrent:
+    """The mixer of a layer."""
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
@@ -161,9 +162,10 @@ def _other(
     return make_recurrent(weights, layer, model, spec, context)
 
 
-def _feed_forward(
+def make_feed_forward(
     weights: WeightMap, layer: int, model: Backbone, spec: FeedForwardSpec, context: LayerContext
 ) -> MLP | MoE:
+    """The network of a layer."""
     prefix, hidden = f"{model.prefix}.{layer}", model.hidden_size
     if isinstance(spec, MoESpec) and spec.part_norms:
         return NormedMoE(weights, prefix, spec, hidden, model.norm_eps, context)

@@ -171,6 +171,18 @@ class LayerNorm:
         return kernels.add_layer_norm(x, residual, self._factors, self._bias, self._eps)
 
 
+class Unnormalised:
+    """The place of the last norm, in a model whose head takes the stream as it is."""
+
+    def plain(self, x: Stream) -> Stream:
+        """x"""
+        return x
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """x in float32"""
+        return x.float()
+
+
 Norm = RMSNorm | LayerNorm
 
 

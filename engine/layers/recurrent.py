@@ -99,7 +99,7 @@ class GatedDelta:
         """[tokens, all projected parts] → [tokens, values]"""
         spec, states = self._spec, _states_of(batch)
         states.note(self._mix, parts)
-        conv_state, recurrent = states.of_layer[self._layer]
+        conv_state, recurrent, *_ = states.of_layer[self._layer]  # those of n-grams follow
         mixed, z, b, a = self._split(parts)
         mixed = self._conv(mixed, conv_state, states, "silu")
         q, k, v = mixed.split_with_sizes((spec.keys, spec.keys, spec.values), dim=1)
@@ -115,7 +115,7 @@ class GatedDelta:
         ).float()
         normed = kernels.rms_norm(found.view(-1, spec.v_dim), self._norm, self._eps)
         z = z.reshape(-1, spec.v_dim).float()
-        if spec.by_channel:
+        if spec.by_channel or spec.sigmoid_gate:
             gated = elementwise(torch.sigmoid, z) * normed
         else:
             gated = kernels.gated_activation(torch.cat((z, normed), dim=1), "silu")

@@ -48,8 +48,12 @@ if TYPE_CHECKING:
 CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
-_MASKS = (".attn.bias", ".attention.bias")
-"""Attention masks in files of GPT-2 and GPT-NeoX, which are not used."""
+_UNUSED = (
+    *(".attn.bias", ".attention.bias"),
+    *(f".ple_embedding.{each}" for each in ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")),
+)
+"""Integers that are not used: attention masks in files of GPT-2 and GPT-NeoX, and what follows from the configuration
+in those of Qwen4."""
 _NUMBERS = (".tid2eid",)
 """Tables of integers in files of DeepSeek-V4."""
 
@@ -249,7 +253,7 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     others = (each for each in tensors if each.dtype not in readable)
-    odd = next((each for each in others if not each.name.endswith((*_MASKS, *_NUMBERS))), None)
+    odd = next((each for each in others if not each.name.endswith((*_UNUSED, *_NUMBERS))), None)
     if odd is not None:
         raise CheckpointError(
             f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(readable)}."

@@ -167,6 +167,8 @@ class AttentionSpec:
     """Inputs of queries, keys and values in hidden sizes: 2 with an embedding before the hidden state (EAGLE-3)."""
     name: str = "self_attn"
     """Prefix of its tensors' names."""
+    unused: tuple[str, ...] = ()
+    """Stored tensors that nothing is computed with: those of an index that chooses all tokens (Qwen4)."""
     out: str = "o_proj"
     out_norm: str = ""
     """Stored name of an RMS norm of all heads' output before ``out`` (BitNet); "": none."""

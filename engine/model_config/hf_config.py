@@ -86,6 +86,7 @@ _ALONE: Mapping[str, Decoder] = {
     "Lfm3ForCausalLM": Decoder("lfm3", hf_hybrid.lfm3),
     "Qwen3_5ForCausalLM": Decoder("qwen3_5_text", hf_hybrid.qwen3_5),
     "Qwen3_5MoeForCausalLM": Decoder("qwen3_5_moe_text", hf_hybrid.qwen3_5_moe),
+    "Qwen4ExpForCausalLM": Decoder("qwen4_exp_text", hf_hybrid.qwen4),
     "Qwen3NextForCausalLM": Decoder("qwen3_next", hf_hybrid.qwen3_next),
     "Gemma3ForCausalLM": Decoder("gemma3_text", hf_dense.gemma3),
     "Gemma3TextForCausalLM": Decoder("gemma3_text", hf_dense.gemma3),

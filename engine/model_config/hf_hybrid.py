@@ -12,6 +12,7 @@ from .hf_rope import rope_from_hf
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
+from .streams_spec import NGramSpec, StreamMixSpec, hash_multipliers, primes_from
 
 _LFM2 = (
     ExpertNames(
@@ -32,6 +33,10 @@ _LFM3_ROPE = {
     "full_attention": {"rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.5},
 }
 """Of a file that says nothing of it."""
+_INDEX = tuple(f"indexer.{part}.weight" for part in ("index_qk_proj", "q_layernorm", "k_layernorm"))
+"""Of Qwen4."""
+_MOST_ROWS = 1 << 31
+"""More than a table of n-grams has."""
 _DRAFTS = "mtp."
 """Prefix of the multi-token prediction head."""
 
@@ -155,6 +160,72 @@ def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
     spec = _with_head(fields, _gated_delta(fields, name, stored="by_part"))
     moe = _qwen_experts(fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8)), experts=256)
     return with_layers(spec, mlp=moe)
+
+
+def qwen4(fields: Fields, name: str) -> ModelSpec:
+    """Qwen3.5 with experts, several residual streams, and embeddings of n-grams in some layers.
+
+    An index of attention chooses all tokens of a text that is no longer than its budget. Nothing chooses fewer here, so
+    that this is the longest context.
+    """
+    kinds = kinds_of(fields, ("linear_attention", "full_attention", "indexed_attention"))
+    named = [kind.replace("indexed", "full") for kind in kinds] or None
+    defaults = {"intermediate_size": 1, "moe_intermediate_size": 512, "partial_rotary_factor": 1.0}
+    fields = Fields({**defaults, **fields.values, "layer_types": named})
+    spec = _gated_delta(fields, name, stored="by_part")
+    router = RouterSpec(fields.integer("num_experts_per_tok", 10), renormalize=fields.flag("norm_topk_prob", True))
+    moe = _qwen_experts(fields, spec, router, experts=512)
+    spec = with_mixers(with_layers(spec, mlp=moe, norms=Norms()), unused=_INDEX)
+    gate = fields.text("output_gate_type", "silu")
+    if gate not in ("silu", "swish", "sigmoid"):
+        raise ConfigError(f"output_gate_type is {gate!r}, expected 'silu' or 'sigmoid'")
+    layers = [
+        replace(layer, mixer=replace(layer.mixer, sigmoid_gate=gate == "sigmoid"))
+        if isinstance(layer.mixer, GatedDeltaSpec)
+        else layer
+        for layer in spec.layers
+    ]
+    streams = StreamMixSpec(fields.integer("hc_count", 4), fields.integer("hc_lowrank", 320))
+    for at, number in enumerate(sorted(set(fields.numbers("ple_layer_ids")))):
+        if number not in range(1, len(layers) + 1):
+            raise ConfigError(f"ple_layer_ids holds {number:g}, expected numbers of layers, 1 to {len(layers)}")
+        layer = layers[int(number) - 1]
+        if not isinstance(layer.mixer, GatedDeltaSpec):
+            raise ConfigError(f"ple_layer_ids holds {number:g}, expected layers with linear attention")
+        layers[int(number) - 1] = replace(layer, ngrams=_ngrams(fields, spec, streams, at))
+    longest = spec.max_position
+    if any(layer.keeps for layer in layers):
+        budget, block = fields.integer("indexer_budget"), fields.integer("indexer_compress_ratio")
+        if budget % block:
+            raise ConfigError(f"indexer_budget is {budget}, expected a multiple of indexer_compress_ratio, {block}")
+        longest = min(longest, budget + block - 1)
+    spec = replace(spec, layers=tuple(layers), streams=streams, final_norm="", max_position=longest)
+    return replace(spec, draft_prefix=_DRAFTS)
+
+
+def _ngrams(fields: Fields, spec: ModelSpec, streams: StreamMixSpec, layer: int) -> NGramSpec:
+    """Of the ``layer``-th layer that has n-grams."""
+    if not spec.eos_token_ids:
+        raise ConfigError("eos_token_id is missing, expected the token that ends texts, for ple_layer_ids")
+    tokens, each = fields.integer("ngram_size", 3, least=2, most=16), fields.integer("heads_per_ngram", 8, most=256)
+    count = (tokens - 1) * each
+    base = fields.integer("ngram_vocab_size_base", 20_000_000, most=_MOST_ROWS)
+    sizes = primes_from(base, layer * count, count)
+    unit = fields.integer("make_ngram_vocab_size_divisible_by", 128)
+    ends = fields.get("eos_token_id")
+    eos = ends[0] if isinstance(ends, list | tuple) else ends
+    assert isinstance(eos, int)
+    return NGramSpec(
+        vocab_size=spec.vocab_size,
+        streams=streams.streams,
+        dim=fields.integer("ple_embed_dim", spec.hidden_size),
+        multipliers=hash_multipliers(spec.vocab_size, tokens, layer, fields.integer("seed", 1234, least=0)),
+        sizes=sizes,
+        rows=-(-sum(sizes) // unit) * unit,
+        shards=fields.integer("split_ngram_parts", 512),
+        eos=eos,
+        width=fields.integer("ple_conv_kernel_size", 4),
+    )
 
 
 def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:

@@ -24,7 +24,7 @@ from .recurrent_spec import (
     ShortConvSpec,
     StateTensor,
 )
-from .streams_spec import LaurelSpec, StreamsSpec
+from .streams_spec import LaurelSpec, NGramSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
@@ -109,6 +109,8 @@ class LayerSpec:
     """Stored names of tensors that files may have and the layer does not use."""
     scalar: str = ""
     """Stored name of a learned factor on the stream behind the layer."""
+    ngrams: NGramSpec | None = None
+    """What it adds to several streams before its mixer (Qwen4)."""
     parallel: bool = False
     """Whether the network takes the mixer's input, not its output (GPT-J); with two norms, its own norm of that input
     (GPT-NeoX)."""
@@ -131,11 +133,12 @@ class LayerSpec:
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """Its recurrent states of a sequence, of fixed size."""
-        return tuple(tensor for mixer in self.mixers for tensor in mixer.states(hidden))
+        parts = self.mixers if self.ngrams is None else (*self.mixers, self.ngrams)
+        return tuple(tensor for part in parts for tensor in part.states(hidden))
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
-        for part in (self.mixer, self.beside, self.cross, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.cross, self.mlp):
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
@@ -145,11 +148,12 @@ class LayerSpec:
     def products(self, hidden: int) -> int:
         """Weights that a token is multiplied by."""
         mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
+        mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
         return mixed + (0 if self.mlp is None else self.mlp.products(hidden))
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        for part in (self.mixer, self.beside, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.mlp):
             if part is not None:
                 part.check()
 
@@ -249,7 +253,7 @@ class ModelSpec(Backbone):
     positions_before: int = 0
     """Unused rows before those of the positions (OPT)."""
     final_norm: str = "model.norm"
-    """Stored name of the last norm, which is of the layers' kind."""
+    """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
     embedding_scale: float = 1.0
     scales_media: bool = False
     """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
@@ -290,7 +294,7 @@ class ModelSpec(Backbone):
             found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
             if self.layers[0].norms.bias:
                 found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
-        if self.layers[-1].norms.weighted:
+        if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:
             found[f"{self.final_norm}.bias"] = (self.hidden_size,)

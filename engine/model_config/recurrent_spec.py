@@ -95,6 +95,8 @@ class GatedDeltaSpec:
     """Factor on the update; beyond 1 a key's former value is reversed (OLMo Hybrid)."""
     norm_eps: float | None = None
     """Epsilon of the gated norm; None: the model's."""
+    sigmoid_gate: bool = False
+    """Whether gates are sigmoids where usually they are SiLU (Qwen4)."""
     least_decay: float = 0.0
     """If below 0, logarithms of decays are this times the sigmoid of rate times step, not minus rate times softplus of
     it (Ling 3.0)."""

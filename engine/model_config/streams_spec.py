@@ -1,10 +1,13 @@
-"""Several residual streams in place of one, and what a layer adds besides its mixer: Gemma 3n's. Torch-free."""
+"""Several residual streams in place of one, and what layers add to them besides mixers: Gemma 3n's, DeepSeek V4's and
+Qwen4's. Torch-free."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .config_fields import ConfigError
 from .projection import Projection
+from .recurrent_spec import StateTensor
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
@@ -94,7 +97,162 @@ class HyperSpec:
             raise ConfigError(f"streams are mixed by {self.iterations} iterations, expected 1 to {MOST_ITERATIONS}")
 
 
-StreamsSpec = AltUpSpec | HyperSpec
+@dataclass(frozen=True)
+class StreamMixSpec:
+    """Several streams, of which each part of a layer takes a mix, and adds its output to each by a weight; both follow
+    from the normed streams (hyper-connections, arXiv:2409.19606; Qwen4)."""
+
+    streams: int
+    rank: int
+    """Of the product that the mix follows from."""
+    parts: tuple[str, str] = ("attn_hyper_connection", "mlp_hyper_connection")
+    """Stored names of the connections of a layer's mixer and network."""
+    last: str = "model.hyper_connection_mixer"
+    """Stored name of what mixes the streams behind the last layer."""
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Of what makes one stream of all behind the last layer."""
+        return self._shapes(self.last, hidden)
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a layer has besides."""
+        for part in self.parts:
+            yield from self._shapes(f"{prefix}.{part}", hidden)
+            yield f"{prefix}.{part}.block_inject_weight.weight", (self.streams, self.streams * hidden)
+
+    def _shapes(self, name: str, hidden: int) -> Shapes:
+        wide = self.streams * hidden
+        yield f"{name}.hc_norm.weight", (wide,)
+        yield f"{name}.input_mix_weight_down.weight", (self.rank, wide)
+        yield f"{name}.input_mix_weight_up.weight", (wide, self.rank)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices of a layer that a token is multiplied with."""
+        return 2 * self.streams * hidden * (2 * self.rank + self.streams)
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
+
+
+StreamsSpec = AltUpSpec | HyperSpec | StreamMixSpec
+
+
+DIGITS = 3
+"""Digits of a token in the state of n-grams, to the base of 256: bfloat16 has no more exact integers."""
+
+
+@dataclass(frozen=True)
+class NGramSpec:
+    """Embeddings of the last few tokens by hashes of them, gated by each residual stream and added to it, with a
+    convolution over them (Qwen4)."""
+
+    vocab_size: int
+    """Tokens."""
+    streams: int
+    dim: int
+    """Of all embeddings of a token together."""
+    multipliers: tuple[int, ...]
+    """Of the hashes: one for the token and one for each that is seen before it."""
+    sizes: tuple[int, ...]
+    """Rows of the tables of one token before, as many of two, and so on."""
+    rows: int
+    """Of all tables and the unused rows behind them."""
+    shards: int
+    """Stored parts of all tables."""
+    eos: int
+    """The token behind which texts begin: earlier ones are taken for it."""
+    width: int
+    """Tokens that the convolution sees, each as many tokens from the next as there are :attr:`multipliers`."""
+    media_token: int = 0
+    """The token that all media stand for."""
+    name: str = "ple"
+
+    @property
+    def before(self) -> int:
+        """Tokens that are seen before one."""
+        return len(self.multipliers) - 1
+
+    @property
+    def reach(self) -> int:
+        """Tokens that the convolution sees, with those that it passes by."""
+        return (self.width - 1) * len(self.multipliers) + 1
+
+    @property
+    def table(self) -> str:
+        """Stored name of the tables."""
+        return f"{self.name}.ple_embedding.ngram_embedding"
+
+    @property
+    def shard_rows(self) -> Iterator[int]:
+        """Rows of each stored part."""
+        each = -(-self.rows // self.shards)
+        return (min(each, self.rows - first) for first in range(0, self.rows, each))
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """From embeddings to keys of all streams, and to values."""
+        return (
+            Projection(((f"{self.name}.key_proj", self.streams * hidden),), self.dim, bias=False),
+            Projection(((f"{self.name}.value_proj", hidden),), self.dim, bias=False),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of its stored tensors, by name."""
+        wide = self.streams * hidden
+        for number, rows in enumerate(self.shard_rows):
+            yield f"{prefix}.{self.table}.shard_{number}.weight", (rows, self.dim // len(self.sizes))
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        for norm in ("norm_key", "norm_query", "norm_conv"):
+            yield f"{prefix}.{self.name}.{norm}.weight", (wide,)
+        yield f"{prefix}.{self.name}.conv1d.weight", (wide, 1, self.width)
+
+    def products(self, hidden: int) -> int:
+        """Weights that a token is multiplied by."""
+        return sum(projection.elements for projection in self.projections(hidden))
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """The inputs of the convolution, and the last tokens."""
+        conv = StateTensor((self.streams * hidden, self.reach - 1), recurrent=False)
+        return conv, StateTensor((DIGITS * self.before, self.before), recurrent=False)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if not self.before or self.dim % len(self.sizes):
+            raise ConfigError(f"{self.dim} dimensions do not divide among {len(self.sizes)} embeddings of n-grams")
+        if self.vocab_size >= 256**DIGITS:
+            raise ConfigError(f"n-grams of a vocabulary of {self.vocab_size} are not known")
+        if self.width < 2:
+            raise ConfigError(f"the convolution over n-grams sees {self.width} tokens, expected at least 2")
+
+
+_WORD = (1 << 64) - 1
+
+
+def hash_multipliers(vocab_size: int, count: int, layer: int, seed: int) -> tuple[int, ...]:
+    """The odd factors of tokens in the hashes of the ``layer``-th layer with n-grams, below 2^63 / ``vocab_size``: by
+    SplitMix64 (doi:10.1145/2660193.2660195)."""
+    half = max(1, ((1 << 63) - 1) // max(vocab_size, 1) // 2)
+    step = 0x9E3779B97F4A7C15
+    found = []
+    for at in range(1, count + 1):
+        value = (seed + 10007 * layer + step * (at + 1)) & _WORD
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+        found.append(2 * ((value ^ (value >> 31)) % half) + 1)
+    return tuple(found)
+
+
+def primes_from(least: int, skipped: int, count: int) -> tuple[int, ...]:
+    """``count`` primes of ``least`` and above, without the first ``skipped``."""
+    found: list[int] = []
+    number = least
+    while len(found) < skipped + count:
+        if number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1)):
+            found.append(number)
+        number += 1
+    return tuple(found[skipped:])
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,16 @@ from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
-from ..layers.norm import Norm, RMSNorm, added_, make_norm
+from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
+from ..layers.stream_mix import MixedLayer, MixedStreams
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
-from ..model_config.streams_spec import AltUpSpec, HyperSpec
+from ..model_config.streams_spec import AltUpSpec, HyperSpec, StreamMixSpec
 from .programs import Body, Programs
 
 
@@ -80,8 +81,8 @@ class Decoder:
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
         numbers = range(len(config.layers))
-        self._layers: Sequence[Layer | AltUp | HyperConnected]
-        self._streams: Streams | HyperStreams | None = None
+        self._layers: Sequence[Layer | AltUp | HyperConnected | MixedLayer]
+        self._streams: Streams | HyperStreams | MixedStreams | None = None
         match config.streams:
             case None:
                 self._layers = [Layer(self.weights, at, config, rotary, of_layers, inputs) for at in numbers]
@@ -92,12 +93,17 @@ class Decoder:
             case HyperSpec() as hyper:
                 self._streams = HyperStreams(self.weights, hyper, config, context)
                 self._layers = [HyperConnected(self.weights, at, hyper, config, rotary, context) for at in numbers]
+            case StreamMixSpec() as mixed:
+                self._streams = MixedStreams(self.weights, mixed, config, context)
+                self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
         self._embedding_norm: Norm | None = None
         if name := config.embedding_norm_name:
             self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
         elif config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
-        self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        self._norm: Norm | Unnormalised = Unnormalised()
+        if config.final_norm:
+            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
         # as files of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4 call it
         for head in ("embed_out", "output", "output_projection", "head"):
             self.weights.alias(f"{head}.weight", "lm_head.weight")

@@ -73,6 +73,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
     "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
+    "Qwen4ExpForCausalLM": {
+        **{"ple_layer_ids": [1], "eos_token_id": 2, "ngram_vocab_size_base": 50, "split_ngram_parts": 1},
+        **{"indexer_budget": 128, "indexer_compress_ratio": 4},
+    },
     "Gemma3nForCausalLM": _GEMMA3N,
     "Gemma3nForConditionalGeneration": _GEMMA3N,
     "Gemma4ForCausalLM": _GEMMA4,
@@ -86,6 +90,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
+    "Qwen4ExpForCausalLM": "text of at most indexer_budget + indexer_compress_ratio - 1 tokens",
     "Gemma3nForConditionalGeneration": "images too where timm is installed, without a test",
     "Gemma4ForCausalLM": "also without experts",
     "Gemma4ForConditionalGeneration": "also without experts; small models encode media in transformers' code",

@@ -251,6 +251,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "qwen3-next-moe",
         "qwen3-next",
     ),
+    "Qwen4ExpForCausalLM": (
+        "qwen4",
+        "qwen4-plain",
+    ),
     "RecurrentGemmaForCausalLM": ("recurrent-gemma",),
     "SeedOssForCausalLM": ("seed-oss",),
     "SmolLM3ForCausalLM": ("smollm3",),

@@ -21,6 +21,26 @@ QWEN: Mapping[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
+QWEN4: Mapping[str, Any] = {
+    **{**QWEN, "layer_types": ["linear_attention", "linear_attention", "full_attention"]},
+    "head_dim": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+    "hc_lowrank": 24,
+    "ple_layer_ids": [1, 2],
+    "ple_embed_dim": 48,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "split_ngram_parts": 4,
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 128,
+    "indexer_compress_ratio": 4,
+}
 NEMOTRON: Mapping[str, Any] = {
     "head_dim": 16,
     "ssm_state_size": 16,
@@ -140,6 +160,7 @@ def _without(shape: Mapping[str, Any], name: str) -> dict[str, Any]:
 _NEWER = {
     **dict.fromkeys(("deepseek-v4", "deepseek-v4-plain"), "DeepseekV4Config"),
     **dict.fromkeys(("ling", "ling-unbound"), "BailingHybridConfig"),
+    **dict.fromkeys(("qwen4", "qwen4-plain"), "Qwen4ExpTextConfig"),
     **dict.fromkeys(("lfm3", "lfm3-plain"), "Lfm3Config"),
 }
 """Classes that transformers 5.17, which GPU machines have, has not."""
@@ -304,6 +325,10 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             num_experts_per_tok=2,
             moe_intermediate_size=32,
             shared_expert_intermediate_size=48,
+        ),
+        "qwen4": lambda: transformers.Qwen4ExpTextConfig(**shape, **QWEN4),
+        "qwen4-plain": lambda: transformers.Qwen4ExpTextConfig(
+            **{**shape, **QWEN4, "ple_layer_ids": None, "output_gate_type": "sigmoid", "hc_count": 2}
         ),
         "qwen3-next-moe": lambda: transformers.Qwen3NextConfig(
             **shape,

@@ -5,6 +5,7 @@ operation, which is what runs without one and on a GPU.
 """
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ STREAMS |= {"the mean of streams"}
 HYPER = {"streams of embeddings", "weights of streams", "a sum of streams", "streams mixed"}
 HYPER |= {"an output for each stream", "the sum of streams"}
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
+MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
+MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
@@ -88,6 +91,8 @@ CALLED = {
     "qwen3.5-attending": {"attention with a gate"},
     "qwen3.5-seeing": {"attention with a gate", "a gated delta rule"},
     "qwen3.5-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
+    "qwen4": {*MIXED, "n-grams"},
+    "qwen4-plain": MIXED,
 }
 """Operations without an instruction, by model."""
 
@@ -167,6 +172,18 @@ def test_a_pass_is_one_program_but_for_what_has_no_instruction(
     decoder: PagedDecoder, request: pytest.FixtureRequest
 ) -> None:
     assert set(decoder.calls) == CALLED.get(request.node.callspec.params["pair"], set())
+
+
+def test_n_grams_end_where_a_text_ends_within_a_prompt(tmp_path: Path) -> None:
+    """And see the tokens of the pass before."""
+    model = tiny.make("qwen4", tmp_path)
+    ours, prompt = PagedDecoder(tmp_path), prompt_of(9)
+    for at in (5, 6, 20, 22, 40):
+        prompt[at] = model.config.eos_token_id
+    ours.add(0, prompt)
+    ends = (0, 21, 22, 42, LENGTH)
+    logits = [ours.run((0, first, end - first))[0] for first, end in itertools.pairwise(ends)]
+    assert_close(torch.cat(logits), expected_logits(model, prompt))
 
 
 @pytest.mark.proof(each="pair")

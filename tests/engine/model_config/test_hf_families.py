@@ -19,6 +19,14 @@ SIZES = {
     "max_position_embeddings": 131_072,
 }
 
+QWEN4 = {
+    "ple_layer_ids": [1, 2],
+    "eos_token_id": 2,
+    "ngram_vocab_size_base": 50,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 32,
+}
+
 
 def read(architecture: str, **fields: Any) -> ModelSpec:
     return model_spec_from_hf({"architectures": [architecture], **SIZES, **fields})
@@ -137,6 +145,20 @@ def test_two_of_three_layers_of_recurrent_gemma_have_a_gated_recurrence() -> Non
     assert spec.max_position == 1 << 20
 
 
+def test_qwen4_has_no_longer_context_than_its_index_sees_whole() -> None:
+    spec = read("Qwen4ExpForCausalLM", **QWEN4)
+    assert spec.max_position == 2048 + 31
+    assert [number for number, layer in enumerate(spec.layers) if layer.keeps] == [3, 7, 11]
+    first, second = spec.layers[0].ngrams, spec.layers[1].ngrams
+    assert first is not None
+    assert second is not None
+    assert first.sizes[:3] == (53, 59, 61)
+    assert first.sizes + second.sizes == tuple(sorted({*first.sizes, *second.sizes}))
+    ended = read("Qwen4ExpForCausalLM", **{**QWEN4, "eos_token_id": [7, 2]}).layers[0].ngrams
+    assert ended is not None
+    assert ended.eos == 7, "the first that is listed"
+
+
 def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
     lists = {"moe_topk": [8] * 12, "num_experts": 64, "moe_intermediate_size": [96] * 12, "num_shared_expert": [1] * 12}
     moe = read("HunYuanMoEV1ForCausalLM", **lists).layers[0].mlp
@@ -184,6 +206,14 @@ def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
         ("LagunaForCausalLM", {"moe_router_logit_softcapping": 5.0}, "logit_softcapping is 5.0, expected 0"),
         ("LagunaForCausalLM", {"moe_apply_router_weight_on_input": True}, "weight_on_input is set, expected false"),
         ("LagunaForCausalLM", {"num_attention_heads_per_layer": [4, 8]}, "is no count for each of 12 layers"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "ple_layer_ids": [13]}, "ple_layer_ids holds 13, expected numbers of layers"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "ple_layer_ids": [4]}, "ple_layer_ids holds 4, expected layers with linear"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "eos_token_id": None}, "eos_token_id is missing, expected the token"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "ple_embed_dim": 63}, "63 dimensions do not divide among 16 embeddings"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "indexer_budget": 2047}, "indexer_budget is 2047, expected a multiple of"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "indexer_budget": None}, "indexer_budget is missing"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "hc_count": 1}, "it has 1 residual streams, expected 2 to 16"),
+        ("Qwen4ExpForCausalLM", {**QWEN4, "output_gate_type": "relu"}, "output_gate_type is 'relu', expected 'silu'"),
         ("Cohere2MoeForCausalLM", {"expert_selection_fn": "top"}, "expert_selection_fn is 'top', expected 'softmax'"),
     ],
 )
