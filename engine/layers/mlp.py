@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
-from stentor.kernels.moe.reference import ALPHA, LIMIT
+from stentor.kernels.moe.reference import ALPHA, LIMITS
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.mlp_spec import MLPSpec
@@ -180,5 +180,6 @@ class MLP:
 def _swiglu_oai(up: torch.Tensor) -> torch.Tensor:
     """[tokens, 2 * inner], gates first → [tokens, inner]; computed in float32 and rounded once."""
     gates, ups = up.float().chunk(2, dim=1)
-    gates, ups = gates.clamp(max=LIMIT), ups.clamp(-LIMIT, LIMIT)
+    limit = LIMITS["swiglu_oai"]
+    gates, ups = gates.clamp(max=limit), ups.clamp(-limit, limit)
     return (gates * elementwise(torch.sigmoid, ALPHA * gates) * (ups + 1)).to(up.dtype)
