@@ -23,7 +23,7 @@ class SplitNorm:
     def __call__(self, x: Stream) -> Stream:
         """x [tokens, size] → the same"""
         if (ranks := self._ranks) is None:
-            return self._norm.plain(x)  # type: ignore[call-overload, no-any-return]  # either kind
+            return self._norm.plain(x)
         return changed(x, "norms over workers", lambda rows: self._spread(rows, ranks))
 
     def _spread(self, x: torch.Tensor, ranks: RankGroup) -> torch.Tensor:

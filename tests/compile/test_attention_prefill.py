@@ -60,7 +60,7 @@ def compiled_kernels(
         scales = (empty(8, dtype=torch.float32) if cache == FP8 else None for _ in "kv")
         k_scale, v_scale = scales
         sinks, slopes = (empty(heads, dtype=torch.float32) if given else None for given in (sunk, sloped))
-        heads_own = {"sinks": sinks, "slopes": slopes, "k_scale": k_scale, "v_scale": v_scale}
+        heads_own: dict[str, Any] = {"sinks": sinks, "slopes": slopes, "k_scale": k_scale, "v_scale": v_scale}
         assert choose(q, k.transpose(2, 3)) == "triton"
         paged_attention(q, k.transpose(2, 3), v, batch, scale=0.1, **heads_own, **options)
     assert compiled[0].name == ("invariant_kernel" if options.get("invariant") else "_prefill_kernel")

@@ -356,8 +356,9 @@ def test_options_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="window 8 and chunk 0 need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, window=8, causal=False)
     for name in ("sinks", "slopes"):
+        options: dict[str, Any] = {name: torch.ones(5)}
         with pytest.raises(ValueError, match=name):
-            paged_attention(q, *caches, batch, scale=1.0, **{name: torch.ones(5)})
+            paged_attention(q, *caches, batch, scale=1.0, **options)
     with pytest.raises(ValueError, match="slopes need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, slopes=torch.ones(6), causal=False)
     with pytest.raises(ValueError, match="take none"):
