@@ -54,6 +54,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},
     "DeciLMForCausalLM": {"block_configs": [_BLOCK] * 4},
     "BambaForCausalLM": {"attn_layer_indices": [1], "mamba_n_heads": 4},
+    **{
+        name: {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2, "index_n_heads": 2}
+        for name in ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM")
+    },
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "Mamba2ForCausalLM": {"num_heads": 8},
