@@ -21,7 +21,19 @@ HEAVY_MODULES = (
     "stentor.server.media.audio_processors",
     *(
         f"stentor.server.media.images.{name}"
-        for name in ("base", "cohere2", "deepseek_ocr", "eagle", "kimi", "lfm2_vl", "llama4", "minicpm", "ovis", "phi4")
+        for name in (
+            "base",
+            "cohere2",
+            "deepseek_ocr",
+            "eagle",
+            "gemma4",
+            "kimi",
+            "lfm2_vl",
+            "llama4",
+            "minicpm",
+            "ovis",
+            "phi4",
+        )
     ),
 )
 

@@ -8,7 +8,7 @@ from transformers.feature_extraction_utils import BatchFeature
 
 
 class Gemma4UnifiedImages(Gemma4ImageProcessorPil):
-    def _preprocess(self, images: Any, **arguments: Any) -> BatchFeature:
+    def _preprocess(self, images: Any, **arguments: Any) -> BatchFeature:  # type: ignore[override]
         """``pixel_values`` [pictures, squares, channels of a square] and their ``image_position_ids`` [pictures,
         squares, 2], column first; both filled up, positions with -1."""
         found = super()._preprocess(images, **arguments)
