@@ -26,6 +26,7 @@ HEAVY_MODULES = (
             "cohere2",
             "deepseek_ocr",
             "eagle",
+            "gemma4",
             "kimi",
             "lfm2_vl",
             "llama4",

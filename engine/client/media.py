@@ -29,6 +29,7 @@ class Media(NamedTuple):
     interval: float = 1.0
     runs: tuple[tuple[int, int], ...] = ()
     field: str = ""
+    causal: bool = False
 
 
 class StreamedMedia:
@@ -118,7 +119,16 @@ class MediaStore:
                 written = ref.start not in self._unwritten
                 length = one.length or each
                 made = InputSpan(
-                    one.start, length, one.digest, ref, one.grid, one.interval, written, one.runs, one.field
+                    one.start,
+                    length,
+                    one.digest,
+                    ref,
+                    one.grid,
+                    one.interval,
+                    written,
+                    one.runs,
+                    one.field,
+                    one.causal,
                 )
                 spans.append(made)
         except BaseException:

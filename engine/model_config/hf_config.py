@@ -179,6 +179,7 @@ _ALONE: Mapping[str, Decoder] = {
     "LagunaForCausalLM": Decoder("laguna", hf_moe_variants.laguna),
     "MellumForCausalLM": Decoder("mellum", hf_moe_variants.mellum),
     "HYV3ForCausalLM": Decoder("hy_v3", hf_moe_variants.hunyuan_v3),
+    "AriaTextForCausalLM": Decoder("aria_text", hf_moe_variants.aria),
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
     "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
     "MiMoV2FlashForCausalLM": Decoder("mimo_v2_flash", hf_moe_variants.mimo_v2_flash),
@@ -192,6 +193,7 @@ _ALONE: Mapping[str, Decoder] = {
     "DeciLMForCausalLM": Decoder("nemotron-nas", hf_hub.nemotron_nas),
     "Gemma3nForCausalLM": Decoder("gemma3n_text", hf_gemma3n.gemma3n),
     "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
+    "Gemma4UnifiedForCausalLM": Decoder("gemma4_unified_text", hf_gemma4.gemma4_unified),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
 }
 """Text-only decoders by architecture."""

@@ -52,6 +52,11 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
     )
 
 
+def gemma4_unified(fields: Fields, name: str) -> ModelSpec:
+    """Gemma 4 whose media have no encoder: without embeddings of layers, and with windows twice as long by default."""
+    return gemma4(Fields({"sliding_window": 1024, **fields.values, "hidden_size_per_layer_input": None}), name)
+
+
 def _kinds(fields: Fields, layers: int) -> list[str]:
     """The kind of attention of each layer; the last is always full."""
     pattern = ["full_attention" if (layer + 1) % 6 == 0 else "sliding_attention" for layer in range(layers)]

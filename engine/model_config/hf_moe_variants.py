@@ -7,7 +7,7 @@ from typing import Final
 
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
-from .hf_dense import exaone4
+from .hf_dense import exaone4, llama
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
 from .hf_variants import LAYER_NORM, command, ernie, granite_windows, hunyuan
@@ -19,6 +19,11 @@ _AFMOE_NORMS = Norms(
     mixer_out="post_attention_layernorm",
     mlp_in="pre_mlp_layernorm",
     mlp_out="post_mlp_layernorm",
+)
+_ARIA_STACKED = replace(STACKED, router="mlp.router", transposed=True)
+_ARIA = (
+    replace(_ARIA_STACKED, into=("mlp.experts.fc1.weight",), out="mlp.experts.fc2.weight"),
+    _ARIA_STACKED,
 )
 
 
@@ -341,3 +346,14 @@ def phimoe(fields: Fields, name: str) -> ModelSpec:
     moe = replace(moe, names=(MIXTRAL, replace(STACKED, router="mlp.router")))
     spec = replace(with_layers(spec, mlp=moe, norms=LAYER_NORM), head_bias=fields.flag("lm_head_bias"))
     return slide(spec, fields.integer("sliding_window", 0, least=0))
+
+
+def aria(fields: Fields, name: str) -> ModelSpec:
+    """A Llama of experts with SiLU, beside shared ones with the activation of the description."""
+    if fields.flag("mlp_bias"):
+        raise ConfigError("mlp_bias is true, expected false: experts have no biases here")
+    spec = llama(fields, name)
+    counted = Fields({**fields.values, "num_local_experts": fields.integer("moe_num_experts", 8)})
+    moe = experts_of(counted, spec, RouterSpec(fields.integer("moe_topk", 2)), experts=8, inner="intermediate_size")
+    shared = shared_experts(spec, "mlp.shared_experts", moe.inner * fields.integer("moe_num_shared_experts", 2))
+    return with_layers(spec, mlp=replace(moe, activation="silu", names=_ARIA, shared=shared))

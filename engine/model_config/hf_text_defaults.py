@@ -30,6 +30,7 @@ _NONE: Final = 1
 """Width of networks in a model without any: all of its layers are mixtures."""
 _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
+    "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
     "ernie4_5": _ERNIE,
@@ -39,8 +40,10 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "gemma3_text": _sizes(262_208, 2304, 9216, 26, 8, 4, 131_072),
     "gemma3n_text": _sizes(262_400, 2048, 16_384, 35, 8, 2, 32_768),
     "gemma4_text": _sizes(262_144, 2304, 9216, 30, 8, 4, 131_072),
+    "gemma4_unified_text": _sizes(262_144, 2304, 9216, 30, 8, 4, 262_144, use_bidirectional_attention="vision"),
     "glm_ocr_text": _sizes(59_392, 1024, 4096, 16, 16, 8, 131_072),
     "granite": _LLAMA,
+    "granite4_vision_text": _LLAMA,
     "hyperclovax": _LLAMA,
     "lfm2": _sizes(65_536, 2560, 12_288, 32, 32, 8, 128_000),
     "lfm3": _sizes(128_000, 2048, 7680, 24, 16, 4, 128_000),

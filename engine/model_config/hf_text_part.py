@@ -105,6 +105,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
     "deepseek_ocr2_text": hf_latent.deepseek_ocr,
     "deepseek_v2": _deepseek_v2,
+    "granite4_vision_text": hf_dense.granite,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
@@ -118,8 +119,9 @@ def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
     return with_mixers(spec, chosen, whole_spans=True, windowed_spans=windows_alone)
 
 
+_GRANITE4: Final = "granite4_vision_text"
 _SCALING: Final = ("granite", "hyperclovax")
-"""Beginnings of model types whose decoders also scale embeddings of media."""
+"""Beginnings of model types whose decoders also scale embeddings of media, but for :data:`_GRANITE4`."""
 _TEXT_FIELDS: Final = ("text_config", "llm_config", "language_config")
 _OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
 """Model types in published files that stand for others."""
@@ -138,6 +140,7 @@ class Seeing(NamedTuple):
 
 
 SEEING: Final[Mapping[str, Seeing]] = {
+    "AriaForConditionalGeneration": Seeing("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": Seeing("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
     "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
@@ -152,12 +155,14 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
     "Gemma3nForConditionalGeneration": Seeing("gemma3n", "gemma3n_text", "audio"),
     "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video, audio"),
+    "Gemma4UnifiedForConditionalGeneration": Seeing("gemma4_unified", "gemma4_unified_text", "images, video, audio"),
     "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
     "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
     "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
     "GotOcr2ForConditionalGeneration": Seeing("got_ocr2", "qwen2"),
+    "Granite4VisionForConditionalGeneration": Seeing("granite4_vision", _GRANITE4),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
     "GraniteSpeechPlusForConditionalGeneration": Seeing("granite_speech_plus", "granite", "audio"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": Seeing("hyperclovax_vision_v2", "hyperclovax"),
@@ -191,16 +196,23 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
     "Qwen2_5OmniForConditionalGeneration": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
+    "Qwen2_5OmniThinkerForConditionalGeneration": Seeing(
+        "qwen2_5_omni_thinker", "qwen2_5_omni_text", "images, video, audio"
+    ),
     "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text", "images, video"),
     "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
     "Qwen3ASRForConditionalGeneration": Seeing("qwen3_asr", "qwen3", "audio"),
     "Qwen3OmniMoeForConditionalGeneration": Seeing("qwen3_omni_moe", "qwen3_omni_moe_text", "images, video, audio"),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": Seeing(
+        "qwen3_omni_moe_thinker", "qwen3_omni_moe_text", "images, video, audio"
+    ),
     "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text", "images, video"),
     "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama", "images, video"),
     "UltravoxModel": Seeing("ultravox", "llama", "audio"),
+    "VideoLlama3ForConditionalGeneration": Seeing("video_llama_3", "qwen2", "images, video"),
     "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
 }
 """By architecture."""
@@ -233,14 +245,15 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
     defaults = text_defaults(seeing.model_type, kind)
     if seeing.whole_prompts:  # transformers sets this beside masks of its own
         text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
-    spec = readers[kind](Fields({**defaults, **text, **above}), name)
+    fields = Fields({**defaults, **text, **above})
+    spec = readers[kind](fields, name)
     if kind == "gemma3_text":
         spec = _sees_pictures_whole(spec, windows_alone=False)
-    elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
+    elif kind.startswith("gemma4") and fields.text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
     if seeing.whole_prompts:
         spec = replace(_sees_pictures_whole(spec, windows_alone=False), whole_prompts=True)
-    return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING))
+    return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING) and kind != _GRANITE4)
 
 
 _OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.", "audio_invert_tower.")

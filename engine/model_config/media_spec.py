@@ -28,6 +28,8 @@ _BY_TIMM: Final = ("gemma3n",)
 _TAPPED: Final = ("qwen3_vl", "qwen3_omni_moe")
 """Beginnings of model types whose towers are tapped, at :data:`_TAPS` by default."""
 _TAPS: Final = (8, 16, 24)
+_SPATIAL: Final = (12, 15, 18, 21)
+"""Layers before which Granite 4 adds parts of pictures by default."""
 _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 _PHI4_PICTURE: Final = 200_010
@@ -41,8 +43,8 @@ class MediaSpec:
     """Ids of the placeholder tokens, which embeddings replace."""
 
     placeholders: Mapping[Modality, int]
-    layers: int = 0
-    """Number of first decoder layers behind which something is added for pictures."""
+    layers: tuple[int, ...] = ()
+    """Decoder layers behind which something is added for pictures."""
     behind_frames: bool = False
     """Whether text behind a video also follows its last frame, with m-rope."""
     alone: bool = False
@@ -53,7 +55,8 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     """The media of a model; None for a text-only model."""
     if config.get("model_type") in TWO_TOWERS:
         return MediaSpec({"image": 0}, alone=True)  # any token can be the placeholder
-    speaks, config = "thinker_config" in config, thinker(config)
+    speaks = "thinker_config" in config or str(config.get("model_type")).endswith("_thinker")
+    config = thinker(config)
     found: dict[Modality, int] = {}
     for modality, keys in _KEYS.items():
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
@@ -65,7 +68,7 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         found.pop("image", None)
     if config.get("model_type") in _STILLS:
         found.pop("video", None)
-    return MediaSpec(found, len(tapped_layers(config)), speaks) if found else None
+    return MediaSpec(found, _changed_layers(config), speaks) if found else None
 
 
 def _unnamed(config: Mapping[str, object]) -> int | None:
@@ -97,6 +100,17 @@ def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
     default = _TAPS if str(config.get("model_type")).startswith(_TAPPED) else ()
     taps = vision.get("deepstack_visual_indexes", default) if isinstance(vision, Mapping) else None
     return taps if isinstance(taps, Sequence) else ()
+
+
+def _changed_layers(config: Mapping[str, object]) -> tuple[int, ...]:
+    """Decoder layers behind which something is added for pictures: the first ones, or those before the layers that
+    Granite 4 names."""
+    if config.get("model_type") != "granite4_vision":
+        return tuple(range(len(tapped_layers(config))))
+    mapped, spatial = config.get("deepstack_layer_map"), config.get("spatial_target_layers")
+    named = [pair[-1] for pair in mapped if isinstance(pair, Sequence) and pair] if isinstance(mapped, Sequence) else []
+    named += spatial if isinstance(spatial, Sequence) else _SPATIAL
+    return tuple(sorted({layer - 1 for layer in named if isinstance(layer, int) and layer > 0}))
 
 
 def _within(token: int, config: Mapping[str, object]) -> int:

@@ -209,10 +209,19 @@ def _materialise(model: Any, device: torch.device) -> None:
 
 def _read(found: Any) -> Encoded:
     """The output of a transformers method, for one medium: rows, or a list of them."""
+    if type(found).__name__ == "Granite4VisionImageFeaturesOutput":
+        return _before_layers(dict(found.deepstack_features))
     behind: dict[int, torch.Tensor] = {}
     for layer, features in enumerate(getattr(found, "deepstack_features", None) or ()):
         behind[layer] = _rows(features)
     return Encoded(_rows(found.pooler_output), behind)
+
+
+def _before_layers(features: Mapping[int, Any]) -> Encoded:
+    """Features that are added before layers; an embedding is what comes before the first, otherwise 0."""
+    behind = {layer - 1: _rows(each) for layer, each in features.items()}
+    first = behind.pop(-1, None)
+    return Encoded(torch.zeros_like(next(iter(behind.values()))) if first is None else first, behind)
 
 
 def _rows(features: Any) -> torch.Tensor:
@@ -301,6 +310,12 @@ def _phi4(
     return found[0]
 
 
+def _video_llama_3(model: Any, video_compression_mask: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden] of what the mask, bool [squares of all frames], keeps of a video."""
+    found: torch.Tensor = _rows(model.model.get_video_features(**given, return_dict=True).pooler_output)
+    return found[video_compression_mask]
+
+
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
     """bool [rows, length]: True for the first ``counts`` of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
@@ -309,8 +324,10 @@ def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
+    ("Gemma4UnifiedForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Phi4MultimodalForCausalLM", "image"): _phi4,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
+    ("VideoLlama3ForConditionalGeneration", "video"): _video_llama_3,
     ("UnlimitedOcrForConditionalGeneration", "image"): _deepseek_ocr,
 }
 """Encoder functions, by class name and modality, for classes without a method or with a method that omits a step."""

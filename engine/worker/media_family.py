@@ -99,9 +99,9 @@ class MediaEncoder:
             return 0
 
     @property
-    def layers(self) -> range:
+    def layers(self) -> tuple[int, ...]:
         """Decoder layers behind which something is added to the stream."""
-        return range(self._media.layers)
+        return self._media.layers
 
     def turned(self, step_tokens: int) -> int:
         """How many media tokens of a pass may have m-rope positions."""
@@ -175,7 +175,7 @@ class MediaEncoder:
         tower = self._checkpoint.tower
         if self._device == "cpu" or tower is None:
             return 0
-        embeddings = _CONTEXTS * longest * self._spec.output_size * (1 + self._media.layers)
+        embeddings = _CONTEXTS * longest * self._spec.output_size * (1 + len(self._media.layers))
         return tower.nbytes + min(budget // (1 + _CACHE_SHARE), embeddings * torch.float32.itemsize)
 
     def memory(self, sizes: Sizes) -> list[MemoryLine]:
@@ -210,7 +210,7 @@ class MediaEncoder:
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _embedding_bytes(self, tower: TransformersTower | Tower) -> int:
-        return self._spec.output_size * tower.dtype.itemsize * (1 + self._media.layers)
+        return self._spec.output_size * tower.dtype.itemsize * (1 + len(self._media.layers))
 
     def _capacity(self, sizes: Sizes) -> int:
         """Embeddings of the encoder cache."""

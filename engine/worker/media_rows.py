@@ -62,6 +62,8 @@ class _Span:
     encoder_slot: int
     placeholders: Int64
     """Positions of its embeddings, in order."""
+    causal: bool = False
+    """Whether its tokens see those before them alone."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ class MediaRows:
         spans = []
         for span in new.spans:
             at = np.arange(span.start, span.start + span.length)
-            spans.append(_Span(span.encoder_slot, at[stands[span.start : span.start + span.length]]))
+            spans.append(_Span(span.encoder_slot, at[stands[span.start : span.start + span.length]], span.causal))
         positions = None
         if self._turns and any(span.grid is not None for span in new.spans):
             both = zip(new.spans, spans, strict=True)
@@ -307,7 +309,7 @@ class MediaRows:
                 at = span.placeholders[begin:end]
                 places.append(at - row.start + row.first)
                 parts.append((encoded, begin, end))
-                if self._sees_whole and not self._whole_prompts:
+                if self._sees_whole and not self._whole_prompts and not span.causal:
                     whole += [
                         WholeSpan(first - row.start + row.first, last - first, row.sequence, first)
                         for first, last in _runs_of(at)

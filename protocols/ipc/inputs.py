@@ -48,6 +48,9 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Its embeddings without the text between them: [first, end), counted from ``start``. Empty: there is no text."""
     field: str = ""
     """The field of the request that brought it, for errors."""
+    causal: bool = False
+    """Whether its tokens see those before them alone, in models too in which tokens of a picture see each other:
+    sounds."""
 
     @property
     def end(self) -> int:
@@ -55,8 +58,10 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.start + self.length
 
     @property
-    def parts(self) -> list[tuple[int, int]]:
-        """The prompt positions [first, end) of embeddings that stand next to each other."""
+    def whole_parts(self) -> list[tuple[int, int]]:
+        """The prompt positions [first, end) of embeddings that stand next to each other and may see each other."""
+        if self.causal:
+            return []
         return [(self.start + first, self.start + end) for first, end in self.runs or ((0, self.length),)]
 
 

@@ -32,6 +32,7 @@ class RowSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     length: int
     grid: tuple[int, int, int] | None = None
     interval: float = 1.0
+    causal: bool = False
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

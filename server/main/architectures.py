@@ -36,6 +36,7 @@ _GEMMA4: Final = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "num_kv_shared_layers": 2,
 }
+_GEMMA4_UNIFIED: Final = {"layer_types": ["sliding_attention", "full_attention"] * 2}
 _GEMMA3N: Final = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
@@ -45,7 +46,8 @@ _BLOCK: Final = {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.0}}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
-    *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5_VL", "Qwen3OmniMoe", "Qwen3VL", "Qwen3VLMoe"),
+    *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
+    *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
@@ -85,6 +87,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Gemma3nForConditionalGeneration": _GEMMA3N,
     "Gemma4ForCausalLM": _GEMMA4,
     "Gemma4ForConditionalGeneration": _GEMMA4,
+    "Gemma4UnifiedForCausalLM": _GEMMA4_UNIFIED,
+    "Gemma4UnifiedForConditionalGeneration": _GEMMA4_UNIFIED,
 }
 """Further fields of an architecture, with every optional feature enabled."""
 _REMARKS: Final[Mapping[str, str]] = {

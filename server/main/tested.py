@@ -12,6 +12,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "ApertusForCausalLM": ("apertus",),
     "AXK1ForCausalLM": ("axk1",),
     "ArceeForCausalLM": ("arcee",),
+    "AriaTextForCausalLM": ("aria",),
     "BailingHybridForCausalLM": (
         "ling",
         "ling-unbound",
@@ -85,6 +86,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "gemma4-moe",
     ),
     "Gemma4ForConditionalGeneration": ("gemma4-seeing",),
+    "Gemma4UnifiedForCausalLM": ("gemma4-unified",),
     "GemmaForCausalLM": ("gemma",),
     "Glm4ForCausalLM": ("glm4",),
     "Glm4MoeForCausalLM": (
@@ -274,6 +276,7 @@ are the tests' parameters."""
 
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
 MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "AriaForConditionalGeneration": ("aria",),
     "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
@@ -287,12 +290,14 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Gemma3ForConditionalGeneration": ("gemma3",),
     "Gemma3nForConditionalGeneration": ("gemma3n_hears",),
     "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large", "gemma4_film", "gemma4_hears"),
+    "Gemma4UnifiedForConditionalGeneration": (*("gemma4_unified", "gemma4_unified_film", "gemma4_unified_hears"),),
     "Glm46VForConditionalGeneration": ("glm46v",),
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "GlmAsrForConditionalGeneration": ("glm_asr",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
+    "Granite4VisionForConditionalGeneration": ("granite4_vision",),
     "GraniteSpeechForConditionalGeneration": ("granite_speech",),
     "GraniteSpeechPlusForConditionalGeneration": ("granite_speech_plus",),
     "HyperCLOVAXVisionV2ForConditionalGeneration": ("hyperclovax_vision",),
@@ -324,16 +329,19 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "QianfanOCRForConditionalGeneration": ("qianfan_ocr",),
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
     "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),
+    "Qwen2_5OmniThinkerForConditionalGeneration": ("qwen2_5_omni_thinker",),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2_vl_film"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl",),
     "Qwen3ASRForConditionalGeneration": ("qwen3_asr",),
     "Qwen3OmniMoeForConditionalGeneration": ("qwen3_omni",),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": ("qwen3_omni_thinker",),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl",),
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe",),
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
+    "VideoLlama3ForConditionalGeneration": ("video_llama_3", "video_llama_3_film"),
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
 """By architecture: the tiny models for which :data:`MEDIA_FILE` does the same with media in their prompts."""

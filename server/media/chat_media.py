@@ -267,7 +267,8 @@ class ChatMedia:
             counts[one.modality] = counts.get(one.modality, 0) + count
             length = own[-1] + 1 - own[0]
             runs = _runs(own) if length > count else ()
-            spans.append(Media(one.payload, one.digest, own[0], length, one.grid, one.interval, runs, param))
+            made = Media(one.payload, one.digest, own[0], length, one.grid, one.interval, runs, param)
+            spans.append(made._replace(causal=one.modality == "audio"))
         if at != len(places):
             raise _forged()
         return PlacedMedia(spans, counts, sum(one.bytes for one in media.made))

@@ -35,6 +35,7 @@ from .audio_processors import (
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .images.cohere2 import Cohere2VisionImages
+from .images.gemma4 import Gemma4UnifiedImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
@@ -42,7 +43,7 @@ from .images.minicpm import MiniCPMOcrImages
 from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
+from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles
 from .picture_processors import (
     ColModernVBertProcessor,
     DeepseekOcrProcessor,
@@ -59,6 +60,7 @@ from .picture_processors import (
     Phi4Processor,
     PixtralProcessor,
     SmolVLMProcessor,
+    VideoLlama3Processor,
 )
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
@@ -74,7 +76,7 @@ _OWN: Final[Mapping[str, Any]] = {
             *(AudioFlamingo3Processor, ColModernVBertProcessor, FunAudioChatProcessor, GlmAsrProcessor),
             *(GraniteSpeechProcessor, Idefics2Processor, InternVLChatProcessor, KimiVLProcessor),
             *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
-            *(UltravoxProcessor, VoxtralProcessor),
+            *(UltravoxProcessor, VideoLlama3Processor, VoxtralProcessor),
         )
     },
     **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
@@ -87,6 +89,7 @@ _OWN: Final[Mapping[str, Any]] = {
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
+    "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
     "KimiVLProcessor": KimiVLImages,
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
@@ -107,6 +110,8 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     "ovis2_5": "Ovis2_5Processor",
+    "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
+    "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none."""
@@ -157,10 +162,14 @@ _QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28
 _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32)
 _GLM: Final = VideoSettings(min_frames=2, max_frames=600, shortest_edge=112 * 112, longest_edge=28 * 28 * 2 * 30_000)
 _GLM46: Final = replace(_GLM, max_frames=640, rates=((30.0, 6.0), (300.0, 2.0), (float("inf"), 1.0)))
+_VIDEO_LLAMA: Final = VideoSettings(fps=1.0, max_frames=180, shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
 _SILENT: Final = {"load_audio_from_video": False}
 _SMOLVLM: Final = VideoSettings(fps=1.0, min_frames=1, max_frames=64, longest_edge=512)
 VIDEOS: Final[Mapping[str, Videos]] = {
-    "Gemma4Processor": Videos(lambda i, v, s, _: budgeted(i, v, s), VideoSettings(num_frames=32, embeddings=70)),
+    **dict.fromkeys(
+        ("Gemma4Processor", "Gemma4UnifiedProcessor"),
+        Videos(lambda i, v, s, _: budgeted(i, v, s), VideoSettings(num_frames=32, embeddings=70)),
+    ),
     "Glm4vProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM, 2),
     "Glm46VProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM46, 2),
     "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), _QWEN2, 2),
@@ -169,6 +178,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
     "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
     "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    "VideoLlama3Processor": Videos(lambda i, v, s, _: compressed(i, v, s), _VIDEO_LLAMA),
     "Ovis2_5Processor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), VideoSettings(num_frames=8)),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),

@@ -16,6 +16,10 @@ from .model_files import ModelFiles
 
 _MOST_PIXELS: Final = 24 << 20
 """Pixels of all frames of a video together; frames are scaled down to this limit."""
+_SQUARE: Final = 2
+"""Patches on each side of a square in VideoLLaMA 3's videos."""
+_STILL: Final = 0.1
+"""Mean difference of normed values times 255 up to which a square of VideoLLaMA 3's videos has not changed."""
 _SETTINGS: Final = "video_preprocessor_config.json"
 
 
@@ -66,6 +70,8 @@ class VideoSettings:
     """Frames a second by the length of a video: (seconds, rate) for videos up to that length. Replaces ``fps``."""
     embeddings: int = 0
     """Embeddings of each frame, for models with a choice."""
+    leaves_out_still: bool = True
+    """Whether a model that may leave out what did not change does so."""
 
     @classmethod
     def of(cls, files: ModelFiles, own: "VideoSettings") -> "VideoSettings":
@@ -79,6 +85,7 @@ class VideoSettings:
             "longest_edge": said.get("max_pixels") or size.get("longest_edge"),
             "rates": None,
             "embeddings": said.get("max_soft_tokens"),
+            "leaves_out_still": said.get("use_token_compression"),
         }
         return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
 
@@ -115,23 +122,31 @@ def _read(files: ModelFiles) -> dict[str, Any]:
 
 
 def paired(
-    images: Any, video: DecodedVideo, settings: VideoSettings, *, share: bool, beat: float = 0.0, counted: int = 1
+    images: Any,
+    video: DecodedVideo,
+    settings: VideoSettings,
+    *,
+    share: bool,
+    beat: float = 0.0,
+    counted: int = 1,
+    merge: int = 0,
 ) -> VideoInputs:
     """For models that take two frames at a time. ``images`` is the image processor; with ``share``, limits of pixels
     apply to all frames together. ``beat``: positions a second, 0 for models with times as text. ``counted``: number of
-    frames for which the image processor counts a picture."""
+    frames for which the image processor counts a picture. ``merge``: patches on each side of a square, 0: as in
+    pictures."""
     count = len(video.frames)
     bounds = {"shortest_edge": settings.shortest_edge, "longest_edge": settings.longest_edge}
     parts = count if share else 1
     size = {edge: max(1, (pixels or getattr(images.size, edge)) * counted // parts) for edge, pixels in bounds.items()}
     size["longest_edge"] = min(size["longest_edge"], _MOST_PIXELS * counted // count)
     size["shortest_edge"] = min(size.values())
-    found = images(list(video.frames), return_tensors="np", size=size)
+    merge = merge or int(images.merge_size)
+    found = images(list(video.frames), return_tensors="np", size=size, merge_size=merge)
     _, rows, columns = (int(number) for number in found["image_grid_thw"][0])
     step = int(images.temporal_patch_size)
     pixels = _on_top(found["pixel_values"], count, rows * columns, step, int(images.patch_size))
     grid = [-(-count // step), rows, columns]
-    merge = int(images.merge_size)
     sampled = video.facts.fps * count / video.facts.frames
     return VideoInputs(
         {"pixel_values_videos": pixels, "video_grid_thw": np.array([grid])},
@@ -139,6 +154,19 @@ def paired(
         (grid[0], rows // merge, columns // merge),
         beat * step / sampled if beat else 1.0,
     )
+
+
+def compressed(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
+    """VideoLLaMA 3: of each frame the squares of patches that differ from those of the frame before, at least one."""
+    whole = paired(images, video, settings, share=True, merge=_SQUARE)
+    pixels = whole.tensors["pixel_values_videos"]
+    squares = pixels.reshape(len(video.frames), -1, _SQUARE * _SQUARE * pixels.shape[-1])
+    kept = np.ones(squares.shape[:2], dtype=bool)
+    if settings.leaves_out_still:
+        kept[1:] = np.abs(np.diff(squares, axis=0)).mean(axis=-1) * 255 > _STILL
+        kept[~kept.any(axis=1), 0] = True
+    tensors = {**whole.tensors, "video_merge_sizes": np.array([_SQUARE]), "video_compression_mask": kept.reshape(-1)}
+    return VideoInputs(tensors, {"kept": kept.sum(axis=1).tolist(), "video_metadata": [_stated(video)]})
 
 
 def _on_top(pixels: Any, frames: int, patches: int, step: int, side: int) -> NDArray[np.float32]:

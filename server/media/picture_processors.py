@@ -320,6 +320,15 @@ class Phi4Processor(ProcessorMixin):
         return found
 
 
+class VideoLlama3Processor(transformers.VideoLlama3Processor):  # type: ignore[misc]
+    """transformers' own counts what is kept of a video's frames by masks of torch."""
+
+    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
+        times = video_inputs["video_metadata"][video_idx].timestamps
+        counted = zip(times, video_inputs["kept"], strict=True)
+        return ",".join(f"Time {time:.1f}s:{self.video_token * count}" for time, count in counted)
+
+
 class LonePictures:
     """For models whose pictures are not part of a text (CLIP). Its tokenizer is not loaded: the picture is the whole
     prompt."""

@@ -361,6 +361,7 @@ class FakeWorker:
             uncut = [
                 (one.start + first, one.start + last)
                 for one in row.media
+                if not one.causal
                 for first, last in one.runs or ((0, one.length),)
             ]
             for first, last in [(0, row.prompt_len)] if self.cross.whole_prompts else uncut:

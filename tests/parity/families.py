@@ -196,6 +196,12 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "gemma4-moe": lambda: transformers.Gemma4TextConfig(
             **gemma4, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32
         ),
+        "gemma4-unified": lambda: transformers.Gemma4UnifiedTextConfig(
+            **{name: value for name, value in gemma4.items() if name != "hidden_size_per_layer_input"},
+            attention_k_eq_v=True,
+            num_global_key_value_heads=1,
+            final_logit_softcapping=5.0,
+        ),
         "gemma4-seeing": lambda: transformers.Gemma4Config(
             text_config={
                 **{**gemma4, "num_hidden_layers": 5, "hidden_size_per_layer_input": 32},

@@ -170,7 +170,7 @@ def prompt_of(kind: Kind, *parts: Sequence[int] | Picture) -> Prompt:
         held = [at for at, each in enumerate(part.tokens) if each in kind.placeholders]
         start, length = len(tokens) + held[0], held[-1] - held[0] + 1
         digest = blake2b(part.payload, digest_size=16).digest()
-        media.append(Media(part.payload, digest, start, length, part.grid))
+        media.append(Media(part.payload, digest, start, length, part.grid, causal=part.modality == "audio"))
         pictures.append(part)
         tokens += part.tokens
     return Prompt(tokens, pictures, media)
@@ -199,8 +199,12 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
         if name in inspect.signature(model.forward).parameters:
             given[name] = types
             break
+    mask: Any = torch.ones_like(ids)
+    if model.config.model_type == "gemma4_unified":  # its class alone sees pictures whole in all layers
+        like, places = torch.zeros(*ids.shape, model.config.text_config.hidden_size), torch.arange(ids.shape[1])[None]
+        mask = model.create_masks_for_generate(model.config, like, mask, None, places, mm_token_type_ids=types)
     with torch.inference_mode():
-        return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given, **asked)
+        return model(input_ids=ids, attention_mask=mask, use_cache=False, **given, **asked)
 
 
 def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:

@@ -8,6 +8,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, qwen_picture, square
+from stentor.tests.parity.sounding import grouped
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, token
 
 transformers: Any = untyped_transformers
@@ -276,6 +277,127 @@ def _minicpm(kind: str = "MiniCPMV4_6") -> Any:
     return made(text_config=text, vision_config=vision, insert_layer_id=1, tie_word_embeddings=False, **tokens)
 
 
+def _gemma4_unified() -> Any:
+    """With a window that is shorter than its pictures, and no encoder of any media."""
+    text = {**TEXT, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 4}
+    text["layer_types"] = ["sliding_attention", "full_attention"] * 2
+    return transformers.Gemma4UnifiedConfig(
+        text_config=text,
+        vision_config={"patch_size": PATCH // 2, "pooling_kernel_size": 2, "mm_embed_dim": 48, "mm_posemb_size": 80}
+        | {"output_proj_dims": 48},
+        audio_config={"audio_embed_dim": 8},
+        image_token_id=token("<image_soft_token>"),
+        video_token_id=token("<video>"),
+        audio_token_id=token("<image>"),
+        boi_token_id=token("<start_of_image>"),
+        eoi_token_id=token("<end_of_image>"),
+    )
+
+
+def _of_squares(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((2, 3), (3, 2))[size % 2]
+    places = torch.tensor([[[column, row] for row in range(rows) for column in range(columns)]])
+    tensors = {"pixel_values": torch.rand(1, 6, 3 * PATCH * PATCH, generator=random), "image_position_ids": places}
+    inside = [token("<image_soft_token>")] * 6
+    return Picture(tensors, [token("<start_of_image>"), *inside, token("<end_of_image>")])
+
+
+def _squares_or_samples(random: torch.Generator, size: int) -> Picture:
+    """A picture, or a sound of five tokens."""
+    if not size:
+        return _of_squares(random, 0)
+    tensors = {"input_features": torch.randn(1, 5, 8, generator=random)}
+    tensors["input_features_mask"] = torch.ones(1, 5, dtype=torch.bool)
+    return Picture(tensors, [token("<image>")] * 5, modality="audio")
+
+
+def _frames_of_squares(random: torch.Generator, size: int) -> Picture:
+    """Two frames with their times."""
+    frames = [_of_squares(random, size) for _ in range(2)]
+    frame = [token("<start_of_image>"), *[token("<video>")] * 6, token("<end_of_image>")]
+    tensors = {
+        "pixel_values_videos": torch.cat([each.tensors["pixel_values"] for each in frames]),
+        "video_position_ids": torch.cat([each.tensors["image_position_ids"] for each in frames]),
+        "num_frames_per_video": torch.tensor([2]),
+    }
+    return Picture(tensors, [61, 62, *frame, 63, *frame], modality="video")
+
+
+def _granite4_vision() -> Any:
+    """With features before its first layer and others, from two layers of the tower and from corners of squares."""
+    text = {**TEXT, "num_hidden_layers": 5, "embedding_multiplier": 6.0, "residual_multiplier": 0.3}
+    text |= {"logits_scaling": 0.5, "attention_multiplier": 0.2}
+    qformer = {"model_type": "blip_2_qformer", **SIZES, "num_hidden_layers": 1, "num_attention_heads": 1}
+    return transformers.Granite4VisionConfig(
+        text_config=text,
+        vision_config={**_SIGLIP, "vision_use_head": False},
+        qformer_config={**qformer, "cross_attention_frequency": 1, "use_qformer_text_input": False},
+        image_token_index=token("<image>"),
+        image_grid_pinpoints=[[SIDE, 2 * SIDE], [2 * SIDE, SIDE]],
+        vision_feature_select_strategy="full",
+        downsample_rate="1/2",
+        deepstack_layer_map=[[-1, 0], [-2, 1]],
+        spatial_target_layers=[2, 3, 4, 2],
+    )
+
+
+def _halved_tiles(random: torch.Generator, size: int) -> Picture:
+    """A whole picture, and two tiles of it side by side with a line's end behind each row."""
+    pixels = torch.randn(1, 3, 3, SIDE, SIDE, generator=random)
+    tensors = {"pixel_values": pixels, "image_sizes": torch.tensor([[SIDE, 2 * SIDE]])}
+    return Picture(tensors, [token("<image>")] * (4 + 2 * 5))
+
+
+ARIA_SIDE: Final = 980
+"""Pixels on each side of its pictures; its processor makes no smaller ones."""
+
+
+def _aria() -> Any:
+    experts = {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2, "intermediate_size": 32}
+    return transformers.AriaConfig(
+        text_config={**TEXT, **experts},
+        vision_config={"model_type": "idefics3_vision", **SIZES, "image_size": ARIA_SIDE, "patch_size": 140},
+        projector_patch_to_query_dict={49: 3},
+        image_token_index=token("<image>"),
+    )
+
+
+def _filled_square(random: torch.Generator, size: int) -> Picture:
+    """Of which the lower half is filled up if it has the second size."""
+    mask = torch.ones(1, ARIA_SIDE, ARIA_SIDE, dtype=torch.bool)
+    mask[:, ARIA_SIDE // (1 + size) :] = False
+    pixels = torch.randn(1, 3, ARIA_SIDE, ARIA_SIDE, generator=random)
+    return Picture({"pixel_values": pixels, "pixel_mask": mask}, [token("<image>")] * 3)
+
+
+def _video_llama_3() -> Any:
+    tokens = {name: _QWEN[name] for name in ("image_token_id", "video_token_id")}
+    return transformers.VideoLlama3Config(
+        text_config={"model_type": "qwen2", **TEXT}, vision_config={**SIZES, "patch_size": PATCH}, **tokens
+    )
+
+
+def _merged_patches(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    patches = int(whole.tensors["image_grid_thw"].prod())
+    tensors = {"pixel_values": torch.randn(patches, 3 * PATCH * PATCH, generator=random)}
+    return Picture({**whole.tensors, **tensors, "image_merge_sizes": torch.tensor([2])}, whole.tokens)
+
+
+def _changed_squares(random: torch.Generator, size: int) -> Picture:
+    """Two frames with their times, the second with what changed."""
+    rows, columns = ((4, 6), (6, 4))[size % 2]
+    kept = torch.tensor([True] * 6 + [False, True, True, False, False, True])
+    pad = token("<|video_pad|>")
+    tensors = {
+        "pixel_values_videos": torch.randn(2 * rows * columns, 3 * PATCH * PATCH, generator=random),
+        "video_grid_thw": torch.tensor([[2, rows, columns]]),
+        "video_merge_sizes": torch.tensor([2]),
+        "video_compression_mask": kept,
+    }
+    return Picture(tensors, [61, *[pad] * 6, 62, 63, *[pad] * 3], modality="video")
+
+
 def _sliced(random: torch.Generator, size: int, merged: int = 16) -> Picture:
     """A picture in its own shape, and for the second size two slices of it; ``merged``: patches of an embedding."""
     grids = [(4, 8), *[(8, 4)] * 2 * size]
@@ -312,6 +434,16 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "phi4_multimodal": (_phi4, Kind(_on_a_canvas, _IMAGE, _with_most_tiles)),
     "minicpmv4_6": (_minicpm, Kind(_sliced, _PAD, _along_patches)),
     "minicpm_ocr": (lambda: _minicpm("MiniCPMOcr"), Kind(partial(_sliced, merged=4), _PAD, _along_patches)),
+    "gemma4_unified": (_gemma4_unified, Kind(_of_squares, token("<image_soft_token>"), cat())),
+    "gemma4_unified_film": (_gemma4_unified, Kind(_frames_of_squares, token("<video>"), cat())),
+    "gemma4_unified_hears": (
+        _gemma4_unified,
+        Kind(_squares_or_samples, token("<image_soft_token>"), grouped, (token("<image>"),)),
+    ),
+    "granite4_vision": (_granite4_vision, Kind(_halved_tiles, _IMAGE, cat())),
+    "aria": (_aria, Kind(_filled_square, _IMAGE, cat())),
+    "video_llama_3": (_video_llama_3, Kind(_merged_patches, _PAD, cat())),
+    "video_llama_3_film": (_video_llama_3, Kind(_changed_squares, token("<|video_pad|>"), cat())),
     "paligemma": (
         lambda: _paligemma(model_type="gemma"),
         Kind(square("<image>", 16), _IMAGE, cat(), whole_prompts=True),

@@ -150,6 +150,8 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     ),
     "qwen2_5_omni": (_qwen2_5_omni, _omni(_OMNI_SOUND)),
     "qwen3_omni": (_qwen3_omni, _omni(_seconds)),
+    "qwen2_5_omni_thinker": (lambda: _qwen2_5_omni().thinker_config, _omni(_OMNI_SOUND)),
+    "qwen3_omni_thinker": (lambda: _qwen3_omni().thinker_config, _omni(_seconds)),
 }
 _CLASSES: Final = {
     "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",

@@ -36,6 +36,9 @@ def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             max_window_layers=2,
         ),
         "olmoe": lambda: transformers.OlmoeConfig(**shape, num_experts=6, num_experts_per_tok=3),
+        "aria": lambda: transformers.AriaTextConfig(
+            **{**shape, "intermediate_size": 32}, moe_num_experts=6, moe_topk=3, attention_bias=False
+        ),
         "gpt-oss": lambda: transformers.GptOssConfig(
             **{**shape, "num_hidden_layers": 4},
             head_dim=16,

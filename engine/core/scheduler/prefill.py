@@ -144,7 +144,7 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
 def _uncut(step: StepBuilder, request: Request, spans: list[InputSpan]) -> list[tuple[int, int]]:
     """The parts [start, end) of a prompt that must each be computed in one step; ``spans``: its media. Text between
     the embeddings of a medium, such as the times of a video's frames, may be elsewhere."""
-    return [(0, request.prompt_len)] if step.whole_prompts else [part for span in spans for part in span.parts]
+    return [(0, request.prompt_len)] if step.whole_prompts else [part for span in spans for part in span.whole_parts]
 
 
 def _within_spans(step: StepBuilder, spans: list[tuple[int, int]], start: int, count: int) -> int:

@@ -71,7 +71,7 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     elif any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"
-    longest = max((end - first for span in spans for first, end in span.parts), default=0) if cross.whole else 0
+    longest = max((end - first for span in spans for first, end in span.whole_parts), default=0) if cross.whole else 0
     if longest > cross.whole:
         return (
             f"a piece of media takes {longest} positions, and the model computes it in one step, of at most "

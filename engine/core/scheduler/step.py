@@ -357,7 +357,14 @@ def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
     told = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
     slots = memory.encoder_cache.slots
     return [
-        RowSpan(slots[span.digest] if span in sequence.spans else -1, span.start, span.length, span.grid, span.interval)
+        RowSpan(
+            slots[span.digest] if span in sequence.spans else -1,
+            span.start,
+            span.length,
+            span.grid,
+            span.interval,
+            span.causal,
+        )
         for span in told
     ]
 

@@ -115,6 +115,15 @@ def test_sequences_of_one_whole_prompt_compute_it_each() -> None:
     assert [row.count for plan in engine.plans for row in plan.rows if row.start == 0] == [10] * 3
 
 
+def test_a_sound_may_be_longer_than_a_step_where_tokens_of_a_picture_see_each_other() -> None:
+    engine = seeing(max_prefill_chunk=3, whole_spans=3)
+    engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)._replace(causal=True)], max_tokens=2)
+    engine.drain()
+    engine.check_clients()
+    assert [(row.start, row.count) for plan in engine.plans for row in plan.rows][:3] == [(0, 3), (3, 3), (6, 1)]
+    assert all(span.causal for plan in engine.plans for new in plan.new for span in new.spans)
+
+
 def test_media_are_encoded_in_slices_whether_rows_decode_beside_them_or_not() -> None:
     engine = seeing(sliced=True)
     engine.submit([1, 2], max_tokens=9)

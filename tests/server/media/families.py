@@ -10,12 +10,14 @@ import transformers as untyped_transformers
 
 import stentor
 from stentor.server.media.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.images.minimax import MiniMaxM3Images
 from stentor.server.media.images.phi4 import Phi4Images
+from stentor.tests.parity.reading import ARIA_SIDE
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (
     CHATML,
@@ -190,6 +192,29 @@ def _phi4() -> _Processor:
     )
 
 
+def _gemma4_unified() -> _Processor:
+    images = Gemma4UnifiedImages(patch_size=PATCH // 2, pooling_kernel_size=2, max_soft_tokens=70)
+    made = _gemma4()
+    return made._replace(name="Gemma4UnifiedProcessor", images=images)
+
+
+def _granite4_vision() -> _Processor:
+    made = _llava_next()
+    settings = {**made.settings, "downsample_rate": "1/2"}
+    return made._replace(name="Granite4VisionProcessor", settings=settings)
+
+
+def _aria() -> _Processor:
+    template = CHATML.replace("IMAGE", "<image>")
+    images, settings = transformers.AriaImageProcessorPil(), {"size_conversion": {str(ARIA_SIDE): 3}}
+    return _Processor("AriaProcessor", images, template, {"image_token": "<image>"}, settings=settings)
+
+
+def _video_llama_3() -> _Processor:
+    images = transformers.VideoLlama3ImageProcessorPil(patch_size=PATCH, merge_size=2, size=_EDGES)
+    return _qwen_like("VideoLlama3Processor")._replace(images=images)
+
+
 def _paligemma() -> _Processor:
     images = transformers.SiglipImageProcessorPil(size=_SQUARE, image_seq_length=16)
     return _Processor("PaliGemmaProcessor", images, PALIGEMMA, {"image_token": "<image>"})
@@ -254,6 +279,10 @@ _PROCESSORS: Final = {
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
     "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),
     "gemma4_large": _gemma4,
+    "gemma4_unified": _gemma4_unified,
+    "granite4_vision": _granite4_vision,
+    "aria": _aria,
+    "video_llama_3": _video_llama_3,
     "ovis2": _ovis2,
     "lighton_ocr": _lighton_ocr,
     "aya_vision": _aya_vision,

@@ -47,7 +47,9 @@ def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
         if own is not None:
             return own(model, **load(inputs.payload))
         found = getattr(model, "model", model).get_image_features(**load(inputs.payload))
-    if (pooled := getattr(found, "pooler_output", None)) is not None:
+    if type(model).__name__ == "Granite4VisionForConditionalGeneration":
+        ((_, found), *_) = found.deepstack_features
+    elif (pooled := getattr(found, "pooler_output", None)) is not None:
         found = pooled
     elif not isinstance(found, torch.Tensor | list | tuple):
         found = found.last_hidden_state  # Llama 4 projects it later
@@ -73,7 +75,7 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
 
 
-OWN = ("cohere2_vision", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal")
+OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal")
 """Of which transformers has no image processor without torchvision."""
 
 
@@ -85,7 +87,7 @@ def test_tensors_are_what_transformers_own_processor_makes(family: str, made: Ca
     own = processor._processor.image_processor(**_own_arguments(family), images=[[seen]], return_tensors="pt")
     for name, values in ours.items():
         assert torch.equal(values, own[name]), name
-        assert values.dtype in (torch.float32, torch.int64), name
+        assert values.dtype in (torch.float32, torch.int64, torch.bool), name
 
 
 def _own_arguments(family: str) -> dict[str, object]:
@@ -280,3 +282,23 @@ def test_a_request_says_which_frames_are_seen(
     assert len(chosen) == count
     assert chosen[0] == 0
     assert chosen[-1] == 79
+
+
+def test_of_a_video_of_video_llama_what_did_not_change_is_left_out(made: Callable[[str], Made]) -> None:
+    processor, model = made("video_llama_3")
+    first = np.zeros((16, 16, 3), np.uint8)
+    changed = first.copy()
+    changed[:8, 8:] = 200
+    video = DecodedVideo(np.stack([first, changed, changed]), [0, 2, 4], VideoFacts(6, 2.0, 16, 16))
+    inputs = processor.video(video)
+    given = load(inputs.payload)
+    kept = given["video_compression_mask"].view(3, -1)
+    assert kept[0].all()
+    assert 0 < kept[1].sum() < len(kept[1])
+    assert kept[2].tolist() == [True] + [False] * (len(kept[2]) - 1)
+    counts = kept.sum(1).tolist()
+    times = zip(("0.0", "1.0", "2.0"), counts, strict=True)
+    assert inputs.replacement == ",".join(f"Time {time}s:{'<|video_pad|>' * count}" for time, count in times)
+    encode = _METHODS["VideoLlama3ForConditionalGeneration", "video"]
+    with torch.no_grad():
+        assert len(encode(model, **given)) == sum(counts)

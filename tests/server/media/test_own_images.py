@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import Gemma4ImageProcessorPil
 
 from stentor.server.media.images.cohere2 import Cohere2VisionImages
 from stentor.server.media.images.eagle import canvas as eagle_canvas
+from stentor.server.media.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
@@ -156,3 +158,14 @@ def test_tiles_of_eagle_are_those_that_distort_a_picture_the_least_with_enough_o
 def test_sizes_of_published_files_of_minimax_m3_are_not_those_of_its_pictures() -> None:
     assert MiniMaxM3Images(size=[672, 672]).size == MiniMaxM3Images().size
     assert MiniMaxM3Images(size={"shortest_edge": 64, "longest_edge": 128}).size["longest_edge"] == 128
+
+
+@pytest.mark.parametrize("size", [(50, 21), (30, 90), (9, 12)])
+def test_squares_of_gemma4_are_those_that_one_patch_of_their_size_would_be(size: tuple[int, int]) -> None:
+    squares: dict[str, Any] = {"patch_size": 2, "pooling_kernel_size": 3, "max_soft_tokens": 70}
+    patches: dict[str, Any] = {"patch_size": 6, "pooling_kernel_size": 1, "max_soft_tokens": 70}
+    found = Gemma4UnifiedImages(**squares)([waves(*size)], return_tensors="np")
+    expected = Gemma4ImageProcessorPil(**patches)([waves(*size)], return_tensors="np")
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        assert np.array_equal(values, expected[name]), name
