@@ -99,7 +99,9 @@ class NGrams:
         digits = ((tokens[:, None] + 1) // self._places % 256).to(self._dtype)
         before = self._before(digits.repeat(1, self._spec.before), batch).long()
         before = (before.view(-1, self._spec.before, DIGITS) * self._places).sum(2) - 1
-        mixed, last, found = tokens * self._multipliers[0], None, []
+        last: torch.Tensor | None = None
+        found: list[torch.Tensor] = []
+        mixed = tokens * self._multipliers[0]
         for order, multiplier in enumerate(self._multipliers[1:]):
             seen = before[:, order]
             ended = seen < 0 if last is None else (seen < 0) | (last == eos)

@@ -1,5 +1,6 @@
 """Residual streams side by side, [tokens, streams · hidden], of which parts take a mix (hyper-connections)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,6 +95,7 @@ class MixedLayer:
         of_mixer, of_network = (
             _Mix(weights, f"{prefix}.{name}", streams, model, context, adds=True) for name in streams.parts
         )
+        self._parts: tuple[tuple[_Mix, Callable[[Stream, ForwardBatch], Stream]], ...]
         self._parts = (of_mixer, mixer), (of_network, network)
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
