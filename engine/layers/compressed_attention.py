@@ -113,13 +113,11 @@ class CompressedAttention:
                 visible = (tokens.positions + 1) // spec.ratio
                 chosen = self._index(x, low, tokens.rows, tokens.positions, visible, most, cache, pages)
             self._keep_inputs(inputs.x, batch)
+            batch.states.note(self._keep_inputs, inputs.x)
         attend = self._attended if self._by_token else self._attended_together
         found = attend(q, window, tokens, cache, pages, chosen)
         self._keep_window(vector, batch)
-        states_ = batch.states
-        states_.note(self._keep_window, vector)
-        if self._compressing is not None:
-            states_.note(self._keep_inputs, inputs.x)
+        batch.states.note(self._keep_window, vector)
         found = self._turned(found, batch.positions, back=True)
         groups = found.view(len(x), spec.out_groups, -1)
         weight = self._grouped.view(spec.out_groups, spec.out_rank, -1)

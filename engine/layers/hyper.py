@@ -108,21 +108,19 @@ class HyperConnected:
 
     def _connected(self, weights: _Weights, part: Layer, x: Stream, batch: ForwardBatch) -> Stream:
         """The streams [tokens, streams · hidden] behind a part."""
-        count = self._spec.streams
         if isinstance(x, Traced):
-            made = x.call("weights of streams", partial(self._weights, weights), self._spec.weights)
-            given = x.call("a sum of streams", self._sum, self._hidden, made)
-            found, _ = part(None, given, batch)
-            assert isinstance(found, Traced)
-            mixed = x.call("streams mixed", self._mixed, x.width, made)
+            traced = x.call("weights of streams", partial(self._weights, weights), self._spec.weights)
+            given = x.call("a sum of streams", self._sum, self._hidden, traced)
+            out, _ = part(None, given, batch)
+            assert isinstance(out, Traced)
+            kept = x.call("streams mixed", self._mixed, x.width, traced)
             # what is added to each stream is its weight times the output
-            spread = found.call("an output for each stream", self._spread, x.width, made)
-            return mixed.add_(spread)
+            spread = out.call("an output for each stream", self._spread, x.width, traced)
+            return kept.add_(spread)
         made = self._weights(weights, x, batch)
         found, _ = part(None, self._sum(x, made, batch).to(self._stream), batch)
         assert isinstance(found, torch.Tensor)
         mixed = self._mixed(x, made, batch) + self._spread(found, made, batch)
-        assert mixed.shape[1] == count * self._hidden
         return mixed.to(self._stream)
 
     def _weights(self, weights: _Weights, x: torch.Tensor, _batch: Any) -> torch.Tensor:

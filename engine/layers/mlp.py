@@ -147,7 +147,8 @@ class MLP:
 
     def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
         """Before a norm: a program's instruction leaves what it gates to a product."""
-        assert self._activation not in ("xielu", "swiglu_oai")
+        assert self._activation != "xielu"
+        assert self._activation != "swiglu_oai"
         return kernels.gated_activation(up, self._activation)
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:

@@ -252,8 +252,8 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
-    others = (each for each in tensors if each.dtype not in readable)
-    odd = next((each for each in others if not each.name.endswith((*_UNUSED, *_NUMBERS))), None)
+    unread = (each for each in tensors if each.dtype not in readable)
+    odd = next((each for each in unread if not each.name.endswith((*_UNUSED, *_NUMBERS))), None)
     if odd is not None:
         raise CheckpointError(
             f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(readable)}."

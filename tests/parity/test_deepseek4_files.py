@@ -12,8 +12,10 @@ from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import assert_close, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
 
-_FP8 = ("attn.wq_a", "attn.wkv", "attn.wq_b", "attn.wo_a", "attn.wo_b", "indexer.wq_b")
-_FP8 += tuple(f"shared_experts.w{number}" for number in (1, 2, 3))
+_FP8 = (
+    *("attn.wq_a", "attn.wkv", "attn.wq_b", "attn.wo_a", "attn.wo_b", "indexer.wq_b"),
+    *(f"shared_experts.w{number}" for number in (1, 2, 3)),
+)
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
