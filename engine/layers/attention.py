@@ -159,6 +159,8 @@ class Attention:
         found: Stream
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
             found = self._traced(q, k, v, batch, *index)
+        elif not index:
+            found = self.attend(q, k, v, batch)
         else:
             found = self.attend(q, k, v, batch, *(each for each in index if isinstance(each, torch.Tensor)))
         return out(found if self._out_norm is None else self._out_norm(found), batch.adapter_rows)

@@ -49,6 +49,9 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "lfm3": _sizes(128_000, 2048, 7680, 24, 16, 4, 128_000),
     "llama": _LLAMA,
     "llama4_text": _sizes(202_048, 5120, 8192, 48, 40, 8, 131_072),
+    "minimax_m3_vl_text": _sizes(
+        *(200_064, 6144, 3072, 60, 64, 4, 524_288), head_dim=128, rope_theta=5e6, rms_norm_eps=1e-6
+    ),
     "mistral": _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072),
     "mistral4": _sizes(131_072, 4096, 12_288, 36, 32, 32, 1_048_576),
     "paddleocr_vl_text": _ERNIE,

@@ -150,7 +150,7 @@ def test_no_architecture_waits_in_a_step(name: str, launched: list[str]) -> None
     launched.clear()
     stage.run(DRAFTED, SLOTS, query_len=4)
     assert len(launched) >= 3 * len(stage.spec.layers)
-    assert len(stage.mixed.found) == len(stage.spec.states)
+    assert len(stage.mixed.found) >= len(stage.spec.states), "each part of a layer with a state records its inputs"
 
 
 ADAPTED = ("llama", "phi3", "gemma2", "gemma4-small", "gpt-oss", "qwen2-moe", "qwen3-next", "deepseek-v3")

@@ -200,9 +200,10 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
             given[name] = types
             break
     mask: Any = torch.ones_like(ids)
-    if model.config.model_type == "gemma4_unified":  # its class alone sees pictures whole in all layers
-        like, places = torch.zeros(*ids.shape, model.config.text_config.hidden_size), torch.arange(ids.shape[1])[None]
-        mask = model.create_masks_for_generate(model.config, like, mask, None, places, mm_token_type_ids=types)
+    own = getattr(model, "config", None)
+    if own is not None and own.model_type == "gemma4_unified":  # its class alone sees pictures whole in all layers
+        like, places = torch.zeros(*ids.shape, own.text_config.hidden_size), torch.arange(ids.shape[1])[None]
+        mask = model.create_masks_for_generate(own, like, mask, None, places, mm_token_type_ids=types)
     with torch.inference_mode():
         return model(input_ids=ids, attention_mask=mask, use_cache=False, **given, **asked)
 

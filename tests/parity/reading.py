@@ -277,6 +277,23 @@ def _minicpm(kind: str = "MiniCPMV4_6") -> Any:
     return made(text_config=text, vision_config=vision, insert_layer_id=1, tie_word_embeddings=False, **tokens)
 
 
+def _minimax_m3() -> Any:
+    text = {**TEXT, "head_dim": 16, "rotary_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
+    text |= {"rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}}
+    layers = TEXT["num_hidden_layers"]
+    text |= {"layer_types": ["full_attention", *["minimax_m3_sparse"] * (layers - 1)]}
+    text |= {"mlp_layer_types": ["dense", *["sparse"] * (layers - 1)], "dense_intermediate_size": 96}
+    text |= {"index_n_heads": TEXT["num_key_value_heads"], "index_head_dim": 16, "index_block_size": 16}
+    text |= {"index_topk_blocks": 1, "shared_intermediate_size": 48}
+    return transformers.MiniMaxM3VLConfig(
+        text_config={"model_type": "minimax_m3_vl_text", **text},
+        vision_config={**SIZES, "image_size": SIDE, "patch_size": PATCH},
+        image_token_index=token("<|image_pad|>"),
+        video_token_index=token("<|video_pad|>"),
+        projector_hidden_size=48,
+    )
+
+
 def _gemma4_unified() -> Any:
     """With a window that is shorter than its pictures, and no encoder of any media."""
     text = {**TEXT, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 4}
@@ -434,6 +451,7 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "phi4_multimodal": (_phi4, Kind(_on_a_canvas, _IMAGE, _with_most_tiles)),
     "minicpmv4_6": (_minicpm, Kind(_sliced, _PAD, _along_patches)),
     "minicpm_ocr": (lambda: _minicpm("MiniCPMOcr"), Kind(partial(_sliced, merged=4), _PAD, _along_patches)),
+    "minimax_m3": (_minimax_m3, Kind(qwen_picture, token("<|image_pad|>"), cat())),
     "gemma4_unified": (_gemma4_unified, Kind(_of_squares, token("<image_soft_token>"), cat())),
     "gemma4_unified_film": (_gemma4_unified, Kind(_frames_of_squares, token("<video>"), cat())),
     "gemma4_unified_hears": (

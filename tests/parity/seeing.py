@@ -248,27 +248,6 @@ def _mistral4() -> Any:
     )
 
 
-def _minimax_m3() -> Any:
-    text = {**TEXT, "head_dim": 16, "rotary_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
-    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
-    layers = TEXT["num_hidden_layers"]
-    text |= {"layer_types": ["full_attention", *["minimax_m3_sparse"] * (layers - 1)]}
-    text |= {"mlp_layer_types": ["dense", *["sparse"] * (layers - 1)], "dense_intermediate_size": 96}
-    text |= {"index_n_heads": TEXT["num_key_value_heads"], "index_head_dim": 16, "index_block_size": 16}
-    return transformers.MiniMaxM3VLConfig(
-        text_config={
-            "model_type": "minimax_m3_vl_text",
-            **text,
-            "index_topk_blocks": 1,
-            "shared_intermediate_size": 48,
-        },
-        vision_config={**SIZES, "image_size": SIDE, "patch_size": PATCH},
-        image_token_index=token("<|image_pad|>"),
-        video_token_index=token("<|video_pad|>"),
-        projector_hidden_size=48,
-    )
-
-
 def _lighton_ocr() -> Any:
     return transformers.LightOnOcrConfig(
         text_config={"model_type": "qwen3", **TEXT, "head_dim": 16, "tie_word_embeddings": False},
@@ -460,7 +439,6 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     ),
     "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
-    "minimax_m3": (_minimax_m3, _QWEN_PICTURES),
     "mistral4": (_mistral4, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),

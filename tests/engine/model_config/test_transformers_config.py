@@ -152,6 +152,6 @@ def test_sizes_that_differ_between_layers_are_found_in_the_layers() -> None:
         **_ATTENDING, num_key_value_heads=2, head_dim=16, global_head_dim=32, intermediate_size=64, vocab_size=99
     )
     description = described(config, "Gemma4UnifiedForCausalLM")
-    spec = read_config(description, {})
+    spec = read_config(description, {}, "transformers")
     assert isinstance(spec, TransformersSpec)
     assert [layer.attention.head_dim for layer in probed(description, spec).layers] == [16, 32]

@@ -35,7 +35,7 @@ from stentor.tests.parity import hybrids, tiny
 SIZES: dict[str, Any] = {"max_model_len": CONTEXT, "max_prefill_chunk": 16, "max_num_seqs": 6}
 MODELS = (
     *("qwen3.5", "qwen3-next-moe", "granite4-hybrid", "falcon-h1", "nemotron-h", "lfm2", "olmo-hybrid"),
-    *("mamba2", "falcon-mamba", "jamba", "kimi-linear"),
+    *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "deepseek-v4", "qwen4"),
 )
 
 

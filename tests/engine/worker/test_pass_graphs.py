@@ -147,7 +147,19 @@ def test_rows_that_are_recovered_draw_the_same_too(graphs: DeviceEngine, eager: 
 
 @pytest.mark.proof(each="name")
 @pytest.mark.parametrize(
-    "name", ["qwen3.5", "granite4-hybrid", "lfm2", "olmo-hybrid", "jamba", "falcon-h1", "minimax", "recurrent-gemma"]
+    "name",
+    [
+        "qwen3.5",
+        "granite4-hybrid",
+        "lfm2",
+        "olmo-hybrid",
+        "jamba",
+        "falcon-h1",
+        "minimax",
+        "recurrent-gemma",
+        "qwen4",
+        "deepseek-v4",
+    ],
 )
 def test_recurrent_states_behind_refused_drafts_of_a_graph_are_those_without(name: str, tmp_path: Path) -> None:
     """Rows are preempted, and the worker dies, among drafts of which a third is wrong."""
