@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from PIL import Image
 
-from stentor.tests.browser.views import NARROW, VIEWS, WIDE, Stage, staged
+from stentor.tests.browser.views import NARROW, VIEWS, WIDE, Stage, View, staged
 from stentor.tests.browser.visitor import missing
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "guides" / "pictures"
 PHONE: Final = "phone"
 """The picture of some views side by side as a phone shows them."""
+NAMES: Final = (*VIEWS, PHONE)
 ON_PHONE: Final = ("chat", "voice", "live")
 QUALITY: Final = 70
 """Of WebP."""
@@ -26,17 +27,25 @@ def main() -> int:
     if why := missing(speech=True):
         print(f"no pictures: {why}", file=sys.stderr)
         return 1
-    take(FOLDER)
-    return 0
-
-
-def take(folder: Path) -> None:
-    """Writes one of each view to ``folder``, and one of a phone."""
     with staged() as stage:
         for name, view in VIEWS.items():
             with stage.visited(view, WIDE, view.scheme) as page:
-                _save(_shot(page if view.part == view.tab else page.locator(f"#{view.part}")), folder / f"{name}.webp")
-        _save(_beside([_on_phone(stage, name) for name in ON_PHONE]), folder / f"{PHONE}.webp")
+                save(picture(view, page), name, FOLDER)
+        save(picture_on_phones(stage), PHONE, FOLDER)
+    return 0
+
+
+def picture(view: View, page: "Page") -> Image.Image:
+    """Of a page that shows the view."""
+    return _shot(page if view.part == view.tab else page.locator(f"#{view.part}"))
+
+
+def picture_on_phones(stage: Stage) -> Image.Image:
+    return _beside([_on_phone(stage, name) for name in ON_PHONE])
+
+
+def save(image: Image.Image, name: str, folder: Path) -> None:
+    image.save(folder / f"{name}.webp", quality=QUALITY, method=6)
 
 
 def _on_phone(stage: Stage, name: str) -> Image.Image:
@@ -56,10 +65,6 @@ def _beside(images: list[Image.Image]) -> Image.Image:
         whole.paste(image, (at, 0))
         at += image.width + _GAP
     return whole
-
-
-def _save(image: Image.Image, path: Path) -> None:
-    image.save(path, quality=QUALITY, method=6)
 
 
 if __name__ == "__main__":

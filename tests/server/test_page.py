@@ -10,6 +10,9 @@ import pytest
 
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.web import FILES, INDEX, PATHS
+from stentor.tests.browser.pictures import FOLDER as GUIDE_PICTURES
+from stentor.tests.browser.pictures import NAMES
+from stentor.tests.browser.views import VIEWS
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.middleware.keyrings import keyring
@@ -126,3 +129,18 @@ def test_every_text_of_the_page_is_there_in_german_and_no_other() -> None:
     assert (wanted - set(german), set(german) - wanted) == (set(), set())
     for text, translated in german.items():
         assert text.count("{}") == translated.count("{}"), text
+
+
+def test_each_view_of_the_page_has_a_picture() -> None:
+    tabs = set(re.findall(r'<section id="([\w-]+)" role="tabpanel"', CODE[INDEX])) - {"tools"}  # its forms are views
+    parts = set(re.findall(r'<(?:form id="([\w-]+)" class="card tool"|dialog id="([\w-]+)")', CODE[INDEX]))
+    assert {view.part for view in VIEWS.values()} == tabs | {form or dialog for form, dialog in parts}
+
+
+def test_the_pictures_are_those_of_the_views_small_and_shown_in_the_guide() -> None:
+    names = {f"{name}.webp" for name in NAMES}
+    kept = {path.name: path.stat().st_size for path in GUIDE_PICTURES.iterdir()}
+    assert set(kept) == names
+    assert sum(kept.values()) < 600_000
+    guide = (GUIDE_PICTURES.parent / "playground.md").read_text()
+    assert set(re.findall(r"\(pictures/([\w-]+\.webp)\)", guide)) == names

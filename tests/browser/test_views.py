@@ -1,11 +1,14 @@
-"""Axe, which looks for what keeps people from reading or using a page, finds nothing in any view."""
+"""Axe, which looks for what keeps people from reading or using a page, finds nothing in any view, and the
+pictures of the views can be made again."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
+from stentor.tests.browser.pictures import PHONE, picture, picture_on_phones, save
 from stentor.tests.browser.views import NARROW, VIEWS, WIDE, Stage, staged
 from stentor.tests.browser.visitor import missing
 
@@ -32,10 +35,13 @@ def stage(demo_model: object) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("name", [name if name != "voice" else REAL_TIME for name in VIEWS])
-def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark_colours(stage: Stage, name: str) -> None:
+def test_its_picture_is_made_and_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark_colours(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
     view = VIEWS[name]
     found = []
-    with stage.visited(view, WIDE, "light") as page:
+    with stage.visited(view, WIDE, view.scheme) as page:
+        save(picture(view, page), name, tmp_path)
         page.evaluate(AXE_SCRIPT)
         for width, height in (WIDE, NARROW):
             page.set_viewport_size({"width": width, "height": height})
@@ -46,6 +52,13 @@ def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark_colours(stage
             page.click(panel)
             found += _violations(page, panel)
     assert not found, "\n".join(found)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.webp"]
+
+
+@pytest.mark.alone
+def test_a_picture_of_phones_is_made(stage: Stage, tmp_path: Path) -> None:
+    save(picture_on_phones(stage), PHONE, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PHONE}.webp"]
 
 
 def _violations(page: "Page", look: str) -> list[str]:
