@@ -40,7 +40,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    add_special_tokens: bool = False
+    add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None

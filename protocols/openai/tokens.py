@@ -54,9 +54,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
         """The conversation, as chat completions ask for its answer."""
         assert self.messages is not None
         both = set(self.__struct_fields__) & set(ChatRequest.__struct_fields__)
-        chat = ChatRequest(**{name: getattr(self, name) for name in both})
-        chat.add_special_tokens = bool(self.add_special_tokens)
-        return chat
+        return ChatRequest(**{name: getattr(self, name) for name in both})
 
     def check(self, limits: Limits) -> None:
         """Raises BadRequest."""

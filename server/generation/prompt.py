@@ -12,7 +12,7 @@ from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
 from ..media.chat_media import NO_MEDIA, PlacedMedia
-from ..media.collect import collect_media
+from ..media.collect import adds_special_tokens, collect_media
 from ..overload.memory_budget import MemoryShare
 from ..parsing.interface import Tool
 from ..parsing.thinking import ThinkingOptions, thinking_options
@@ -74,9 +74,9 @@ async def write_prompt(
     return Prompted(tokens, options, chat.media.place(tokens, media, text.order, chat.pool.tokenizer))
 
 
-def _template_of(chat: ChatModel, body: ChatRequest) -> str:
+def _template_of(chat: ChatModel, fields: TemplateOptions) -> str:
     """The source of the template that is used; of a model with several, all of them together."""
-    brought = body.chat_template
+    brought = fields.chat_template
     return chat.pool.tokenizer.template_source if brought is None or chat.pool.chat_template.has(brought) else brought
 
 
@@ -84,7 +84,7 @@ async def render_messages(
     chat: ChatModel,
     fields: TemplateOptions,
     messages: list[dict[str, Any]],
-    add_special_tokens: bool,
+    add_special_tokens: bool | None,
     most_tokens: int | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
     media: MediaText | None = None,
@@ -104,7 +104,7 @@ async def render_messages(
                 continue_final_message=fields.continue_final_message,
                 chat_template=fields.chat_template,
                 template_kwargs=kwargs,
-                add_special_tokens=add_special_tokens,
+                add_special_tokens=adds_special_tokens(add_special_tokens, chat.accepted, _template_of(chat, fields)),
                 media=media,
                 most_tokens=most_tokens,
             )

@@ -231,7 +231,7 @@ class ChatTranscription:
                 raise BadRequest(str(error), FIELD, "template_error") from None
         else:
             fields = ChatRequest(messages=self._messages())
-            tokens = await render_messages(chat, fields, fields.messages, False, most_prompt_tokens(chat), media=text)
+            tokens = await render_messages(chat, fields, fields.messages, None, most_prompt_tokens(chat), media=text)
             tokens = [*tokens, *await chat.pool.encode(self._begun, False)]
         return tokens, chat.media.place(tokens, media, text.order, chat.pool.tokenizer)
 

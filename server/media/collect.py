@@ -49,6 +49,15 @@ class Accepted:
 TEXT_ONLY: Final = Accepted({})
 
 
+def adds_special_tokens(asked: bool | None, accepted: Accepted, template: str) -> bool:
+    """Whether the tokens that begin and end a text are added to what the ``template`` renders.
+
+    If the request does not say, as transformers does: its processors, which models with media have, add them where
+    the template leaves that to them (LLaVA's, which saw BOS in training); its tokenizers do not.
+    """
+    return accepted != TEXT_ONLY and "bos_token" not in template if asked is None else asked
+
+
 def collect_media(
     messages: Sequence[Message], accepted: Accepted, where: str = "messages"
 ) -> tuple[list[Message], list[MediaPart]]:

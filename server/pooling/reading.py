@@ -15,7 +15,7 @@ from stentor.protocols.pooling.contents import Content, Text
 
 from ..common.errors import Overloaded
 from ..media.chat_media import NO_MEDIA, ConversationMedia, PlacedMedia
-from ..media.collect import collect_media
+from ..media.collect import adds_special_tokens, collect_media
 from ..overload.memory_budget import MemoryShare
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .affix_tokens import AffixTokens
@@ -231,6 +231,7 @@ async def read_messages(
     template, known = fields.chat_template, model.pool.chat_template
     if template is None and not model.pool.tokenizer.template_source:
         raise refused(where, "the model has no chat template; send texts as `input`", "unsupported")
+    source = model.pool.tokenizer.template_source if template is None or known.has(template) else template
     trusted = reading.trusts_templates or known.has(template or "")
     kwargs = {**template_kwargs(fields, known.reserved, trusted=trusted), **(template_options or {})}
     text = media.text
@@ -242,7 +243,7 @@ async def read_messages(
             chat_template=template,
             template_kwargs=kwargs,
             documents=fields.documents,
-            add_special_tokens=bool(fields.add_special_tokens),
+            add_special_tokens=adds_special_tokens(fields.add_special_tokens, model.accepted, source),
             most_tokens=None if room.cut else room.most,
             media=text,
         )

@@ -11,7 +11,7 @@ import pytest
 
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.server.config.media import MediaConfig, MediaCounts
-from stentor.server.media.collect import TEXT_ONLY, Accepted
+from stentor.server.media.collect import TEXT_ONLY, Accepted, adds_special_tokens
 from stentor.server.text.renderers.choose import TemplateRenderer
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.tests.fakes import byte_pool, fake_state
@@ -31,8 +31,10 @@ class SeenMessages(TemplateRenderer):
     """Renders the texts, and remembers all."""
 
     messages: list[Any]
+    adds_special_tokens: bool
 
     async def render(self, request: RenderRequest) -> list[int]:
+        self.adds_special_tokens = request.add_special_tokens
         self.messages = [dict(message) for message in request.messages]
         texts = [{**message, "content": "x"} for message in request.messages]
         return await super().render(replace(request, messages=texts))
@@ -97,6 +99,32 @@ async def test_a_model_that_sees_is_told_where_the_pictures_are(ask: Ask) -> Non
     async with clients(SEES) as (openai_sdk, anthropic_sdk, seen):
         await ask(openai_sdk, anthropic_sdk, 2)
         assert seen.messages[-1]["content"] == [TEXT, {"type": "image"}, {"type": "image"}]
+
+
+@pytest.mark.parametrize("ask", [ask for ask, _ in WAYS])
+@pytest.mark.parametrize("accepted", [SEES, Accepted({}, closed=True), TEXT_ONLY], ids=["sees", "closed", "text only"])
+async def test_a_prompt_begins_with_bos_as_transformers_has_it(ask: Ask, accepted: Accepted) -> None:
+    async with clients(accepted) as (openai_sdk, anthropic_sdk, seen):
+        await ask(openai_sdk, anthropic_sdk, 0)
+        assert seen.adds_special_tokens == (accepted is not TEXT_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("template", "added"), [("USER: {{ messages[0].content }}", True), ("<image>{{ bos_token }}", False)]
+)
+def test_a_template_that_writes_bos_wherever_it_stands_gets_no_other(template: str, added: bool) -> None:
+    assert adds_special_tokens(None, SEES, template) == added
+
+
+@pytest.mark.parametrize("wish", [True, False])
+@pytest.mark.parametrize("accepted", [SEES, TEXT_ONLY], ids=["sees", "text only"])
+async def test_a_request_may_say_whether_it_does(wish: bool, accepted: Accepted) -> None:
+    said: Any = [{"role": "user", "content": "hi"}]
+    async with clients(accepted) as (sdk, _, seen):
+        await sdk.chat.completions.create(
+            model="fake", messages=said, max_tokens=2, extra_body={"add_special_tokens": wish}
+        )
+        assert seen.adds_special_tokens == wish
 
 
 async def test_it_is_told_of_those_in_the_outputs_of_tools_too() -> None:
