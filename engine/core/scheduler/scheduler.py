@@ -41,9 +41,6 @@ MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the next one, prepared meanwhile."""
 
 
-_NOBODY: frozenset[int] = frozenset()
-
-
 class Scheduler:
     """Continuous batching over a paged KV pool, one step ahead of the worker.
 
@@ -241,35 +238,21 @@ class Scheduler:
         if limits.stream is not None:
             step.feed()
         plan = StepPlan(
-            self._recovery.epoch,
-            self._steps,
-            self._rows.take_freed(),
-            step.new,
-            step.rows,
-            step.masked,
-            step.encode,
-            step.inputs,
-            step.forks,
-            memory.encoder_cache.take_forgotten(),
-            memory.pool.take_copies(),
-            memory.adapters.take_placed(),
-            [] if memory.states is None else memory.states.pool.take_copies(),
+            epoch=self._recovery.epoch,
+            step=self._steps,
+            freed=self._rows.take_freed(),
+            new=step.new,
+            rows=step.rows,
+            masked=step.masked,
+            encode=step.encode,
+            inputs=step.inputs,
+            forks=step.forks,
+            forgotten=memory.encoder_cache.take_forgotten(),
+            copies=memory.pool.take_copies(),
+            adapters=memory.adapters.take_placed(),
+            state_copies=[] if memory.states is None else memory.states.pool.take_copies(),
         )
-        entered = step.entered() if step.new else _NOBODY
-        readers = frozenset(step.readers) if step.readers else _NOBODY
-        self._flights.append(
-            InFlightStep(
-                self._steps,
-                step.rows,
-                step.owners,
-                step.sampled,
-                step.decoding,
-                step.masked,
-                entered,
-                readers,
-                tuple(step.slices),
-            )
-        )
+        self._flights.append(step.in_flight(self._steps))
         self._steps += 1
         self._step_tokens.observe(step.tokens)
         return plan
