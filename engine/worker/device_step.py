@@ -101,15 +101,9 @@ class DeviceStep:
             taps: copies the stream on the way.
             mixed: records the inputs of recurrent mixers.
         """
-        buffers = self._buffers
-        tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
-        for known, own in zip(buffers.tables, tables, strict=True):
-            torch.index_select(known, 0, inputs.row_slots, out=own)
-        tokens = inputs.tokens
+        tables = self._gather_tables(inputs, shape)
         if decode_rows and query_len == 1:
-            last = buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
-            given = tokens.narrow(0, 0, decode_rows)
-            torch.where(given < 0, last, given, out=given)
+            self._fill_in_sampled_tokens(inputs, decode_rows)
         paged = [
             AttentionBatch(
                 query_start=inputs.query_start,
@@ -134,7 +128,7 @@ class DeviceStep:
             rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
         return self._model.forward(
             ForwardBatch(
-                tokens,
+                inputs.tokens,
                 inputs.positions,
                 self._caches,
                 paged,
@@ -144,6 +138,20 @@ class DeviceStep:
                 taps=taps,
             )
         )
+
+    def _gather_tables(self, inputs: Inputs, shape: Shape) -> list[torch.Tensor]:
+        """The block tables of the step's rows in their order, int32 [rows, blocks] for each group; valid until the next
+        step."""
+        tables = [each.narrow(0, 0, shape.rows) for each in self._buffers.batch_tables]
+        for known, own in zip(self._buffers.tables, tables, strict=True):
+            torch.index_select(known, 0, inputs.row_slots, out=own)
+        return tables
+
+    def _fill_in_sampled_tokens(self, inputs: Inputs, decode_rows: int) -> None:
+        """Replace tokens of decode rows that the host does not know yet, which are below 0; mutates the inputs."""
+        last = self._buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
+        tokens = inputs.tokens.narrow(0, 0, decode_rows)
+        torch.where(tokens < 0, last, tokens, out=tokens)
 
     def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
         """Compute the logits of the rows that sample from ``hidden`` [draws, hidden]."""
