@@ -44,7 +44,7 @@ class CacheEvents:
         self._last = digest
 
     def removed(self, digest: bytes) -> None:
-        """A block lost its hash, perhaps one that nobody was told of."""
+        """Record that a block lost its hash; ignored if no event has reported the block as stored."""
         if digest not in self._told:
             return
         self._told.remove(digest)

@@ -245,10 +245,10 @@ class Output:
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """Send the prompt's end to the client after its last position was computed, and queue the other sequences."""
         sent = request.num_logprobs_sent
-        alignment, pooled, lacks = request.alignment, request.pooled, request.lacks
+        alignment, pooled, missing = request.alignment, request.pooled, request.missing_result
         request.forget_prompt()
-        if lacks:
-            batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
+        if missing:
+            batch.finished.extend(self.finish_all(request, "error", f"the worker returned {missing}"))
             return
         if request.params.prompt_logprobs is not None and sent < request.prompt_len:
             message = f"the worker's log-probabilities of the prompt end at {sent} of {request.prompt_len} tokens"
