@@ -103,7 +103,7 @@ async def _open_decoder(config: Config, at_end: AsyncExitStack) -> AudioDecoder:
 
 
 def load_voice_detector() -> None:
-    """Now rather than at the first sound: a broken install must not pass start-up. Raises StartError."""
+    """Loads the voice detector at start-up, so that a broken install is noticed then. Raises StartError."""
     from ..audio.vad import prepare
 
     try:
@@ -172,8 +172,8 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
 def open_transcribing_chat(
     config: Config, client: AnyEngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
 ) -> OpenedChat:
-    """The same for a chat model that transcribes. ``room`` bounds the texts being tokenized, ``media`` opens its audio
-    processor. Close both parts of the result."""
+    """Opens a chat model that transcribes. ``room`` bounds the texts being tokenized, ``media`` opens its audio
+    processor. The caller closes the result's text pool and media. Raises :class:`CheckpointError`."""
     served = config.transcription.as_chat
     checkpoint = open_checkpoint(folder)
     spec = spec_of(checkpoint)
