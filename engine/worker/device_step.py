@@ -103,7 +103,9 @@ class DeviceStep:
         """
         tables = self._gather_tables(inputs, shape)
         if decode_rows and query_len == 1:
-            self._fill_in_sampled_tokens(inputs, decode_rows)
+            last = self._buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
+            tokens = inputs.tokens.narrow(0, 0, decode_rows)
+            torch.where(tokens < 0, last, tokens, out=tokens)  # below 0: the host does not know it yet
         paged = [
             AttentionBatch(
                 query_start=inputs.query_start,
@@ -116,7 +118,7 @@ class DeviceStep:
                 decode_query_len=query_len,
                 ragged_tokens=shape.tokens if query_len > 1 else None,
             )
-            for own, slots in zip(tables, inputs.kv_slots.view(len(tables), -1), strict=True)
+            for own, slots in zip(tables, inputs.kv_slots.view(self._buffers.tables.shape[0], -1), strict=True)
         ]
         states = None
         if self._states is not None:
@@ -146,12 +148,6 @@ class DeviceStep:
         for known, own in zip(self._buffers.tables, tables, strict=True):
             torch.index_select(known, 0, inputs.row_slots, out=own)
         return tables
-
-    def _fill_in_sampled_tokens(self, inputs: Inputs, decode_rows: int) -> None:
-        """Replace tokens of decode rows that the host does not know yet, which are below 0; mutates the inputs."""
-        last = self._buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
-        tokens = inputs.tokens.narrow(0, 0, decode_rows)
-        torch.where(tokens < 0, last, tokens, out=tokens)
 
     def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
         """Compute the logits of the rows that sample from ``hidden`` [draws, hidden]."""

@@ -14,6 +14,7 @@ from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
+from .paged import Paged, PagedTensors
 
 if TYPE_CHECKING:
     from .triton import AttentionLaunch  # heavy
@@ -101,13 +102,15 @@ def paged_attention(
         MemoryError: on the CPU, no room to plan the batch.
     """
     optional = sinks, slopes, k_scale, v_scale
-    given = (q, k_cache, v_cache, *[each for each in optional if each is not None])
-    absent = sinks is None, slopes is None, k_scale is None
+    absent = sinks is None, slopes is None, k_scale is None, v_scale is None
+    given: tuple[Tensor, ...] = (q, k_cache, v_cache)
+    if False in absent:
+        given = (*given, *[each for each in optional if each is not None])
     numbers = (scale, window, chunk, softcap, causal, absent, invariant, variant, batch.numbers)
     launch = None if invariant else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        launch.run(q, k_cache, v_cache, batch, *optional, out)
+        launch.run(PagedTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
         return out
     _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")
@@ -133,54 +136,48 @@ def paged_attention(
     for name, each in (("sinks", sinks), ("slopes", slopes)):
         if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
             raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
-    window = window or -chunk  # variants take a chunk as a negative window
+    paged = Paged.of(
+        q,
+        k_cache,
+        v_cache,
+        batch,
+        scale=scale,
+        window=window or -chunk,
+        softcap=softcap,
+        sinks=sinks,
+        slopes=slopes,
+        causal=causal,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
     chosen = choose(q, k_cache, variant)
     if chosen == "reference":
-        return reference.paged_attention(
-            q, k_cache, v_cache, batch, scale, window, softcap, sinks, slopes, causal, k_scale, v_scale
-        )
+        return reference.paged_attention(paged)
     if chosen == "triton":
         from .triton import paged_attention as run  # late: Triton takes long to import
 
-        options = scale, window, softcap, sinks, slopes, causal, k_scale, v_scale
-        out, launch = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
+        launch = run(paged, batch, invariant=invariant)
         if launch is not None:
             _LAUNCHES.keep(launch, given, *numbers)
-        return out
-    native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, slopes, k_scale, v_scale
-    return attend_native(*native, after=0 if causal else -1, fewer=not causal)
+        return paged.out
+    return attend_native(paged, batch, after=0 if causal else -1, fewer=not causal)
 
 
-def attend_native(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    batch: AttentionBatch,
-    scale: float,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-    slopes: Tensor | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    *,
-    after: int,
-    fewer: bool,
-) -> Tensor:
-    """Runs the native variant with checked arguments.
+def attend_native(paged: Paged, batch: AttentionBatch, *, after: int, fewer: bool) -> Tensor:
+    """Runs the native variant with checked arguments. Writes ``paged.out``, and returns it.
 
     A query sees ``after`` keys after its own (-1: all). ``fewer``: sequences may have fewer keys than queries. Raises
     as :func:`paged_attention` does.
     """
-    tokens, heads, dim = q.shape
+    q, k_cache, out = paged.q, paged.k_cache, paged.out
     blocks, kv_heads, _, size = k_cache.shape
-    out = torch.empty((tokens, heads, dim), dtype=q.dtype)
+    tokens, heads, dim = q.shape
     fault = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)[q.dtype](
-        *pointers(q, k_cache, v_cache, out),
+        *pointers(q, k_cache, paged.v_cache, out),
         *batch.addresses,
-        *(tokens, heads, kv_heads, dim, size, blocks, batch.block_tables.shape[1], q.stride(0)),
-        *(scale, window, softcap),
-        *pointers(sinks, slopes, k_scale, v_scale),
+        *(tokens, heads, kv_heads, dim, size, blocks, paged.block_tables.shape[1], q.stride(0)),
+        *(paged.scale, paged.window, paged.softcap),
+        *pointers(paged.sinks, paged.slopes, paged.k_scale, paged.v_scale),
         *(after, fewer),
         threads(),
     )
