@@ -112,30 +112,7 @@ def paged_attention(
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         launch.run(PagedTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
         return out
-    _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
-    check_scales(k_cache, k_scale, v_scale, "paged_attention")
-    same = q.dtype == k_cache.dtype or k_scale is not None
-    if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
-        raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
-    tokens, heads, _ = q.shape
-    _, head_stride, dim_stride = q.stride()
-    if dim_stride != 1 or (head_stride != dim and heads > 1):
-        raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
-    if tokens != batch.num_tokens:
-        raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
-    if min(window, chunk, softcap) < 0:
-        raise ValueError(f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative")
-    if window and chunk:
-        raise ValueError(f"paged_attention: a window of {window} and chunks of {chunk} exclude each other")
-    if not scale > 0:
-        raise ValueError(f"paged_attention: scale must be positive, not {scale}")
-    if (window or chunk) and not causal:
-        raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
-    if slopes is not None and not causal:
-        raise ValueError("paged_attention: slopes need causal attention")
-    for name, each in (("sinks", sinks), ("slopes", slopes)):
-        if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
-            raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
+    _check_numbers(scale, window, chunk, softcap, causal)
     paged = Paged.of(
         q,
         k_cache,
@@ -150,6 +127,7 @@ def paged_attention(
         k_scale=k_scale,
         v_scale=v_scale,
     )
+    _check_tensors(paged, batch)
     chosen = choose(q, k_cache, variant)
     if chosen == "reference":
         return reference.paged_attention(paged)
@@ -161,6 +139,37 @@ def paged_attention(
             _LAUNCHES.keep(launch, given, *numbers)
         return paged.out
     return attend_native(paged, batch, after=0 if causal else -1, fewer=not causal)
+
+
+def _check_numbers(scale: float, window: int, chunk: int, softcap: float, causal: bool) -> None:
+    if min(window, chunk, softcap) < 0:
+        raise ValueError(f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative")
+    if window and chunk:
+        raise ValueError(f"paged_attention: a window of {window} and chunks of {chunk} exclude each other")
+    if not scale > 0:
+        raise ValueError(f"paged_attention: scale must be positive, not {scale}")
+    if (window or chunk) and not causal:
+        raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
+
+
+def _check_tensors(paged: Paged, batch: AttentionBatch) -> None:
+    q, k_cache, k_scale = paged.q, paged.k_cache, paged.k_scale
+    _, kv_heads, dim, _ = check_caches(k_cache, paged.v_cache, "paged_attention")
+    check_scales(k_cache, k_scale, paged.v_scale, "paged_attention")
+    same = q.dtype == k_cache.dtype or k_scale is not None
+    if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
+        raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
+    tokens, heads, _ = q.shape
+    _, head_stride, dim_stride = q.stride()
+    if dim_stride != 1 or (head_stride != dim and heads > 1):
+        raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
+    if tokens != batch.num_tokens:
+        raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
+    if paged.slopes is not None and not paged.causal:
+        raise ValueError("paged_attention: slopes need causal attention")
+    for name, each in (("sinks", paged.sinks), ("slopes", paged.slopes)):
+        if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
+            raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
 
 
 def attend_native(paged: Paged, batch: AttentionBatch, *, after: int, fewer: bool) -> Tensor:
