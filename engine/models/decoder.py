@@ -212,18 +212,18 @@ class Decoder:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
             if number in self._stage_ends:
                 summed = residual if delta is None else added_(residual, delta)
-                tell = partial(self._told, self._stage_ends[number])
-                delta, residual = None, _changed(summed, "the stream of a stage", tell, batch)
+                broadcast = partial(self._broadcast, self._stage_ends[number])
+                delta, residual = None, _changed(summed, "the stream of a stage", broadcast, batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         if self._streams is not None:
             return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
 
-    def _told(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
-        """The stream of the worker that has the last layers, in place of x: all go on with it."""
+    def _broadcast(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
+        """The residual stream of worker ``rank``, which has the layers before, in place of x; mutates x."""
         assert self.context.ranks is not None
-        return self.context.ranks.tell_(x, rank)
+        return self.context.ranks.broadcast_(x, rank)
 
     def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
         if isinstance(tokens, TracedTokens):

@@ -163,7 +163,7 @@ class DeviceStep:
         sampled_token_ids = buffers.sampled_token_ids.narrow(0, 0, draws)
         self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, sampled_token_ids)
         if (ranks := self._model.context.ranks) is not None:
-            ranks.tell_(sampled_token_ids)
+            ranks.broadcast_(sampled_token_ids)
         nobody = len(buffers.last_token) - 1
         slots = inputs.draw_slots.masked_fill(inputs.draw_slots < 0, nobody)
         buffers.last_token.index_copy_(0, slots, sampled_token_ids)

@@ -76,8 +76,8 @@ class InFlightStep(NamedTuple):
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
         if not {*result.encoded} <= {slot for slot, _, _ in self.slices}:
             raise ValueError(f"the worker has encoded slots {result.encoded} in step {self.step}, which encodes others")
-        told = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
-        if any(told):
+        extras = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
+        if any(extras):
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -380,7 +380,7 @@ def _begins_from(sequence: Sequence) -> int:
 
 def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
     """The media that a row reads, and those before it whose grids determine its positions."""
-    told = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
+    sent = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
     slots = memory.encoder_cache.slots
     return [
         RowSpan(
@@ -391,7 +391,7 @@ def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
             span.interval,
             span.causal,
         )
-        for span in told
+        for span in sent
     ]
 
 
