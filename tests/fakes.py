@@ -35,7 +35,7 @@ from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.config import EngineConfig, Weights, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
-from stentor.server.app.state import AuxiliaryModels, ServerState, compose
+from stentor.server.app.state import AuxiliaryModels, OpenedChat, ServerState, compose
 from stentor.server.app.text_side import TextSide
 from stentor.server.asr.asking import Asking
 from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
@@ -45,6 +45,7 @@ from stentor.server.config.models import JsonWhitespace, ModelConfig
 from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.grammar.checker import Grammars
 from stentor.server.media.chat_media import ChatMedia
+from stentor.server.media.collect import Accepted
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.metrics import Metrics
 from stentor.server.observability.observer import Observer
@@ -375,20 +376,24 @@ def fake_state(
         OutputFormat() if output is None else output,
         GenerationDefaults(eos_token_ids=eos_token_ids),
     )
-    state = compose(
-        config,
+    main = OpenedChat(
+        config.model,
         client,
         text,
         vocab_size,
+        None if media is None else media(metrics.registry),
+        Accepted.of(spec, config.media),
+        asking,
+    )
+    state = compose(
+        config,
+        main,
         access=access or AccessControl(),
         observer=observer or Observer(),
         metrics=metrics,
         registry=ModelRegistry(models, None if registry is None else registry.adapters),
         store=make_store(storing) if store is None else store,
         auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
-        spec=spec,
-        asking=asking,
-        media=None if media is None else media(metrics.registry),
         runners={"chat": client, **(runners or {})},
         controls=[client.controls],
     )

@@ -82,7 +82,7 @@ class Controls:
 
     @property
     def weights(self) -> Weights:
-        """Those that the engine loads, or has loaded."""
+        """The weights that the engine serves, or loads now."""
         return self._launcher.weights
 
     async def pause(self) -> None:
@@ -238,7 +238,7 @@ class Controls:
         self._end_loading()
 
     def give_up(self) -> None:
-        """As :meth:`end`, and there will be no other engine."""
+        """End like :meth:`end`, and for good: there will be no other engine."""
         self.end()
         self._found.set()
 

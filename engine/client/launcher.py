@@ -40,7 +40,7 @@ class EngineLauncher:
 
     @property
     def weights(self) -> Weights:
-        """Those that the next engine loads."""
+        """The weights that the next engine loads."""
         return self._config.worker.weights
 
     def use_weights(self, weights: Weights) -> None:

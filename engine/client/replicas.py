@@ -36,14 +36,14 @@ _PIECE_TOKENS: Final = 64
 _MOST_PIECES: Final = 1 << 16
 """Pieces that are remembered, least recently used first out."""
 _MOST_SESSIONS: Final = 1 << 16
-"""The same of sessions."""
+"""Sessions that are remembered, least recently used first out."""
 _SLACK: Final = 4
 """Requests by which an engine may be busier than the idlest and still be chosen for its prefix."""
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What a client says of the engine that is to serve its request."""
+    """Which engine is to serve a request, as its client asked."""
 
     engine: int | None = None
     """The number of the engine; None: any."""
@@ -54,11 +54,11 @@ class EngineChoice:
 _ANY: Final = EngineChoice()
 
 engine_choice: ContextVar[EngineChoice] = ContextVar("engine_choice", default=_ANY)
-"""Of the request that the running task works for, which may reach an engine in several places."""
+"""The choice for the request of the running task; a variable, since several parts of the server submit for one."""
 
 
 class EngineReplicas:
-    """As :class:`.client.EngineClient`, over several."""
+    """Several engines with the interface of one :class:`.client.EngineClient`."""
 
     def __init__(self, clients: Sequence[EngineClient]) -> None:
         self._clients = tuple(clients)
@@ -67,11 +67,11 @@ class EngineReplicas:
         self._router = Router(len(self._clients))
         self.controls = ReplicaControls(lambda: self._living, self._router)
         self._combined: tuple[list[EngineReady], EngineReady] | None = None
-        """What the engines said when they were ready last, and what follows."""
+        """The engines' latest messages of readiness, and the message made of them."""
 
     @property
     def _living(self) -> list[EngineClient]:
-        """Those that have not been given up."""
+        """The engines that have not been given up."""
         return [client for client in self._clients if client.failure is None]
 
     @property
@@ -89,7 +89,7 @@ class EngineReplicas:
 
     @property
     def ready(self) -> EngineReady | None:
-        """What the engines can do together that have not been given up; None until each has been ready."""
+        """The combined limits of the engines that have not been given up; None until each of these has been ready."""
         clients = self._living or self._clients
         ready = [each for client in clients if (each := client.ready) is not None]
         if len(ready) < len(clients):
@@ -194,7 +194,7 @@ AnyEngineClient = EngineClient | EngineReplicas
 
 
 class ReplicaControls:
-    """As :class:`.controls.Controls`, over several."""
+    """The controls of several engines with the interface of one :class:`.controls.Controls`."""
 
     def __init__(self, living: Callable[[], list[EngineClient]], router: "Router") -> None:
         """``living`` returns the engines that have not been given up."""

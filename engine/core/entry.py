@@ -163,8 +163,8 @@ async def run(
     events: EventPublisher | None = None
     final = True
     try:
-        if (told := config.scheduler.kv_events) is not None:
-            events = EventPublisher(told, config.worker.replica)
+        if (published := config.scheduler.kv_events) is not None:
+            events = EventPublisher(published, config.worker.replica)
         return await _run_worker(client, config, source, co_tenants, events)
     except EndRequested:
         return 0

@@ -33,8 +33,8 @@ class EventsUnavailable(Exception):
 
 
 class EventPublisher:
-    """Of one engine. The loop publishes, which never blocks: a subscriber that reads too slowly misses batches. A
-    thread answers replays. Must be closed."""
+    """Publishes the events of one engine. Publishing never blocks: a subscriber that reads too slowly misses batches. A
+    thread answers requests for replays. Must be closed."""
 
     def __init__(self, config: KvEventsConfig, replica: int) -> None:
         """``replica``: the number of the engine, which is added to the ports. Raises :class:`EventsUnavailable`."""

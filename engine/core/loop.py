@@ -195,34 +195,48 @@ class EngineLoop:
     async def _take(self, message: Message, out: TokensBatch) -> None:
         """Take one message of the mailbox; append what the client gets to ``out``."""
         match message:
-            case StepResult() as result:
-                _add(out, self._scheduler.complete(result, time.monotonic()))
-                self._restarts.progressed()
+            case StepResult() | AdapterLoaded() | Profiled() | WorkerDown() | WorkerStuck() | WorkerUp():
+                await self._take_from_worker(message, out)
+            case Prepared() as prepared:
+                self._constrain(prepared, out)
+            case request:
+                await self._take_from_client(request, out)
+
+    async def _take_from_client(self, message: EngineInbox, out: TokensBatch) -> None:
+        match message:
             case ResumedPart() as part:
                 self._resumed.add(part)
             case Submit() as request:
-                request = self._resumed.joined(request)
-                _log_arrival(request)
-                awaits: frozenset[Resource] = frozenset(["grammar"]) if is_constrained(request) else NOTHING
-                if (answered := self._scheduler.submit(request, time.monotonic(), awaits=awaits)) is not None:
-                    _add(out, answered)
-                elif awaits:
-                    self._tasks.start_soon(self._prepare, request)
-            case Prepared() as prepared:
-                self._constrain(prepared, out)
+                self._submit(self._resumed.joined(request), out)
             case Append() as more:
-                if (answered := self._scheduler.append(more)) is not None:
-                    _add(out, answered)
+                _add(out, self._scheduler.append(more))
             case MediaWritten(rid=rid, error=error):
-                if (answered := self._scheduler.prerequisites.media_written(rid, error)) is not None:
-                    _add(out, answered)
+                _add(out, self._scheduler.prerequisites.media_written(rid, error))
             case Abort(rid=rid, index=index):
-                if (answered := self._scheduler.abort(rid, index)) is not None:
-                    _add(out, answered)
+                _add(out, self._scheduler.abort(rid, index))
             case Vocabulary() as piece:
-                whole = self._grammar_queue.take(piece)
-                if whole and not self._scheduler.has_work:
+                is_whole = self._grammar_queue.take(piece)
+                if is_whole and not self._scheduler.has_work:
                     self._tasks.start_soon(self._grammar_queue.warm_up)
+            case Ping():
+                self._stats_sent = 0.0
+            case Control() as control:
+                self._operator.take(control)
+                if self._operator.asleep:
+                    self._succession.end_start()
+            case WarmAdapter() as warm:
+                if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
+                    await self._tell(answer)
+            case StartEngine() | Shutdown():  # the first comes before the loop, the second ends it before this
+                raise RuntimeError(f"{type(message).__name__} came while the engine runs")
+            case other:
+                assert_never(other)
+
+    async def _take_from_worker(self, message: WorkerMessage, out: TokensBatch) -> None:
+        match message:
+            case StepResult() as result:
+                _add(out, self._scheduler.complete(result, time.monotonic()))
+                self._restarts.progressed()
             case WorkerDown() as down:
                 await self._send_batch(out)
                 _clear(out)
@@ -239,15 +253,6 @@ class EngineLoop:
                 self._restarts.ready()
                 self._operator.worker_ready()
                 await self._tell(engine_ready(ready))
-            case Ping():
-                self._stats_sent = 0.0
-            case Control() as control:
-                self._operator.take(control)
-                if self._operator.asleep:
-                    self._succession.end_start()
-            case WarmAdapter() as warm:
-                if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
-                    await self._tell(answer)
             case AdapterLoaded() as loaded:
                 ended, answers = self._scheduler.prerequisites.adapter_loaded(loaded)
                 _add(out, ended)
@@ -255,10 +260,17 @@ class EngineLoop:
                     await self._tell(answer)
             case Profiled(error=error):
                 self._operator.profiled(error)
-            case StartEngine() | Shutdown():  # the first comes before the loop, the second ends it before this
-                raise RuntimeError(f"{type(message).__name__} came while the engine runs")
             case other:
                 assert_never(other)
+
+    def _submit(self, request: Submit, out: TokensBatch) -> None:
+        """Submit a request, and begin to compile its grammar; append the ends of a refusal to ``out``."""
+        _log_arrival(request)
+        awaits: frozenset[Resource] = frozenset(["grammar"]) if is_constrained(request) else NOTHING
+        ended = self._scheduler.submit(request, time.monotonic(), awaits=awaits)
+        _add(out, ended)
+        if ended is None and awaits:
+            self._tasks.start_soon(self._prepare, request)
 
     async def _order_adapters(self) -> None:
         """Order adapters from the worker that requests wait for."""
@@ -301,11 +313,9 @@ class EngineLoop:
         ends = [(-1, prepared.refusal)]
         if (constraints := prepared.constraints) is not None:
             ends = list(constraints.broken.items())
-            if (answered := self._scheduler.prerequisites.constrain(prepared.rid, constraints.sequences)) is not None:
-                _add(out, answered)
+            _add(out, self._scheduler.prerequisites.constrain(prepared.rid, constraints.sequences))
         for index, why in ends:
-            if (answered := self._scheduler.abort(prepared.rid, index, why)) is not None:
-                _add(out, answered)
+            _add(out, self._scheduler.abort(prepared.rid, index, why))
 
     async def _lose_worker(self, down: WorkerDown) -> None:
         """Keep the requests for the next worker; raise :class:`WorkerLost` if there will be none."""
@@ -369,8 +379,7 @@ class EngineLoop:
             # Fail the requests whose output fits no frame; the others get theirs.
             batch = without_requests(batch, refused, _TOO_LARGE)
             for rid in refused:
-                if (ended := self._scheduler.abort(rid, -1, _TOO_LARGE)) is not None:
-                    _add(batch, ended)
+                _add(batch, self._scheduler.abort(rid, -1, _TOO_LARGE))
             frames, _ = batch_frames(batch, max_frame=self._max_frame)
         for frame in frames:
             await self._tell(frame)
@@ -397,15 +406,15 @@ class EngineLoop:
 def engine_ready(ready: WorkerReady) -> EngineReady:
     """The message that tells the client about a ready worker."""
     return EngineReady(
-        ready.num_blocks,
-        ready.limits.block_size,
-        ready.max_model_len,
-        ready.memory,
-        ready.notes,
-        ready.groups,
-        ready.stream,
-        ready.experts,
-        ready.limits.max_num_seqs,
+        num_blocks=ready.num_blocks,
+        block_size=ready.limits.block_size,
+        max_model_len=ready.max_model_len,
+        memory=ready.memory,
+        notes=ready.notes,
+        groups=ready.groups,
+        stream=ready.stream,
+        experts=ready.experts,
+        max_num_seqs=ready.limits.max_num_seqs,
     )
 
 
@@ -427,8 +436,10 @@ def _clear(batch: TokensBatch) -> None:
         values.clear()
 
 
-def _add(batch: TokensBatch, more: TokensBatch) -> None:
-    """Append ``more`` to ``batch``, so that a round sends one message; mutates ``batch``."""
+def _add(batch: TokensBatch, more: TokensBatch | None) -> None:
+    """Append ``more``, if there is any, to ``batch``, so that a round sends one message; mutates ``batch``."""
+    if more is None:
+        return
     batch.prompts.extend(more.prompts)
     batch.tokens.extend(more.tokens)
     batch.finished.extend(more.finished)

@@ -130,10 +130,10 @@ class Operator:
         return True
 
     def worker_died(self, next_start: asyncio.Future[float], why: str, *, retired: bool = False) -> bool:
-        """Whether the dead worker had been retired, by :meth:`retire` or, ``retired``, while it started, or could not
-        load new weights.
+        """Note that the worker is dead; returns whether that is no loss to report.
 
-        If so, ``next_start`` is resolved when the next one is to start.
+        It is none after :meth:`retire`, if its start was ended (``retired``), or if it could not load new weights: then
+        the former ones are used again. In these cases ``next_start`` is resolved when the next worker is to start.
         """
         self._profile.lost()
         if self._on_trial and not (self._retired or retired):
@@ -161,7 +161,7 @@ class Operator:
         self._on_trial = False
 
     def profile_order(self) -> Profile | None:
-        """What to tell a serving worker about its trace, once; None: nothing."""
+        """The order to begin or end a trace, for a serving worker; returned once. None if there is none."""
         return self._profile.order()
 
     def planned(self) -> None:
@@ -169,7 +169,7 @@ class Operator:
         self._profile.planned()
 
     def profiled(self, error: str) -> None:
-        """The worker has begun or written its trace, or failed to."""
+        """Note that the worker has begun or written its trace, or failed to: ``error``."""
         self._profile.answered(error)
 
     def _has_effect(self, control: Control, serving: bool) -> bool:
@@ -199,7 +199,7 @@ class Operator:
             start.set_result(0.0)
 
     def _use_new_weights(self) -> None:
-        """Only once the worker is dead."""
+        """Configure the next worker with the new weights, if there are any. Call it only once the worker is dead."""
         weights, self._new_weights = self._new_weights, None
         if weights is not None:
             self._weights.use_weights(weights)
@@ -207,7 +207,7 @@ class Operator:
             self._on_trial = True
 
     def _discard_weights(self) -> None:
-        """Only once the worker is dead, since it maps them."""
+        """Discard prepared weights if this sleep does. Only once the worker is dead, since it maps them."""
         if self._discards and self._next_start is not None:
             self._weights.discard_weights()
 

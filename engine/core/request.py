@@ -32,18 +32,18 @@ _WITH_ADAPTER: frozenset[Resource] = _BY_ALL | {"adapter_slot"}
 _WITH_MEDIA_AND_ADAPTER: frozenset[Resource] = _WITH_MEDIA | _WITH_ADAPTER
 
 
-def _heard_with(inputs: list[InputSpan], adapter: int) -> list[InputSpan]:
-    """Spans that all positions attend to, with digests of this adapter's own: an adapter changes their encoding."""
+def _with_adapter_digests(inputs: list[InputSpan], adapter: int) -> list[InputSpan]:
+    """The spans; those that all positions attend to have digests of the adapter's own, as it changes their encoding."""
 
-    def named(span: InputSpan) -> bytes:
-        held = span.digest + adapter.to_bytes(8, "little")
-        return blake2b(held, digest_size=len(span.digest), person=b"stentor heard").digest()
+    def digest(span: InputSpan) -> bytes:
+        both = span.digest + adapter.to_bytes(8, "little")
+        return blake2b(both, digest_size=len(span.digest), person=b"stentor heard").digest()
 
-    return [msgspec.structs.replace(span, digest=named(span)) if span.start < 0 else span for span in inputs]
+    return [msgspec.structs.replace(span, digest=digest(span)) if span.start < 0 else span for span in inputs]
 
 
 def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingParams, SamplingParams]:
-    """What the worker needs of the parameters, and the same for a row whose prompt's log-probabilities are known."""
+    """The parameters that the worker needs: those of a first row, and those of rows after the prompt is done."""
     row = params
     # A constraint enforces min_tokens itself, so that a complete grammar can end the output before.
     if constrained and params.min_tokens:
@@ -71,7 +71,7 @@ class Request:
         "arrival",
         "awaits",
         "cached_len",
-        "ends",
+        "end_token_ids",
         "experts_told",
         "first_scheduled",
         "forks_left",
@@ -132,7 +132,9 @@ class Request:
         self.row_params, self.plain_params = _row_params(params, constrained="grammar" in awaits)
         self.salt = submit.salt
         self.adapter = submit.adapter
-        self.inputs = submit.inputs if submit.adapter is None else _heard_with(submit.inputs, submit.adapter.number)
+        self.inputs = (
+            submit.inputs if submit.adapter is None else _with_adapter_digests(submit.inputs, submit.adapter.number)
+        )
         """In order of position."""
         self.probe = submit.probe
         self.pooling = submit.pooling
@@ -143,12 +145,13 @@ class Request:
         self.awaits = awaits
         """Resources of its own that have not come; until then sequences without a row are LOADING."""
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
-        asked = (self.row_params, submit.name, submit.probe, submit.pooling)
-        self.row_bytes = len(encoder.encode(asked)) + _SPAN_BYTES * len(submit.inputs)
+        sent = (self.row_params, submit.name, submit.probe, submit.pooling)
+        self.row_bytes = len(encoder.encode(sent)) + _SPAN_BYTES * len(submit.inputs)
         """Bytes of a plan that a row of the request takes besides its tokens and blocks."""
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
-        self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
+        self.end_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
+        """Each ends a sequence, from ``min_tokens`` on."""
         # All priorities age at one rate, so the order of two sequences never changes: the key is constant.
         aged = submit.arrival + submit.priority * aging_seconds
         self.sequences = [
@@ -230,7 +233,7 @@ class Request:
                 except ConstraintBroken as broken:
                     del tokens[len(outputs) - known :]
                     return "error", None, str(broken), broken.fault
-            elif token not in self.ends and self.prompt_len + len(outputs) + 1 < sequence.limit_len:
+            elif token not in self.end_token_ids and self.prompt_len + len(outputs) + 1 < sequence.limit_len:
                 outputs.append(token)
                 continue  # the common case, without a call
             outputs.append(token)
@@ -246,7 +249,7 @@ class Request:
         grammar always counts.
         """
         outputs = sequence.outputs
-        if outputs and outputs[-1] in self.ends and len(outputs) > self.params.min_tokens:
+        if outputs and outputs[-1] in self.end_token_ids and len(outputs) > self.params.min_tokens:
             token = outputs[-1]
             return "stop", None if token in self.params.eos_token_ids else token
         if sequence.constraint is not None and sequence.constraint.ended and outputs:
@@ -279,8 +282,8 @@ class Request:
         return self.probe is not None and self.probe.align is not None and not self.prompt_done
 
     @property
-    def lacks(self) -> str:
-        """Which requested result for the prompt is missing; "" if none."""
+    def missing_result(self) -> str:
+        """The requested result for the prompt that the worker has not returned, for an error message; "" if none."""
         if self.pooling is not None and self.pooled is None:
             return "nothing for a prompt"
         if self.probe is None:

@@ -204,14 +204,14 @@ class _Slowest:
         self._tell = tell
         self._done: dict[str, dict[int, int]] = {}
         """Progress by phase and rank."""
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     async def take(self, rank: int, progress: Progress) -> None:
         done = self._done.setdefault(progress.phase, {})
         done[rank] = progress.done
         least = min(done.values())
-        if self._told.get(progress.phase) != least:
-            self._told[progress.phase] = least
+        if self._reported.get(progress.phase) != least:
+            self._reported[progress.phase] = least
             await self._tell(Progress(progress.phase, least, progress.total))
 
 
@@ -235,5 +235,5 @@ def _merged(ready: Sequence[WorkerReady]) -> WorkerReady:
             min(each.host.states for each in ready),
             sum(each.host.state_bytes for each in ready),
         ),
-        notes=[*first.notes, f"{len(ready)} workers split the model; memory is told of the first"],
+        notes=[*first.notes, f"{len(ready)} workers split the model; memory is that of the first"],
     )

@@ -246,7 +246,10 @@ class WorkerLife:
         self.kill(why, hung=True)
 
     async def _lost(self, what: str, if_killed: str = "") -> WorkerLost:
-        """``if_killed`` follows where another process, or the kernel, has killed it."""
+        """The loss to raise, once the process is dead or given up.
+
+        ``if_killed`` is appended if another process, or the kernel, has killed the worker.
+        """
         if self._verdict is None:
             with anyio.move_on_after(_CLOSING_SECONDS):
                 await self._child.wait()
@@ -282,7 +285,7 @@ class _Silence:
 
 @contextlib.contextmanager
 def _fail_after(seconds: float) -> Iterator[None]:
-    """As ``anyio.fail_after``, counted in looks: time in which this process stands still passes as one of them."""
+    """``anyio.fail_after`` that counts ticks of a timer: time in which this process is stopped counts as one tick."""
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
     left = seconds

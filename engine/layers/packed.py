@@ -39,6 +39,7 @@ from ..quantization.formats import (
 )
 from ..quantization.stored import (
     FP4Weight,
+    PartFormat,
     endings,
     expand,
     pack_int4,
@@ -48,7 +49,7 @@ from ..quantization.stored import (
 )
 from .layer_context import LayerContext
 from .quantized import Stream
-from .weights import Place, WeightError, WeightMap, check_plain, check_shape
+from .weights import WeightError, WeightMap, check_plain, check_shape
 
 
 @dataclass(frozen=True)
@@ -193,67 +194,72 @@ def gather_packed(
     format: Format | None,
     chosen: Format | None,
 ) -> None:
-    """Register the tensors that fill outputs [first, first + outputs) of ``weight``."""
-    nbytes = weight.nbytes * outputs // weight.shape[0]
+    """Register the tensors that fill outputs [first, first + outputs) of ``weight``.
+
+    ``format`` is that of the checkpoint, ``chosen`` the one multiplied as stored; None: a weight that is plain or made
+    plain. Raises :class:`.weights.WeightError` for a format of experts alone.
+    """
     shape = (outputs, weight.shape[1])
-    needed: tuple[str, ...] = ("weight",)
-    ignored: tuple[str, ...] = ()
-    place: Place
+    stored_format = _stored_format(part, format, chosen)
+
+    def place(stored: dict[str, torch.Tensor]) -> None:
+        _pack(weight, first, part, stored, shape, stored_format, chosen)
+
+    if isinstance(chosen, GGUFFormat):
+        weights.ask_raw(f"{part}.weight")
+    needed, ignored = (("weight",), ()) if stored_format is None else endings(stored_format)
+    weights.gather(part, needed, place, nbytes=weight.nbytes * outputs // weight.shape[0], ignored=ignored)
+
+
+def _stored_format(part: str, format: Format | None, chosen: Format | None) -> PartFormat | None:
+    """The format that says which tensors hold the part; None: one tensor, plain or in GGUF's blocks."""
+    match chosen:
+        case GGUFFormat() | OnlineFormat():
+            return None
+        case Int8Format() | Int4Format() | GroupedInt8Format():
+            return chosen
+        case FP4Format(packing="compressed-tensors" | "modelopt" | "deepseek"):
+            return chosen
+    match format:
+        case None | GGUFFormat() | OnlineFormat():
+            return None
+        case FP4Format(packing="gpt-oss"):
+            raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
+        case _:
+            return format
+
+
+def _pack(
+    weight: PackedWeight,
+    first: int,
+    part: str,
+    stored: dict[str, torch.Tensor],
+    shape: tuple[int, int],
+    stored_format: PartFormat | None,
+    chosen: Format | None,
+) -> None:
+    """Pack a part's tensors, which are in ``stored_format``; raises :class:`.weights.WeightError`."""
     match chosen:
         case GGUFFormat(kind=kind):
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                try:
-                    pack_gguf_(weight, first, stored["weight"], stored_kind(kind))
-                except ValueError as error:
-                    raise WeightError(f"{part}.weight: {error}") from error
-
-            weights.ask_raw(f"{part}.weight")
-        case Int8Format():
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                _pack_int8(weight, first, *read_scaled(chosen, stored, *shape))
-
-            needed, ignored = endings(chosen)
-        case Int4Format():
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                _pack_int4(weight, first, pack_int4(chosen, stored, *shape))
-
-            needed, ignored = endings(chosen)
-        case GroupedInt8Format():
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                read = read_grouped(chosen, stored, *shape)
-                pack_codes_(weight, first, read.codes, read.scales.unsqueeze(2), zeros=read.zeros)
-
-            needed, ignored = endings(chosen)
-        case FP4Format(packing="compressed-tensors" | "modelopt" | "deepseek"):
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                pack_fp4(weight, first, read_fp4(chosen, stored, *shape))
-
-            needed, ignored = endings(chosen)
+            try:
+                pack_gguf_(weight, first, stored["weight"], stored_kind(kind))
+            except ValueError as error:
+                raise WeightError(f"{part}.weight: {error}") from error
         case OnlineFormat():
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                quantize_(weight, first, _plain(part, stored, shape))
-
-        case _ if isinstance(format, FP4Format) and format.packing == "gpt-oss":
-            raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
-
-        case _ if format is None or isinstance(format, GGUFFormat | OnlineFormat):
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                pack_plain_(weight, first, _plain(part, stored, shape))
-
+            quantize_(weight, first, _plain(part, stored, shape))
+        case Int8Format():
+            _pack_int8(weight, first, *read_scaled(chosen, stored, *shape))
+        case Int4Format():
+            _pack_int4(weight, first, pack_int4(chosen, stored, *shape))
+        case GroupedInt8Format():
+            read = read_grouped(chosen, stored, *shape)
+            pack_codes_(weight, first, read.codes, read.scales.unsqueeze(2), zeros=read.zeros)
+        case FP4Format() if stored_format is chosen:
+            pack_fp4(weight, first, read_fp4(chosen, stored, *shape))
+        case _ if stored_format is None:
+            pack_plain_(weight, first, _plain(part, stored, shape))
         case _:
-
-            def place(stored: dict[str, torch.Tensor]) -> None:
-                pack_plain_(weight, first, expand(format, stored, *shape, torch.float32))
-
-            needed, ignored = endings(format)
-    weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+            pack_plain_(weight, first, expand(stored_format, stored, *shape, torch.float32))
 
 
 def _plain(part: str, stored: dict[str, torch.Tensor], shape: tuple[int, int]) -> torch.Tensor:

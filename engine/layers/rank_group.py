@@ -44,14 +44,14 @@ class RankGroup:
         _joined(lambda: self._group.allreduce([x]).wait())
         return x
 
-    def tell_(self, x: torch.Tensor, rank: int = 0) -> torch.Tensor:
+    def broadcast_(self, x: torch.Tensor, rank: int = 0) -> torch.Tensor:
         """Copy one rank's x to all ranks, in place; x must be contiguous."""
         _joined(lambda: self._group.broadcast(x, rank).wait())
         return x
 
-    def told(self, values: list[int]) -> list[int]:
+    def broadcast_list(self, values: list[int]) -> list[int]:
         """Rank 0's values; all ranks pass equally many."""
-        found: list[int] = self.tell_(torch.tensor(values, dtype=torch.int64, device=self._device)).tolist()
+        found: list[int] = self.broadcast_(torch.tensor(values, dtype=torch.int64, device=self._device)).tolist()
         return found
 
     def least(self, value: int) -> int:

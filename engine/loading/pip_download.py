@@ -52,11 +52,11 @@ def download_wheel(requirement: str, folder: Path, progress: FetchProgress) -> P
                 process.kill()
                 raise
         complaints.seek(0)
-        said = complaints.read()
+        output = complaints.read()
     wheels = sorted(folder.glob("*.whl"))
     if status != 0 or len(wheels) != 1:
-        _raise_for_storage(said)
-        raise FetchError(_explain(requirement, status, said))
+        _raise_for_storage(output)
+        raise FetchError(_explain(requirement, status, output))
     return wheels[0]
 
 
@@ -66,15 +66,15 @@ def _follow(output: IO[str], what: str, progress: FetchProgress) -> None:
             progress(what, int(numbers[1]), int(numbers[2]))
 
 
-def _raise_for_storage(said: str) -> None:
-    found = re.search(r"OSError: \[Errno (\d+)\]", said)
+def _raise_for_storage(output: str) -> None:
+    found = re.search(r"OSError: \[Errno (\d+)\]", output)
     if found and int(found[1]) in STORAGE_ERRORS:
         raise OSError(int(found[1]), os.strerror(int(found[1])))
 
 
-def _explain(requirement: str, status: int, said: str) -> str:
-    if UNREACHABLE.search(said):
+def _explain(requirement: str, status: int, output: str) -> str:
+    if UNREACHABLE.search(output):
         return f"cannot fetch {requirement}: the package index cannot be reached; check the network and pip's settings"
-    errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
+    errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1] if errors else f"it ended with status {status}"
     return f"cannot fetch {requirement}: pip says: {reason}; check the name, the version and pip's index settings"

@@ -206,8 +206,8 @@ def _yes_no(folder: Path, config: Mapping[str, object], backbone: Backbone) -> S
         return None
     gemma = config.get("model_type") == "gemma"
     text = config.get("text_config")
-    said = {**(text if isinstance(text, Mapping) else {}), **config}.get("tie_word_embeddings", gemma)
-    embedding = "model.embed_tokens" if said else "lm_head"
+    tied = {**(text if isinstance(text, Mapping) else {}), **config}.get("tie_word_embeddings", gemma)
+    embedding = "model.embed_tokens" if tied else "lm_head"
     module = next(iter(sorted(folder.glob("*_LogitScore/config.json"))), None)
     if module is not None:
         fields = Fields(read_json(module))

@@ -107,30 +107,15 @@ def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
         raise ConfigError("it is an encoder-decoder, which transformers' modules do not run here")
     name, takes_media = drawing_class(config)
     made = whole.get_text_config(decoder=True)
-    if getattr(made, "quantization_config", None):
-        raise ConfigError("its weights are quantised, which transformers' modules do not read here: use plain weights")
-    if getattr(made, "add_cross_attention", False):
-        raise ConfigError(f"{name} has cross-attention, which transformers' modules do not run here")
-    if not getattr(made, "is_causal", True) or (getattr(made, "is_decoder", None) is False and _is_encoder(made)):
-        raise ConfigError(f"{name} sees tokens behind the current one, expected a causal decoder")
-    layers, hidden = _size(made, "num_hidden_layers"), _size(made, "hidden_size")
+    _check_decoder(made, name)
+    layers, hidden, heads = (
+        _size(made, field) for field in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
     types = list(getattr(made, "layer_types", None) or ["full_attention"] * layers)
-    if other := sorted({str(each) for each in types} - _ATTENDING):
-        what = ", ".join(each.replace("_", " ") for each in other)
-        raise ConfigError(
-            f"{name} has layers of {what}, expected layers that attend to all tokens before or to a window of them: "
-            "transformers' modules keep nothing but keys and values here"
-        )
-    if _said(made, "num_attention_heads") is None:
-        raise ConfigError(f"{name} has no attention heads, expected a decoder whose every layer attends")
-    heads = _size(made, "num_attention_heads")
-    lengths = (getattr(made, field, None) for field in ("max_position_embeddings", "max_seq_len", "seq_length"))
-    position = next((length for length in lengths if length), _UNNAMED_LENGTHS.get(made.model_type))
-    if not isinstance(position, int):
-        raise ConfigError(f"{name} names no longest context: max_position_embeddings is missing")
+    position = _longest_context(made, name)
     kv_heads, dim = _kv_heads(made, heads), _size(made, "head_dim", hidden // heads)
-    window = _said(made, "sliding_window") or 0
-    sliding = getattr(made, "layer_types", None) is None or "sliding_attention" in types
+    window = _shared_field(made, "sliding_window") or 0
+    sliding = not _typed(made) or "sliding_attention" in types
     windows = [window if sliding and (each != "full_attention" or not _typed(made)) else 0 for each in types]
     fields = Fields(config)
     return checked(
@@ -162,6 +147,33 @@ def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
     )
 
 
+def _check_decoder(made: Any, name: str) -> None:
+    """Raises :class:`ConfigError` unless this is a causal decoder whose layers keep keys and values alone."""
+    if getattr(made, "quantization_config", None):
+        raise ConfigError("its weights are quantised, which transformers' modules do not read here: use plain weights")
+    if getattr(made, "add_cross_attention", False):
+        raise ConfigError(f"{name} has cross-attention, which transformers' modules do not run here")
+    if not getattr(made, "is_causal", True) or (getattr(made, "is_decoder", None) is False and _is_encoder(made)):
+        raise ConfigError(f"{name} sees tokens behind the current one, expected a causal decoder")
+    types = getattr(made, "layer_types", None) or ()
+    if other := sorted({str(each) for each in types} - _ATTENDING):
+        what = ", ".join(each.replace("_", " ") for each in other)
+        raise ConfigError(
+            f"{name} has layers of {what}, expected layers that attend to all tokens before or to a window of them: "
+            "transformers' modules keep nothing but keys and values here"
+        )
+    if _shared_field(made, "num_attention_heads") is None:
+        raise ConfigError(f"{name} has no attention heads, expected a decoder whose every layer attends")
+
+
+def _longest_context(made: Any, name: str) -> int:
+    lengths = (getattr(made, field, None) for field in ("max_position_embeddings", "max_seq_len", "seq_length"))
+    position = next((length for length in lengths if length), _UNNAMED_LENGTHS.get(made.model_type))
+    if not isinstance(position, int):
+        raise ConfigError(f"{name} names no longest context: max_position_embeddings is missing")
+    return position
+
+
 def first_line(error: Exception) -> str:
     """The first line of another library's message."""
     lines = str(error).strip().splitlines()
@@ -178,7 +190,7 @@ def _is_encoder(made: Any) -> bool:
 
 
 def _kv_heads(made: Any, heads: int) -> int:
-    if _said(made, "num_key_value_heads"):
+    if _shared_field(made, "num_key_value_heads"):
         return _size(made, "num_key_value_heads")
     if getattr(made, "new_decoder_architecture", False):
         return _size(made, "num_kv_heads")
@@ -186,10 +198,10 @@ def _kv_heads(made: Any, heads: int) -> int:
 
 
 def _size(made: Any, name: str, default: int | None = None) -> int:
-    return Fields({name: _said(made, name)}).integer(name, default)
+    return Fields({name: _shared_field(made, name)}).integer(name, default)
 
 
-def _said(made: Any, name: str) -> Any:
+def _shared_field(made: Any, name: str) -> Any:
     """A field that is the same for all layers; None if missing, which a probe of the layers finds."""
     try:
         return getattr(made, name, None)

@@ -67,7 +67,7 @@ class Decoder:
             self._positions = self._table(config.positions, rows, context)
             stored = first + rows, config.hidden_size
             self.weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
-        rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
+        self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
         self._bodies: dict[tuple[bool, bool, bool, tuple[int, ...]], Body] = {}
@@ -80,9 +80,26 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        numbers = range(len(config.layers))
         self._layers: Sequence[Layer | AltUp | HyperConnected | MixedLayer]
         self._streams: Streams | HyperStreams | MixedStreams | None = None
+        self._make_layers(of_layers, inputs)
+        self._embedding_norm: Norm | None = None
+        if name := config.embedding_norm_name:
+            self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
+        elif config.embedding_norm:
+            self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
+        self._norm: Norm | Unnormalised = Unnormalised()
+        if config.final_norm:
+            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        self._head = self._make_head()
+        # transformers rounds the factor to the model's dtype before multiplying
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
+        self._programs: Programs | None = None
+
+    def _make_layers(self, of_layers: LayerContext, inputs: PerLayerInputs | None) -> None:
+        """``of_layers``: the context of layers over a single stream."""
+        config, context, rotary = self.config, self.context, self._rotary
+        numbers = range(len(config.layers))
         match config.streams:
             case None:
                 self._layers = [Layer(self.weights, at, config, rotary, of_layers, inputs) for at in numbers]
@@ -96,28 +113,18 @@ class Decoder:
             case StreamMixSpec() as mixed:
                 self._streams = MixedStreams(self.weights, mixed, config, context)
                 self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
-        self._embedding_norm: Norm | None = None
-        if name := config.embedding_norm_name:
-            self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
-        elif config.embedding_norm:
-            self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
-        self._norm: Norm | Unnormalised = Unnormalised()
-        if config.final_norm:
-            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+
+    def _make_head(self) -> Linear | PlainLinear | PackedTable:
+        config, context = self.config, self.context
         # as files of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4 call it
         for head in ("embed_out", "output", "output_projection", "head"):
             self.weights.alias(f"{head}.weight", "lm_head.weight")
-        self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
             part = {"lm_head": config.vocab_size}
-            self._head = Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
-        elif isinstance(self._embedding, PackedTable):
-            self._head = self._embedding
-        else:
-            self._head = PlainLinear(self._embedding, None, invariant=context.invariant)
-        # transformers rounds the factor to the model's dtype before multiplying
-        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
-        self._programs: Programs | None = None
+            return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
+        if isinstance(self._embedding, PackedTable):
+            return self._embedding
+        return PlainLinear(self._embedding, None, invariant=context.invariant)
 
     def _table(self, part: str, rows: int, context: LayerContext) -> torch.Tensor | PackedTable:
         columns = self.config.hidden_size
@@ -128,8 +135,8 @@ class Decoder:
         return table
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills the weights from a checkpoint's tensors; what carries nothing may be there: buffers, and the head's
-        copy where it is tied. Raises :class:`..layers.weights.WeightError`."""
+        """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
+        tied head. Raises :class:`..layers.weights.WeightError`."""
         tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
         first, prefix = len(self.config.layers), self.config.prefix
         drafts = tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
@@ -139,8 +146,8 @@ class Decoder:
         self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2), and without it
-        where published files leave it out (DeepSeek-V4)."""
+        """The tensors under this decoder's names, with or without a first part that files may leave out (GPT-2,
+        DeepSeek-V4)."""
         config = self.config
         if "." not in config.prefix:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
@@ -179,7 +186,7 @@ class Decoder:
         return any(each.get(slot) is not None for slot in {*slots} for each in beside)
 
     def _hidden(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
-        """Of tensors, or of what stands for them."""
+        """The pass up to the last layer, over tensors or :class:`Traced` values."""
         residual, delta = self._embedded(batch.tokens, batch.positions), None
         if adds_words:
             residual = _changed(residual, "what adapters add to embeddings", self._add_words, batch)
@@ -205,18 +212,18 @@ class Decoder:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
             if number in self._stage_ends:
                 summed = residual if delta is None else added_(residual, delta)
-                tell = partial(self._told, self._stage_ends[number])
-                delta, residual = None, _changed(summed, "the stream of a stage", tell, batch)
+                broadcast = partial(self._broadcast, self._stage_ends[number])
+                delta, residual = None, _changed(summed, "the stream of a stage", broadcast, batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         if self._streams is not None:
             return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
 
-    def _told(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
-        """The stream of the worker that has the last layers, in place of x: all go on with it."""
+    def _broadcast(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
+        """The residual stream of worker ``rank``, which has the layers before, in place of x; mutates x."""
         assert self.context.ranks is not None
-        return self.context.ranks.tell_(x, rank)
+        return self.context.ranks.broadcast_(x, rank)
 
     def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
         if isinstance(tokens, TracedTokens):
@@ -265,7 +272,7 @@ class Decoder:
         return self._head(self._norm.plain(hidden))
 
     def logits_of(self, normed: torch.Tensor) -> torch.Tensor:
-        """The same of hidden states that need no norm, an operation a call."""
+        """Logits of normed hidden states, without the program."""
         product = self._head(normed)
         assert isinstance(product, torch.Tensor)
         return self.finished(product.float())
@@ -347,7 +354,7 @@ class Decoder:
 
 
 def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.Tensor], batch: ForwardBatch) -> Stream:
-    """What ``change`` makes of x [tokens, hidden] and the batch."""
+    """``change(x, batch)`` for x [tokens, hidden]; recorded as a call, named ``what``, if x is traced."""
     if isinstance(x, Traced):
         return x.call(what, change, x.width)
     assert isinstance(x, torch.Tensor)

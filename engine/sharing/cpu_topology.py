@@ -95,9 +95,9 @@ def _nodes(folder: Path) -> dict[int, int]:
 def _speeds(root: Path, numbers: Collection[int]) -> Mapping[int, float]:
     """Speed of each CPU relative to the fastest; all 1 if it is unknown for one of them."""
     for file in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-        told = {number: _whole(root / _CPUS / f"cpu{number}" / file) for number in numbers}
-        known = {number: value for number, value in told.items() if value}
-        if known and len(known) == len(told) and (file == "cpu_capacity" or not _fast_cores(root)):
+        values = {number: _whole(root / _CPUS / f"cpu{number}" / file) for number in numbers}
+        known = {number: value for number, value in values.items() if value}
+        if known and len(known) == len(values) and (file == "cpu_capacity" or not _fast_cores(root)):
             return {number: value / max(known.values()) for number, value in known.items()}
     fast = _fast_cores(root)
     if not fast.intersection(numbers):

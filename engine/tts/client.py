@@ -219,7 +219,7 @@ class SpeechClient:
         """Raises ``ChannelError`` at the process's end, ``TimeoutError`` if it is late, and ``_Refused``."""
         self._silence.end()
         await endpoint.send(encode_speech(self._start))
-        told = False
+        reported = False
         while True:
             frames: list[bytes] = []
             with anyio.move_on_after(_LOOK_SECONDS):
@@ -232,8 +232,8 @@ class SpeechClient:
                 continue
             if self._silence.seconds > allowed:
                 raise TimeoutError
-            if self._silence.waited > allowed and not told:
-                told = True
+            if self._silence.waited > allowed and not reported:
+                reported = True
                 logger.warning(
                     "the speech process gets too little of the CPUs: %d sentences wait for it", len(self._jobs)
                 )

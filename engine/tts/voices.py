@@ -104,8 +104,8 @@ def _vits(folder: Path) -> Voices:
     missing = [name for name in ("model.safetensors", "vocab.json") if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(f"{folder} is a VITS checkpoint without {' and '.join(missing)}: fetch it again")
-    said = folder / "tokenizer_config.json"
-    tokenizer = _read(said, _VitsTokenizer) if said.is_file() else _VitsTokenizer()
+    file = folder / "tokenizer_config.json"
+    tokenizer = _read(file, _VitsTokenizer) if file.is_file() else _VitsTokenizer()
     if tokenizer.is_uroman:
         raise CheckpointError(
             f"{folder} speaks a language ({tokenizer.language}) whose text must be romanised with uroman first, which "

@@ -101,15 +101,11 @@ class DeviceStep:
             taps: copies the stream on the way.
             mixed: records the inputs of recurrent mixers.
         """
-        buffers = self._buffers
-        tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
-        for known, own in zip(buffers.tables, tables, strict=True):
-            torch.index_select(known, 0, inputs.row_slots, out=own)
-        tokens = inputs.tokens
+        tables = self._gather_tables(inputs, shape)
         if decode_rows and query_len == 1:
-            last = buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
-            given = tokens.narrow(0, 0, decode_rows)
-            torch.where(given < 0, last, given, out=given)
+            last = self._buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
+            tokens = inputs.tokens.narrow(0, 0, decode_rows)
+            torch.where(tokens < 0, last, tokens, out=tokens)  # below 0: the host does not know it yet
         paged = [
             AttentionBatch(
                 query_start=inputs.query_start,
@@ -122,7 +118,7 @@ class DeviceStep:
                 decode_query_len=query_len,
                 ragged_tokens=shape.tokens if query_len > 1 else None,
             )
-            for own, slots in zip(tables, inputs.kv_slots.view(len(tables), -1), strict=True)
+            for own, slots in zip(tables, inputs.kv_slots.view(self._buffers.tables.shape[0], -1), strict=True)
         ]
         states = None
         if self._states is not None:
@@ -134,7 +130,7 @@ class DeviceStep:
             rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
         return self._model.forward(
             ForwardBatch(
-                tokens,
+                inputs.tokens,
                 inputs.positions,
                 self._caches,
                 paged,
@@ -144,6 +140,14 @@ class DeviceStep:
                 taps=taps,
             )
         )
+
+    def _gather_tables(self, inputs: Inputs, shape: Shape) -> list[torch.Tensor]:
+        """The block tables of the step's rows in their order, int32 [rows, blocks] for each group; valid until the next
+        step."""
+        tables = [each.narrow(0, 0, shape.rows) for each in self._buffers.batch_tables]
+        for known, own in zip(self._buffers.tables, tables, strict=True):
+            torch.index_select(known, 0, inputs.row_slots, out=own)
+        return tables
 
     def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
         """Compute the logits of the rows that sample from ``hidden`` [draws, hidden]."""
@@ -159,7 +163,7 @@ class DeviceStep:
         sampled_token_ids = buffers.sampled_token_ids.narrow(0, 0, draws)
         self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, sampled_token_ids)
         if (ranks := self._model.context.ranks) is not None:
-            ranks.tell_(sampled_token_ids)
+            ranks.broadcast_(sampled_token_ids)
         nobody = len(buffers.last_token) - 1
         slots = inputs.draw_slots.masked_fill(inputs.draw_slots < 0, nobody)
         buffers.last_token.index_copy_(0, slots, sampled_token_ids)

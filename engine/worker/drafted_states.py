@@ -55,7 +55,7 @@ class DraftedStates:
         """The forward batch of the current step, if rows have drafts in it."""
 
     def place_of(self, slot: int) -> int:
-        """Where the state of a slot lies; what is below 0 is in host memory, and stays what it is."""
+        """The place of a slot's state on the device. Numbers below 0, places in host memory, are returned unchanged."""
         return int(self._places[slot]) if slot >= 0 else slot
 
     def begin(

@@ -34,7 +34,7 @@ def check_host_tier(config: WorkerConfig, family: Family, taken: int = 0) -> Non
 
 
 def device_bytes(sizes: Sizes) -> int:
-    """Of caches on the device."""
+    """Bytes of the device's caches: blocks and recurrent states."""
     return sizes.blocks * sizes.block_bytes + sizes.num_states * sizes.state_bytes
 
 
@@ -55,7 +55,7 @@ def with_host(config: WorkerConfig, sizes: Sizes) -> Sizes:
 
 
 def host_lines(config: WorkerConfig, host: HostSizes, device: torch.device) -> list[MemoryLine]:
-    """For the operator, where there is a tier."""
+    """The line of the start-up summary about the tier; none without a tier."""
     held = [f"{host.blocks} blocks of {config.block_size} tokens"] if host.blocks else []
     held += [f"{host.states} recurrent states"] if host.states else []
     if not held:
@@ -66,5 +66,5 @@ def host_lines(config: WorkerConfig, host: HostSizes, device: torch.device) -> l
 
 
 def _share(config: WorkerConfig) -> int:
-    """Bytes of this worker, of those that split a model."""
+    """This worker's bytes of the tier, which workers that split a model divide evenly."""
     return (config.kv_offloading_size or 0) // config.group_size

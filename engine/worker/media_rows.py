@@ -246,9 +246,9 @@ class MediaRows:
         except torch.AcceleratorError:
             raise  # the device is lost, whatever the media are
         except Exception as error:  # code over a stranger's tensors may raise anything
-            logger.warning("media cannot be encoded: %s", _said(error))
+            logger.warning("media cannot be encoded: %s", _one_line(error))
             lacks_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            self._encoded[slot] = _Failure(_said(error), blames=not lacks_memory)
+            self._encoded[slot] = _Failure(_one_line(error), blames=not lacks_memory)
         if job.sliced:
             self._completed.append(slot)
 
@@ -362,8 +362,8 @@ def _within(spans: Iterable[_Span], start: int, count: int) -> Iterator[tuple[_S
             yield span, int(begin), int(end)
 
 
-def _said(error: Exception) -> str:
-    """One line."""
+def _one_line(error: Exception) -> str:
+    """The first line of the message; with the type of the error unless it is a ValueError."""
     why = str(error).partition("\n")[0]
     return why if isinstance(error, ValueError) else f"{type(error).__name__}, {why}"
 

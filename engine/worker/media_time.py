@@ -12,8 +12,7 @@ _SHARE: Final = 0.2
 third longer in all."""
 _PROMPT_SHARE: Final = 0.25
 """Share of a decoding step that a prompt with media may add. A pass with media has a fixed cost, so a smaller share
-would mean more such steps,
-and longer ones with slices in them."""
+would need more such passes, and slices would lengthen some of them."""
 _BESIDE_PROMPTS: Final = 0.1
 """Share that a slice may add to a step with prompts of text, which take longer by themselves."""
 _ALONE_SECONDS: Final = 0.05

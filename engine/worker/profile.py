@@ -35,7 +35,7 @@ class MemoryProfile:
         return int(self.total * fraction) - taken
 
     def lines(self, weights_note: str, kept: Sequence[MemoryLine], graph_sizes: int) -> list[MemoryLine]:
-        """One line for each use; ``kept`` are those of caches."""
+        """Lines of the start-up summary, one for each use of memory; ``kept`` are the lines of caches."""
         taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
         taken += sum(line.bytes for line in kept)
         graphs_note = f"{graph_sizes} sizes of steps, reserved" if graph_sizes else "none"

@@ -94,7 +94,7 @@ class RowSampler:
             return Drawn(tokens, logprobs)
         for slot, token in zip(slots, tokens, strict=True):
             self._drafting.gained(slot, [token])
-        return Drawn(tokens, logprobs, drafts=self._drafting.told(sampled))
+        return Drawn(tokens, logprobs, drafts=self._drafting.announce(sampled))
 
     def _verify(
         self,
@@ -108,7 +108,7 @@ class RowSampler:
         """Sample each row with drafts; a row gains at most ``limits`` of its slot tokens."""
         slots = [row.slot for row in sampled]
         firsts = list(accumulate((1 + row.num_drafts for row in sampled), initial=0))
-        said: list[list[TokenLogprobs | None]] = [[] for _ in sampled]
+        by_row: list[list[TokenLogprobs | None]] = [[] for _ in sampled]
         ahead = None
         if self._at_once and not any(allowed):
             ahead = self._sampler.ahead(
@@ -127,20 +127,20 @@ class RowSampler:
             own = logits if len(at) == len(logits) or self._is_known(drawing, known, masks) else logits[at]
             tokens, logprobs = self._sample(drawing, own, known, masks)
             for place, entry in zip(places, logprobs or [None] * len(places), strict=True):
-                said[place].append(entry)
+                by_row[place].append(entry)
             return tokens
 
         drafts = [drafting.drafts(slot) for slot in slots]
         tokens = verify(drafts, [limits.get(slot, 1 + len(own)) for slot, own in zip(slots, drafts, strict=True)], draw)
         for slot, gained in zip(slots, tokens, strict=True):
             drafting.gained(slot, gained)
-        logprobs = list(chain.from_iterable(said))
+        logprobs = list(chain.from_iterable(by_row))
         return Drawn(
             list(chain.from_iterable(tokens)),
             logprobs if any(entry is not None for entry in logprobs) else None,
             [len(gained) for gained in tokens],
             [row.num_drafts for row in sampled],
-            drafting.told(sampled),
+            drafting.announce(sampled),
         )
 
     def _is_known(self, slots: Sequence[int], best: list[int] | None, masks: SlotMasks) -> bool:

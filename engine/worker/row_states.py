@@ -41,7 +41,7 @@ class StateDTypes:
 
     @classmethod
     def of(cls, config: WorkerConfig, dtype: torch.dtype) -> "StateDTypes":
-        """As configured; ``dtype`` is that of activations."""
+        """The dtypes that ``config`` sets; ``dtype``, that of activations, is the default of inputs."""
         shared = _DTYPES.get(config.mamba_cache_dtype)
         own = _DTYPES.get(config.mamba_ssm_cache_dtype)
         return cls(shared or dtype, own or shared or torch.float32)

@@ -218,7 +218,7 @@ class Sampler:
 
     def _agreed(self, sampled_token_ids: list[int]) -> list[int]:
         """The tokens that every rank takes, since ranks must not diverge."""
-        return sampled_token_ids if self._ranks is None else self._ranks.told(sampled_token_ids)
+        return sampled_token_ids if self._ranks is None else self._ranks.broadcast_list(sampled_token_ids)
 
     def _logprobs(
         self, logits: torch.Tensor, raw: dict[int, torch.Tensor], rows: list[SampledRow], tokens: list[int]

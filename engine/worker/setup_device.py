@@ -75,7 +75,7 @@ def attention_notes(
         return []
     from stentor.kernels.attention.whole_prompt import choose_whole_prompt  # late: importing Triton takes half a second
 
-    said = {}
+    notes = {}
     for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
         if isinstance(mixer, AttentionSpec):
             chosen = choose_whole_prompt(
@@ -85,8 +85,8 @@ def attention_notes(
                 sinks=mixer.sinks,
                 invariant=config.batch_invariant,
             )
-            said[chosen.describe("whole prompts")] = True
-    return list(said)
+            notes[chosen.describe("whole prompts")] = True
+    return list(notes)
 
 
 def _to_this_model(config: WorkerConfig) -> str:

@@ -110,7 +110,7 @@ def set_up_family(
 
 @dataclass(frozen=True)
 class _Running:
-    """What runs the model's steps."""
+    """The parts that run the model's steps, with their sizes and start-up notes."""
 
     config: WorkerConfig
     """With as many rows as have recurrent states."""
@@ -182,7 +182,7 @@ def _running_in_turn(
 
 
 def _ready(family: Family, chosen: SetupChoices, model: Any, running: _Running) -> WorkerReady:
-    """What the engine and the operator learn of the worker."""
+    """The worker's limits for the engine, and its start-up summary for the operator."""
     config, sizes, at = running.config, running.sizes, chosen.context.device
     memory = [*running.memory, *host_lines(config, sizes.host, at)]
     notes = [*chosen.notes, *running.notes]

@@ -42,7 +42,7 @@ def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint
 
 
 def _stage(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
-    """The same where workers have different layers."""
+    """The part of one worker of several that have different layers. Raises :class:`.errors.SetupError`."""
     asked = f"--pipeline-parallel-size {config.pipeline_parallel_size}"
     others = {
         "--tensor-parallel-size": config.tensor_parallel_size > 1,
@@ -69,8 +69,8 @@ def _stage(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
 def _as_stored(
     checkpoint: Checkpoint, cuts: dict[str, Cut]
 ) -> tuple[dict[str, Cut], dict[str, Cut], dict[str, Format]]:
-    """Of stored tensors, and of blocks of GGUF files as they are stored; and formats of parts whose groups are not
-    whole here."""
+    """Returns the cuts of stored tensors, the cuts of GGUF's blocks, and the formats of parts of which this worker has
+    incomplete groups of scales."""
     stored: dict[str, Cut] = {}
     blocks: dict[str, Cut] = {}
     loose: dict[str, Format] = {}

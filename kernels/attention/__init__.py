@@ -14,6 +14,7 @@ from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
+from .paged import Paged, PagedTensors
 
 if TYPE_CHECKING:
     from .triton import AttentionLaunch  # heavy
@@ -101,16 +102,60 @@ def paged_attention(
         MemoryError: on the CPU, no room to plan the batch.
     """
     optional = sinks, slopes, k_scale, v_scale
-    given = (q, k_cache, v_cache, *[each for each in optional if each is not None])
-    absent = sinks is None, slopes is None, k_scale is None
+    absent = sinks is None, slopes is None, k_scale is None, v_scale is None
+    given: tuple[Tensor, ...] = (q, k_cache, v_cache)
+    if False in absent:
+        given = (*given, *[each for each in optional if each is not None])
     numbers = (scale, window, chunk, softcap, causal, absent, invariant, variant, batch.numbers)
     launch = None if invariant else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        launch.run(q, k_cache, v_cache, batch, *optional, out)
+        launch.run(PagedTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
         return out
-    _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
-    check_scales(k_cache, k_scale, v_scale, "paged_attention")
+    _check_numbers(scale, window, chunk, softcap, causal)
+    paged = Paged.of(
+        q,
+        k_cache,
+        v_cache,
+        batch,
+        scale=scale,
+        window=window or -chunk,
+        softcap=softcap,
+        sinks=sinks,
+        slopes=slopes,
+        causal=causal,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
+    _check_tensors(paged, batch)
+    chosen = choose(q, k_cache, variant)
+    if chosen == "reference":
+        return reference.paged_attention(paged)
+    if chosen == "triton":
+        from .triton import paged_attention as run  # late: Triton takes long to import
+
+        launch = run(paged, batch, invariant=invariant)
+        if launch is not None:
+            _LAUNCHES.keep(launch, given, *numbers)
+        return paged.out
+    return attend_native(paged, batch, after=0 if causal else -1, fewer=not causal)
+
+
+def _check_numbers(scale: float, window: int, chunk: int, softcap: float, causal: bool) -> None:
+    if min(window, chunk, softcap) < 0:
+        raise ValueError(f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative")
+    if window and chunk:
+        raise ValueError(f"paged_attention: a window of {window} and chunks of {chunk} exclude each other")
+    if not scale > 0:
+        raise ValueError(f"paged_attention: scale must be positive, not {scale}")
+    if (window or chunk) and not causal:
+        raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
+
+
+def _check_tensors(paged: Paged, batch: AttentionBatch) -> None:
+    q, k_cache, k_scale = paged.q, paged.k_cache, paged.k_scale
+    _, kv_heads, dim, _ = check_caches(k_cache, paged.v_cache, "paged_attention")
+    check_scales(k_cache, k_scale, paged.v_scale, "paged_attention")
     same = q.dtype == k_cache.dtype or k_scale is not None
     if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
         raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
@@ -120,67 +165,28 @@ def paged_attention(
         raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
     if tokens != batch.num_tokens:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
-    if min(window, chunk, softcap) < 0:
-        raise ValueError(f"paged_attention: window {window}, chunk {chunk} and softcap {softcap} must not be negative")
-    if window and chunk:
-        raise ValueError(f"paged_attention: a window of {window} and chunks of {chunk} exclude each other")
-    if not scale > 0:
-        raise ValueError(f"paged_attention: scale must be positive, not {scale}")
-    if (window or chunk) and not causal:
-        raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
-    if slopes is not None and not causal:
+    if paged.slopes is not None and not paged.causal:
         raise ValueError("paged_attention: slopes need causal attention")
-    for name, each in (("sinks", sinks), ("slopes", slopes)):
+    for name, each in (("sinks", paged.sinks), ("slopes", paged.slopes)):
         if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
             raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
-    window = window or -chunk  # variants take a chunk as a negative window
-    chosen = choose(q, k_cache, variant)
-    if chosen == "reference":
-        return reference.paged_attention(
-            q, k_cache, v_cache, batch, scale, window, softcap, sinks, slopes, causal, k_scale, v_scale
-        )
-    if chosen == "triton":
-        from .triton import paged_attention as run  # late: Triton takes long to import
-
-        options = scale, window, softcap, sinks, slopes, causal, k_scale, v_scale
-        out, launch = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
-        if launch is not None:
-            _LAUNCHES.keep(launch, given, *numbers)
-        return out
-    native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, slopes, k_scale, v_scale
-    return attend_native(*native, after=0 if causal else -1, fewer=not causal)
 
 
-def attend_native(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    batch: AttentionBatch,
-    scale: float,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-    slopes: Tensor | None = None,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    *,
-    after: int,
-    fewer: bool,
-) -> Tensor:
-    """Runs the native variant with checked arguments.
+def attend_native(paged: Paged, batch: AttentionBatch, *, after: int, fewer: bool) -> Tensor:
+    """Runs the native variant with checked arguments. Writes ``paged.out``, and returns it.
 
     A query sees ``after`` keys after its own (-1: all). ``fewer``: sequences may have fewer keys than queries. Raises
     as :func:`paged_attention` does.
     """
-    tokens, heads, dim = q.shape
+    q, k_cache, out = paged.q, paged.k_cache, paged.out
     blocks, kv_heads, _, size = k_cache.shape
-    out = torch.empty((tokens, heads, dim), dtype=q.dtype)
+    tokens, heads, dim = q.shape
     fault = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)[q.dtype](
-        *pointers(q, k_cache, v_cache, out),
+        *pointers(q, k_cache, paged.v_cache, out),
         *batch.addresses,
-        *(tokens, heads, kv_heads, dim, size, blocks, batch.block_tables.shape[1], q.stride(0)),
-        *(scale, window, softcap),
-        *pointers(sinks, slopes, k_scale, v_scale),
+        *(tokens, heads, kv_heads, dim, size, blocks, paged.block_tables.shape[1], q.stride(0)),
+        *(paged.scale, paged.window, paged.softcap),
+        *pointers(paged.sinks, paged.slopes, paged.k_scale, paged.v_scale),
         *(after, fewer),
         threads(),
     )

@@ -1,10 +1,25 @@
-"""The arguments of every kernel over a paged cache."""
+"""The arguments of every variant of attention over a paged cache."""
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-_Optional = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+from .batch import AttentionBatch
+
+
+class PagedTensors(NamedTuple):
+    """The tensors of one launch, as in :class:`Paged`, in the order of the decode kernels' arguments."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    sinks: Tensor | None
+    slopes: Tensor | None
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    out: Tensor
 
 
 class Paged(NamedTuple):
@@ -39,8 +54,48 @@ class Paged(NamedTuple):
     max_seq_len: int
     """An upper bound of ``seq_lens``, also for later replays of a captured launch."""
 
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+        slopes: Tensor | None = None,
+        causal: bool = True,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+    ) -> "Paged":
+        """Returns the arguments for a batch, with a new output."""
+        return cls(
+            q,
+            k_cache,
+            v_cache,
+            batch.query_start,
+            batch.seq_lens,
+            batch.block_tables,
+            torch.empty_like(q, memory_format=torch.contiguous_format),
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            slopes=slopes,
+            causal=causal,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            max_seq_len=batch.bound,
+        )
+
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, *_Optional, Tensor]:
-        """The tensors in the order of the decode kernels' arguments."""
-        optional = self.sinks, self.slopes, self.k_scale, self.v_scale
-        return self.q, self.k_cache, self.v_cache, self.block_tables, *optional, self.out
+    def optional(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """The optional tensors, in the order of all kernels' arguments."""
+        return self.sinks, self.slopes, self.k_scale, self.v_scale
+
+    @property
+    def tensors(self) -> PagedTensors:
+        return PagedTensors(self.q, self.k_cache, self.v_cache, self.block_tables, *self.optional, self.out)

@@ -8,26 +8,14 @@ import torch
 from torch import Tensor
 
 from ..kv_cache import read_scaled
-from .batch import AttentionBatch
+from .paged import Paged
 
 
-def paged_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    batch: AttentionBatch,
-    scale: float,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    causal: bool,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-) -> Tensor:
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+def paged_attention(paged: Paged) -> Tensor:
+    """Writes ``paged.out``, and returns it."""
+    k_cache, out, window = paged.k_cache, paged.out, paged.window
     size = k_cache.shape[3]
-    starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
+    starts, lengths = paged.query_start.tolist(), paged.seq_lens.tolist()
     for s, length in enumerate(lengths):
         begin, end = starts[s], starts[s + 1]
         count = end - begin
@@ -37,22 +25,24 @@ def paged_attention(
             out[begin:end] = 0
             continue
         first = int(first_seen(length - count, window)) // size
-        blocks = batch.block_tables[s, : -(-length // size)].long()
+        blocks = paged.block_tables[s, : -(-length // size)].long()
         blocks[:first] = 0  # no query sees these keys
-        short = length < (count if causal else 0) or len(blocks) * size < length
+        short = length < (count if paged.causal else 0) or len(blocks) * size < length
         if short or bool(((blocks < 0) | (blocks >= k_cache.shape[0])).any()):
             raise IndexError(
                 f"paged_attention: the lengths or the block table of sequence {s} lead outside the batch or the cache"
             )
-        k, v = gather(k_cache, v_cache, blocks, length, k_scale, v_scale)
-        position = torch.arange(length - count, length, device=q.device).unsqueeze(1)
-        key = torch.arange(length, device=q.device).unsqueeze(0)
-        hidden = torch.zeros(count, length, dtype=torch.bool, device=q.device)
-        if causal:
+        k, v = gather(k_cache, paged.v_cache, blocks, length, paged.k_scale, paged.v_scale)
+        position = torch.arange(length - count, length, device=out.device).unsqueeze(1)
+        key = torch.arange(length, device=out.device).unsqueeze(0)
+        hidden = torch.zeros(count, length, dtype=torch.bool, device=out.device)
+        if paged.causal:
             hidden |= key > position
         if window:
             hidden |= key < first_seen(position, window)
-        out[begin:end] = attend(q[begin:end], k, v, hidden, scale, softcap, sinks, _biases(slopes, position, key))
+        biases = _biases(paged.slopes, position, key)
+        q = paged.q[begin:end]
+        out[begin:end] = attend(q, k, v, hidden, paged.scale, paged.softcap, paged.sinks, biases)
     return out
 
 

@@ -13,7 +13,7 @@ from ..launch import cdiv, next_power_of_2
 from ..repeated import Start, prepare
 from ..tuning import Config, pick
 from .decode_kernels import ITEM_NUMBERS, decode_kernel, split_kernel
-from .paged import Paged
+from .paged import Paged, PagedTensors
 
 OPERATION = "paged_decode"
 
@@ -49,15 +49,7 @@ class DecodeLaunch(NamedTuple):
 
     def run(
         self,
-        q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        block_tables: Tensor,
-        sinks: Tensor | None,
-        slopes: Tensor | None,
-        k_scale: Tensor | None,
-        v_scale: Tensor | None,
-        out: Tensor,
+        tensors: PagedTensors,
         *,
         seq_lens: Tensor,
         query_start: Tensor | None,
@@ -69,12 +61,11 @@ class DecodeLaunch(NamedTuple):
         """
         plan = plans.get(self.planned_by)
         if plan is None:
-            plan = torch.empty((self.items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
+            plan = torch.empty((self.items, ITEM_NUMBERS.value), dtype=torch.int32, device=tensors.q.device)
             self.split(seq_lens, query_start, plan)
             plans[self.planned_by] = plan
-        scratch = torch.empty(self.scratch, dtype=torch.float32, device=q.device)
-        given = q, k_cache, v_cache, block_tables, sinks, slopes, k_scale, v_scale, out
-        self.start(*given, query_start, plan, scratch, self.arrived)
+        scratch = torch.empty(self.scratch, dtype=torch.float32, device=tensors.q.device)
+        self.start(*tensors, query_start, plan, scratch, self.arrived)
 
 
 def paged_decode(
@@ -90,7 +81,7 @@ def paged_decode(
     if rows:
         launch = prepare_decode(paged, rows=rows, query_len=query_len, ragged=ragged)
         starts = paged.query_start if ragged else None
-        launch.run(*paged.tensors, seq_lens=paged.seq_lens, query_start=starts, plans={} if plans is None else plans)
+        launch.run(paged.tensors, seq_lens=paged.seq_lens, query_start=starts, plans={} if plans is None else plans)
 
 
 def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = False) -> DecodeLaunch:

@@ -20,13 +20,13 @@ import triton
 import triton.language as tl
 
 from ..launch import cdiv, interpreted, launch, next_power_of_2
-from ..quantize.fp8 import as_kernel_argument, widen
+from ..quantize.fp8 import widen
 from ..tuning import Config
 from .paged import Paged
 from .prefill_config import FAR, LOG2E, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_slopes, start_softmax, store_mean, visible_keys
 from .triton_decode import multiprocessors
-from .triton_prefill import find_blocks, load_queries, load_tile, tile_heads
+from .triton_prefill import find_blocks, kernel_arguments, load_queries, load_tile, tile_heads
 
 PART_KEYS = 512
 SCRATCH_BYTES = 64 << 20
@@ -219,9 +219,8 @@ def join_kernel(
 
 def paged_invariant(paged: Paged) -> None:
     """Attends all tokens of all sequences; writes ``out``. Host numbers bound the grid, and change no bits."""
-    q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
-    scale, window, softcap, sinks, slopes, causal, k_scale, v_scale, max_seq_len = paged[7:]
-    sequences = seq_lens.shape[0]
+    q, k_cache, window = paged.q, paged.k_cache, paged.window
+    sequences = paged.seq_lens.shape[0]
     tokens, heads, dim = q.shape
     if not tokens or not sequences:
         return
@@ -232,7 +231,7 @@ def paged_invariant(paged: Paged) -> None:
     pack = pack_heads(group, config["BLOCK_M"])
     block_q = config["BLOCK_M"] // pack
     tiles, packs = tokens // block_q + sequences, kv_heads * cdiv(group, pack)
-    most_parts = cdiv(max_seq_len, PART_KEYS)
+    most_parts = cdiv(paged.max_seq_len, PART_KEYS)
     programs = _sharing(
         max(cdiv(tokens, block_q), min(tokens, sequences)) * packs,
         most_parts,
@@ -247,7 +246,7 @@ def paged_invariant(paged: Paged) -> None:
         "PACK": pack,
         "DIM": dim,
         "WIDTH": max(16, next_power_of_2(dim)),
-        "CAUSAL": causal,
+        "CAUSAL": paged.causal,
         "WINDOWED": windowed,
         "PART": PART_KEYS,
     }
@@ -255,25 +254,13 @@ def paged_invariant(paged: Paged) -> None:
     launch(
         invariant_kernel,
         (tiles, packs, programs),
-        q,
-        as_kernel_argument(k_cache),
-        as_kernel_argument(v_cache),
-        out,
-        query_start,
-        seq_lens,
-        block_tables,
-        sinks,
-        slopes,
-        k_scale,
-        v_scale,
-        partial,
-        partial_lse,
-        *(sequences, tiles, block_tables.shape[1], most_parts, q.stride(0), v_cache.stride(0)),
-        *(scale if softcap > 0 else scale * LOG2E, softcap, within),
+        *(*kernel_arguments(paged), partial, partial_lse),
+        *(sequences, tiles, paged.block_tables.shape[1], most_parts, q.stride(0), paged.v_cache.stride(0)),
+        *(paged.scale if paged.softcap > 0 else paged.scale * LOG2E, paged.softcap, within),
         config=config,
         SIZE=size,
         TRANSPOSED=k_cache.is_contiguous(),
-        SOFTCAP=softcap > 0,
+        SOFTCAP=paged.softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         **shared,
     )
@@ -282,7 +269,8 @@ def paged_invariant(paged: Paged) -> None:
     launch(
         join_kernel,
         (tiles, packs),
-        *(partial, partial_lse, out, query_start, seq_lens, sinks, v_scale, sequences, tiles, most_parts, within),
+        *(partial, partial_lse, paged.out, paged.query_start, paged.seq_lens, paged.sinks, paged.v_scale),
+        *(sequences, tiles, most_parts, within),
         config=config,
         **shared,
     )

@@ -12,7 +12,7 @@ from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..repeated import Start, prepare
 from ..tuning import pick
-from .paged import Paged
+from .paged import Paged, PagedTensors
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_rows, load_slopes, start_softmax, store_mean, visible_keys
 from .prefill_split import count_parts, part_of_keys, part_tiles, prepare_join, store_part
@@ -235,35 +235,29 @@ class PrefillLaunch(NamedTuple):
     """[tokens, heads, parts, dim] of the partial results, if programs share keys."""
     join: Start | None
 
-    def run(
-        self,
-        q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        block_tables: Tensor,
-        sinks: Tensor | None,
-        slopes: Tensor | None,
-        k_scale: Tensor | None,
-        v_scale: Tensor | None,
-        out: Tensor,
-        *,
-        query_start: Tensor,
-        seq_lens: Tensor,
-    ) -> None:
+    def run(self, tensors: PagedTensors, *, query_start: Tensor, seq_lens: Tensor) -> None:
         """Launches the kernels with tensors of the layout that it was prepared for."""
         partial = partial_lse = None
         if self.parts is not None:
-            partial, partial_lse = _make_partial(self.parts, q.device)
+            partial, partial_lse = _make_partial(self.parts, tensors.q.device)
+        q, k_cache, v_cache, block_tables, sinks, slopes, k_scale, v_scale, out = tensors
         given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, sinks, slopes, k_scale, v_scale
         self.start(*given, partial, partial_lse)
         if self.join is not None:
             self.join(partial, partial_lse, query_start, sinks, out)
 
 
+def kernel_arguments(paged: Paged) -> tuple[Tensor | None, ...]:
+    """Returns the tensors of a first launch, with float8 caches as the GPU takes them."""
+    k_cache, v_cache = as_kernel_argument(paged.k_cache), as_kernel_argument(paged.v_cache)
+    sequences = paged.query_start, paged.seq_lens, paged.block_tables
+    return paged.q, k_cache, v_cache, paged.out, *sequences, *paged.optional
+
+
 def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
     """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``."""
     if (launch := prepare_prefill(paged, skipped=skipped, tokens=tokens)) is not None:
-        launch.run(*paged.tensors, query_start=paged.query_start, seq_lens=paged.seq_lens)
+        launch.run(paged.tensors, query_start=paged.query_start, seq_lens=paged.seq_lens)
 
 
 def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch | None:
@@ -273,9 +267,8 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
     of the device idle, several programs share the keys of a tile. Their number depends on the whole batch, which
     changes a row's sums by rounding.
     """
-    q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
-    scale, window, softcap, sinks, slopes, causal, k_scale, v_scale, max_seq_len = paged[7:]
-    sequences = seq_lens.shape[0] - skipped
+    q, k_cache, window = paged.q, paged.k_cache, paged.window
+    sequences = paged.seq_lens.shape[0] - skipped
     if not tokens or not sequences:
         return None
     _, heads, dim = q.shape
@@ -290,39 +283,26 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
     tiles = tokens // block_q + sequences
     packs = kv_heads * cdiv(group, pack)
     busy = max(cdiv(tokens, block_q), min(tokens, sequences)) * packs
-    seen = min(max_seq_len, abs(window) - 1 + block_q) if windowed else max_seq_len
+    seen = min(paged.max_seq_len, abs(window) - 1 + block_q) if windowed else paged.max_seq_len
     parts = count_parts(busy, seen, multiprocessors(q.device))
     shape = (tokens, heads, parts, dim) if parts > 1 else None
     partial = partial_lse = join = None
     if shape is not None:
         partial, partial_lse = _make_partial(shape, q.device)
-        join = prepare_join(partial, partial_lse, query_start, sinks, out, skipped=skipped, sequences=sequences)
+        joined = partial, partial_lse, paged.query_start, paged.sinks, paged.out
+        join = prepare_join(*joined, skipped=skipped, sequences=sequences)
     start = prepare(
         _prefill_kernel,
         (tiles, packs, parts),
-        (
-            q,
-            as_kernel_argument(k_cache),
-            as_kernel_argument(v_cache),
-            out,
-            query_start,
-            seq_lens,
-            block_tables,
-            sinks,
-            slopes,
-            k_scale,
-            v_scale,
-            partial,
-            partial_lse,
-        ),
+        (*kernel_arguments(paged), partial, partial_lse),
         skipped,
         sequences,
         tiles,
-        block_tables.shape[1],
+        paged.block_tables.shape[1],
         q.stride(0),
-        v_cache.stride(0),
-        scale if softcap > 0 else scale * LOG2E,
-        softcap,
+        paged.v_cache.stride(0),
+        paged.scale if paged.softcap > 0 else paged.scale * LOG2E,
+        paged.softcap,
         max(-FAR, min(window, FAR)),
         config=config,
         GROUP=group,
@@ -331,9 +311,9 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
         WIDTH=max(16, next_power_of_2(dim)),
         SIZE=size,
         TRANSPOSED=k_cache.is_contiguous(),
-        CAUSAL=causal,
+        CAUSAL=paged.causal,
         WINDOWED=windowed,
-        SOFTCAP=softcap > 0,
+        SOFTCAP=paged.softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         SPLIT=parts > 1,
         PART_TILES=part_tiles(config["BLOCK_N"]) if parts > 1 else 0,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..activation.reference import activation, gated_activation
 from ..attention import AttentionBatch
+from ..attention.paged import Paged
 from ..attention.reference import paged_attention
 from ..kv_cache.reference import write_kv_
 from ..linear_packed import ActivationFormat, activation_format_of
@@ -60,9 +61,20 @@ def run_program(
                 k_cache, v_cache, *scales = (part.float() for part in caches[i.layer] + (i.cache_scales or ()))
                 k_scale, v_scale = scales or (None, None)
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
-                given = q, k_cache, v_cache, batches[i.group], i.scale, i.window, i.softcap
-                out = paged_attention(*given, i.sinks, i.slopes, True, k_scale, v_scale)
-                buffers[i.dst].copy_(out.flatten(1))
+                paged = Paged.of(
+                    q,
+                    k_cache,
+                    v_cache,
+                    batches[i.group],
+                    scale=i.scale,
+                    window=i.window,
+                    softcap=i.softcap,
+                    sinks=i.sinks,
+                    slopes=i.slopes,
+                    k_scale=k_scale,
+                    v_scale=v_scale,
+                )
+                buffers[i.dst].copy_(paged_attention(paged).flatten(1))
             case "activate":
                 activated = gated_activation if i.gated else activation
                 prepared = activated(buffers[i.src], i.activation)

@@ -210,23 +210,7 @@ def experts_mlp(
     tensors, numbers = operands.tensors, (operands.forms, provider, variant)
     if (run := _RUNS.find(tensors, *numbers)) is not None:
         return run(operands)
-    check_experts("experts_mlp", x, routing, activation)
-    experts, into, hidden = gate_up.shape if len(gate_up.shape) == 3 else (0, 0, 0)
-    inner = down.shape[2] if len(down.shape) == 3 else 0
-    if not experts or hidden != x.shape[1] or into not in (inner, 2 * inner) or down.shape[:2] != (experts, hidden):
-        raise ValueError(
-            f"experts_mlp: gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit x {describe(x)}; "
-            "want [experts, 2 * inner, hidden], or inner, and [experts, hidden, inner]"
-        )
-    check_gate("experts_mlp", activation, gated=into != inner)
-    for name, bias, outputs in (("gate_up_bias", gate_up_bias, into), ("down_bias", down_bias, hidden)):
-        if bias is not None and bias.shape != (experts, outputs):
-            raise ValueError(f"experts_mlp: {name} {describe(bias)} must be [{experts}, {outputs}]")
-    for given in (gate_up, down, gate_up_bias, down_bias):
-        if isinstance(given, CodedMatrices):
-            given.check()
-        elif given is not None and given.dtype != x.dtype:
-            raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
+    _check(operands, routing)
     if provider == "torch":
         if (reason := unsupported_reason(operands)) is not None:
             raise ValueError(f"experts_mlp: torch's grouped product cannot run: {reason}")
@@ -248,6 +232,30 @@ def experts_mlp(
         partial(gated_activation, variant=own),
         partial(activate_, variant=own),
     )
+
+
+def _check(operands: Operands, routing: Routing) -> None:
+    x, gate_up, down, activation = operands.x, operands.gate_up, operands.down, operands.activation
+    check_experts("experts_mlp", x, routing, activation)
+    experts, into, hidden = gate_up.shape if len(gate_up.shape) == 3 else (0, 0, 0)
+    inner = down.shape[2] if len(down.shape) == 3 else 0
+    if not experts or hidden != x.shape[1] or into not in (inner, 2 * inner) or down.shape[:2] != (experts, hidden):
+        raise ValueError(
+            f"experts_mlp: gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit x {describe(x)}; "
+            "want [experts, 2 * inner, hidden], or inner, and [experts, hidden, inner]"
+        )
+    check_gate("experts_mlp", activation, gated=into != inner)
+    for name, bias, outputs in (
+        ("gate_up_bias", operands.gate_up_bias, into),
+        ("down_bias", operands.down_bias, hidden),
+    ):
+        if bias is not None and bias.shape != (experts, outputs):
+            raise ValueError(f"experts_mlp: {name} {describe(bias)} must be [{experts}, {outputs}]")
+    for given in (gate_up, down, operands.gate_up_bias, operands.down_bias):
+        if isinstance(given, CodedMatrices):
+            given.check()
+        elif given is not None and given.dtype != x.dtype:
+            raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
 
 
 def _prepare_triton(operands: Operands) -> Run:

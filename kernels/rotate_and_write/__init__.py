@@ -71,9 +71,12 @@ def rotate_and_write_kv_(
     """
     optional = (q_norm, k_norm, k_scale, v_scale)
     always = (q, k, v, cos, sin, positions, k_cache, v_cache, slots)
-    tensors, given = (*always, *optional), (*always, *[each for each in optional if each is not None])
-    there = (q_norm is None, k_norm is None, k_scale is None, v_scale is None)
-    numbers = (*there, eps, plus_one, interleaved, sections, variant)
+    absent = (q_norm is None, k_norm is None, k_scale is None, v_scale is None)
+    tensors = (*always, *optional)
+    given: tuple[Tensor, ...] = always
+    if False in absent:
+        given = (*always, *[each for each in optional if each is not None])
+    numbers = (*absent, eps, plus_one, interleaved, sections, variant)
     if (start := _STARTS.find(given, *numbers)) is not None:
         start(*tensors)
         return q

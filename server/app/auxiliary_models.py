@@ -33,10 +33,10 @@ from ..tts.metrics import SpeechMetrics
 from ..tts.model import open_speech
 from .engines import Engines
 from .media import MediaOpener, asking_of, spec_in, spec_of, taken_of
-from .state import AuxiliaryModels, TranscribingChat
+from .state import AuxiliaryModels, OpenedChat
 from .text_side import generation_defaults, open_text_side
 
-AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel | TranscribingChat
+AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel | OpenedChat
 
 # Each kind is imported only if the server has one: its imports take time.
 
@@ -84,7 +84,8 @@ async def _open_transcription(
         opening_chat = partial(open_transcribing_chat, config, client, folder, room, media)
         chat = await anyio.to_thread.run_sync(opening_chat)
         at_end.callback(chat.text.pool.close)
-        at_end.callback(chat.media.close)
+        if chat.media is not None:
+            at_end.callback(chat.media.close)
         return chat
     if is_streaming_model(folder):
         opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
@@ -102,7 +103,7 @@ async def _open_decoder(config: Config, at_end: AsyncExitStack) -> AudioDecoder:
 
 
 def load_voice_detector() -> None:
-    """Now rather than at the first sound: a broken install must not pass start-up. Raises StartError."""
+    """Loads the voice detector at start-up, so that a broken install is noticed then. Raises StartError."""
     from ..audio.vad import prepare
 
     try:
@@ -170,9 +171,9 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
 
 def open_transcribing_chat(
     config: Config, client: AnyEngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
-) -> TranscribingChat:
-    """The same for a chat model that transcribes. ``room`` bounds the texts being tokenized, ``media`` opens its audio
-    processor. Close both parts of the result."""
+) -> OpenedChat:
+    """Opens a chat model that transcribes. ``room`` bounds the texts being tokenized, ``media`` opens its audio
+    processor. The caller closes the result's text pool and media. Raises :class:`CheckpointError`."""
     served = config.transcription.as_chat
     checkpoint = open_checkpoint(folder)
     spec = spec_of(checkpoint)
@@ -182,7 +183,7 @@ def open_transcribing_chat(
         raise CheckpointError(f"--transcription-model: {served.name} ({architecture}) makes no transcripts.")
     text = open_text_side(served, checkpoint, generation_defaults(served, checkpoint), config.limits.template, room)
     opened = media.open(given_files(checkpoint) or folder, served.served_names[0], spec)
-    return TranscribingChat(served, client, text, checkpoint.config.vocab_size, opened, asking)
+    return OpenedChat(served, client, text, checkpoint.config.vocab_size, opened, asking=asking)
 
 
 def open_streaming(

@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from ..config.adapters import AdapterRegistry
 from ..config.config import Config
 from ..config.limits import ConnectionLimits
 from ..config.model_facts import facts_of
-from ..config.model_registry import ModelRole
+from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import GenerationDefaults
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
@@ -44,6 +44,7 @@ from ..http.handshakes import TlsServer
 from ..http.http_protocol import HttpProtocol
 from ..http.listening import StartError, address_of, allow_connections
 from ..http.websocket_protocol import WebSocketProtocol
+from ..media.collect import Accepted
 from ..media.mmproj_processor import given_files
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
@@ -61,7 +62,7 @@ from .engines import Engines
 from .main_model import open_main
 from .media import MediaOpener, asking_of, spec_of, taken_of, width_of
 from .startup import StartupDisplay, first_steps, open_terminal, report_ready
-from .state import ServerState, compose
+from .state import OpenedChat, ServerState, compose
 from .text_side import generation_defaults, open_text_side
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,6 @@ async def _run(
 ) -> int:
     terminal = open_terminal()
     display = StartupDisplay(terminal)
-    address = address_of(sock, tls=access.tls is not None)
     engines = Engines(config.engines(), processes, display.update)
     code = DONE
 
@@ -150,20 +150,7 @@ async def _run(
             at_end.push_async_callback(state.responses.close)
             at_end.push_async_callback(state.for_realtime.calls.close)
             listener = make_listener(state, config.limits.connection)
-            supervisor.start("the listener", lambda: listener.run_until_closed(sock))
-            supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))
-            supervisor.start("the trimmer", Trimmer().run)
-            supervisor.start("the reloader", lambda: reload_on_hangup(access.reloadable))
-            supervisor.start(
-                "the signal handler",
-                lambda: drain_on_signals(
-                    state.admission,
-                    listener.close,
-                    config.http.shutdown_timeout,
-                    end,
-                    lambda: state.control.no_request_ends,
-                ),
-            )
+            _start_services(state, listener, sock, supervisor, end)
             ready = await engines.wait_started()
             await load_adapters(state.registry.adapters, engines.clients)
         names = {model.kind: model.names[0] for model in state.registry}
@@ -172,13 +159,15 @@ async def _run(
         gc.freeze()  # permanent objects need not be scanned by every full collection
         supervisor.start("what was begun", lambda: keep_resuming(state.for_responses))
         began = min(process.began for each in processes.values() for process in each)
-        named = {names[kind]: each for kind, each in ready.items()}
         speech = state.auxiliary.speech
-        speaking = {} if speech is None else {names["speech"]: speech.pid}
-        served = f"{address}{state.access.root_path}"
-        plain = config.model.name == DEFAULT_MODEL and sock.family != socket.AF_UNIX
-        hint = first_steps(served, keys=access.keys.required) if plain else ""
-        report_ready(terminal, named, speaking, address, time.monotonic() - began, hint)
+        report_ready(
+            terminal,
+            {names[kind]: each for kind, each in ready.items()},
+            {} if speech is None else {names["speech"]: speech.pid},
+            address_of(sock, tls=access.tls is not None),
+            time.monotonic() - began,
+            _first_steps(config, access, sock),
+        )
         for processor in state.media_processors:
             supervisor.start("the start of a media processor", processor.warm_up)
         await engines.wait_ended()
@@ -188,6 +177,34 @@ async def _run(
         supervisor.cancel()
         return FAILED
     return code
+
+
+def _start_services(
+    state: ServerState, listener: Listener, sock: socket.socket, supervisor: Supervisor, end: Callable[[int], None]
+) -> None:
+    """Starts the tasks that need no engine to be ready; ``end`` gets the exit code after a signal."""
+    supervisor.start("the listener", lambda: listener.run_until_closed(sock))
+    supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))
+    supervisor.start("the trimmer", Trimmer().run)
+    supervisor.start("the reloader", lambda: reload_on_hangup(state.access.reloadable))
+    supervisor.start(
+        "the signal handler",
+        lambda: drain_on_signals(
+            state.admission,
+            listener.close,
+            state.config.http.shutdown_timeout,
+            end,
+            lambda: state.control.no_request_ends,
+        ),
+    )
+
+
+def _first_steps(config: Config, access: AccessControl, sock: socket.socket) -> str:
+    """Commands to try with the default model; "" with another model or on a Unix socket."""
+    if config.model.name != DEFAULT_MODEL or sock.family == socket.AF_UNIX:
+        return ""
+    address = address_of(sock, tls=access.tls is not None)
+    return first_steps(f"{address}{access.root_path}", keys=access.keys.required)
 
 
 async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, AnyEngineClient]) -> None:
@@ -226,36 +243,31 @@ async def load_state(
 
     Raises :class:`..http.listening.StartError`.
     """
-    client = engines.clients[config.main]
     inflight = config.overload.max_inflight_bytes or default_budget()
     logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
+    room = TokenizationBudget(inflight // 2)
     drafting = config.engine.worker.speculative
     draft = Path(drafting.model) if drafting is not None and drafting.model else None
-    room, templates = TokenizationBudget(inflight // 2), config.limits.template
     with _as_start_error(CheckpointError, StoreRefused):
         text = await anyio.to_thread.run_sync(
-            open_text_side, config.model, checkpoint, defaults, templates, room, draft
+            open_text_side, config.model, checkpoint, defaults, config.limits.template, room, draft
         )
         store = await opened_store(config.store)
     logger.info("output: %s", text.output)
+    client = engines.clients[config.main]
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, text.pool.tokenizer, text.defaults.eos_token_ids))
-    names = config.model.served_names
     with _as_start_error(CheckpointError):
         spec = spec_of(checkpoint) if config.main == "chat" else None
     taken = taken_of(spec, config.media)
     asking = asking_of(taken, checkpoint)
-    with _as_start_error(CheckpointError, ValueError):
-        enabled, kinds = config.engine.worker.enable_lora, config.adapted_kinds
-        adapters = config.adapters.registry(enabled=enabled, main=config.main, kinds=kinds)
-        registry = config.registry(transcribes=asking is not None, adapters=adapters)
+    registry = _registry_of(config, transcribes=asking is not None)
     beside: dict[ModelRole, AnyEngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
-    metrics = Metrics(
-        names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
-    )
+    name = config.model.served_names[0]
+    metrics = Metrics(name, client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside})
     opener = MediaOpener(config, store, metrics.registry)
     with _as_start_error(CheckpointError):
-        media = opener.open(given_files(checkpoint) or checkpoint.folder, names[0], taken, width_of(checkpoint))
+        media = opener.open(given_files(checkpoint) or checkpoint.folder, name, taken, width_of(checkpoint))
     at_end.callback(media.close)
     auxiliary = await open_auxiliary_models(
         config, engines, metrics.registry, room, opener, supervisor, at_end, transcribes=asking is not None
@@ -263,24 +275,38 @@ async def load_state(
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech
-    return compose(
-        config,
+    main = OpenedChat(
+        config.model,
         client,
         text,
         checkpoint.config.vocab_size,
+        media,
+        Accepted.of(spec, config.media),
+        asking,
+        facts_of(checkpoint),
+    )
+    return compose(
+        config,
+        main,
         access=access,
-        observer=open_observer(config.observe, metrics, names[0]),
+        observer=open_observer(config.observe, metrics, name),
         metrics=metrics,
         registry=registry,
         store=store,
         auxiliary=auxiliary,
-        spec=spec,
-        media=media,
-        asking=asking,
-        facts=facts_of(checkpoint),
         runners=runners,
         controls=[each.controls for each in engines.clients.values()],
     )
+
+
+def _registry_of(config: Config, *, transcribes: bool) -> ModelRegistry:
+    """All models of the server. ``transcribes``: the chat model makes transcripts too. Raises
+    :class:`..http.listening.StartError`."""
+    with _as_start_error(CheckpointError, ValueError):
+        adapters = config.adapters.registry(
+            enabled=config.engine.worker.enable_lora, main=config.main, kinds=config.adapted_kinds
+        )
+        return config.registry(transcribes=transcribes, adapters=adapters)
 
 
 def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener:

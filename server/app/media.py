@@ -33,7 +33,7 @@ def spec_of(checkpoint: Checkpoint) -> MediaSpec | None:
 
 
 def spec_in(folder: Path) -> MediaSpec | None:
-    """The same for the model in ``folder``."""
+    """The media of the model in ``folder``; None if it takes only text, or has no ``config.json``."""
     file = folder / "config.json"
     return media_spec(described_part(read_json(file))) if file.is_file() else None
 
@@ -79,8 +79,8 @@ class MediaOpener:
         self._metrics: MediaMetrics | None = None
 
     def open(self, source: Source, model: str, spec: MediaSpec | None, width: int = 0) -> ChatMedia:
-        """For the model in ``source``, called ``model`` in metrics, with the media of ``spec``; ``width``: columns of
-        clients' embeddings. Must be closed."""
+        """Opens the media of the model in ``source``, which metrics call ``model``. ``spec`` has its media; ``width``
+        is the number of columns of embeddings that clients may send. The result must be closed."""
         if spec is None:
             return ChatMedia(self._loader, self._documents)
         self._metrics = metrics = MediaMetrics(self._figures, model, self._metrics)

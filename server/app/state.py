@@ -1,11 +1,10 @@
 """One server's parts, composed: every family of routes gets those that it uses."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from stentor.engine.client.replicas import AnyEngineClient
-from stentor.engine.model_config.media_spec import MediaSpec
 
 from ..api.audio.speech import SpeechServices
 from ..api.audio.transcriptions import TranscriptionServices
@@ -19,6 +18,7 @@ from ..asr.model import TranscriptionModel
 from ..asr.streaming import StreamingTranscriptionModel
 from ..audio.decode import AudioDecoder
 from ..batches.runner import BatchRunner
+from ..common.loop_turns import LoopTurns
 from ..config.config import Config
 from ..config.model_facts import ModelFacts
 from ..config.model_registry import ModelRegistry, ModelRole
@@ -27,7 +27,7 @@ from ..generation.chat_model import ChatModel
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
 from ..media.chat_media import ChatMedia
-from ..media.collect import Accepted
+from ..media.collect import TEXT_ONLY, Accepted
 from ..media.processor import MediaProcessor
 from ..middleware.access_control import AccessControl
 from ..observability.figures import AdapterFigures, WeightFigures
@@ -48,23 +48,28 @@ from .text_side import TextSide
 
 
 @dataclass(frozen=True)
-class TranscribingChat:
-    """A chat model that only transcribes."""
+class OpenedChat:
+    """The parts of a chat model that its checkpoint and its engine determine."""
 
     config: ModelConfig
     client: AnyEngineClient
     text: TextSide
     vocab_size: int
-    media: ChatMedia
-    asking: Asking
-    """Its transcription prompt."""
+    media: ChatMedia | None = None
+    """The processor of its media and of documents."""
+    accepted: Accepted = TEXT_ONLY
+    """The media that it takes."""
+    asking: Asking | None = None
+    """Its transcription prompt; None if it does not transcribe."""
+    facts: ModelFacts = field(default_factory=ModelFacts)
 
 
 @dataclass(frozen=True)
 class AuxiliaryModels:
     """Models beside the chat model; None for each that is not configured."""
 
-    transcription: TranscriptionModel | StreamingTranscriptionModel | TranscribingChat | None = None
+    transcription: TranscriptionModel | StreamingTranscriptionModel | OpenedChat | None = None
+    """An :class:`OpenedChat` has a transcription prompt."""
     decoder: AudioDecoder | None = None
     """Decodes uploaded audio; present with a transcription model."""
     embedding: EmbeddingModel | None = None
@@ -153,9 +158,7 @@ class ServerState:
 
 def compose(
     config: Config,
-    client: AnyEngineClient,
-    text: TextSide,
-    vocab_size: int,
+    main: OpenedChat,
     *,
     access: AccessControl,
     observer: Observer,
@@ -163,47 +166,50 @@ def compose(
     registry: ModelRegistry,
     store: Database,
     auxiliary: AuxiliaryModels,
-    spec: MediaSpec | None = None,
-    media: ChatMedia | None = None,
-    asking: Asking | None = None,
-    facts: ModelFacts | None = None,
     runners: Mapping[ModelRole, ModelRunner],
     controls: Collection[Controls],
 ) -> ServerState:
-    """``client`` and ``text`` are the main model's, ``runners`` those of all models, and ``controls`` of all engines.
-
-    ``spec`` has the chat model's media, ``media`` their processor and that of documents, ``asking`` the transcription
-    prompt if it transcribes. ``facts`` are the main model's.
-    """
+    """``runners`` are those of all models, and ``controls`` those of all engines."""
+    worker, text = config.engine.worker, main.text
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
-    control = EngineControl(admission, controls, client.controls, config.model.weight_version)
-    others = OtherWeights(config.engine.worker, config.model.weights_folder, partial(open_main, config))
+    control = EngineControl(admission, controls, main.client.controls, config.model.weight_version)
+    others = OtherWeights(worker, config.model.weights_folder, partial(open_main, config))
     WeightFigures(metrics.registry, config.model.served_names[0], control)
     grammars = Grammars(lambda: token_bytes_of(text.pool.tokenizer, text.defaults.eos_token_ids), config.limits.grammar)
-    if config.engine.worker.enable_lora:
-        most, name_of = config.engine.worker.max_loras, registry.adapters.name_of
-        AdapterFigures(config.model.served_names[0], most, lambda: client.stats, name_of, metrics.registry)
-    chat = ChatModel(
-        config=config.model,
-        client=client,
-        pool=text.pool,
-        renderer=text.renderer,
-        output=text.output,
-        grammars=grammars,
-        vocab_size=vocab_size,
-        defaults=text.defaults,
-        admission=admission,
-        registry=registry,
-        metrics=metrics,
-        accepted=Accepted.of(spec, config.media),
-        media=media,
-        facts=facts or ModelFacts(),
-    )
+    if worker.enable_lora:
+        name_of = registry.adapters.name_of
+        AdapterFigures(
+            config.model.served_names[0], worker.max_loras, lambda: main.client.stats, name_of, metrics.registry
+        )
+    loop_turns = LoopTurns()
+
+    def chat_model(opened: OpenedChat, role: ModelRole) -> ChatModel:
+        return ChatModel(
+            config=opened.config,
+            client=opened.client,
+            pool=opened.text.pool,
+            renderer=opened.text.renderer,
+            output=opened.text.output,
+            grammars=grammars,
+            vocab_size=opened.vocab_size,
+            defaults=opened.text.defaults,
+            admission=admission,
+            registry=registry,
+            metrics=metrics,
+            accepted=opened.accepted,
+            media=opened.media,
+            facts=opened.facts,
+            loop_turns=loop_turns,
+            role=role,
+        )
+
+    chat = chat_model(main, "chat")
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
-    if isinstance(asked := auxiliary.transcription, TranscribingChat):
-        transcription = ChatTranscriber(_for_transcription(asked, chat), asked.asking)
+    if isinstance(opened := auxiliary.transcription, OpenedChat):
+        assert opened.asking is not None
+        transcription = ChatTranscriber(chat_model(opened, "transcription"), opened.asking)
     else:
-        transcription = asked
+        transcription = opened
     return ServerState(
         config=config,
         access=access,
@@ -218,27 +224,7 @@ def compose(
         batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
         responses=LiveResponses(config.store.max_background),
         gateway=McpGateway(config.mcp),
-        weights=WeightServices(control, admission, others, config.engine.worker, metrics),
+        weights=WeightServices(control, admission, others, worker, metrics),
         transcription=transcription,
-        transcriber=None if asking is None else ChatTranscriber(chat, asking),
-    )
-
-
-def _for_transcription(asked: TranscribingChat, chat: ChatModel) -> ChatModel:
-    """Shares with ``chat`` what the server's models have in common."""
-    return ChatModel(
-        config=asked.config,
-        client=asked.client,
-        pool=asked.text.pool,
-        renderer=asked.text.renderer,
-        output=asked.text.output,
-        grammars=chat.grammars,
-        vocab_size=asked.vocab_size,
-        defaults=asked.text.defaults,
-        admission=chat.admission,
-        registry=chat.registry,
-        metrics=chat.metrics,
-        media=asked.media,
-        loop_turns=chat.loop_turns,
-        role="transcription",
+        transcriber=None if main.asking is None else ChatTranscriber(chat, main.asking),
     )

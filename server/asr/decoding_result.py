@@ -14,7 +14,7 @@ _LEAST_TOKENS = 32
 
 
 class DecodingResult(msgspec.Struct):
-    """One try, and the measures by which it is judged."""
+    """One decoding of a window, and the measures by which it is judged."""
 
     answer: EngineOutput
     temperature: float

@@ -10,7 +10,7 @@ from .model import OpenAccount, RequestObserver
 
 
 class WindowObserver:
-    """Of one request to the engine; see :class:`.model.RequestObserver`."""
+    """Observes one request to the engine (:class:`.model.RequestObserver`), for metrics and the queue."""
 
     def __init__(
         self, record: RequestRecord | None, queue_slot: QueueSlot, prompt_tokens: int, max_tokens: int
@@ -44,7 +44,7 @@ class WindowObserver:
 
 
 def observe_windows(record: RequestRecord | None, queue_slot: QueueSlot) -> OpenAccount:
-    """For all windows of one request of a client. The first that is heard leaves the queue for all of them."""
+    """Observers for the windows of one request of a client. All leave the queue with the first whose prompt is done."""
 
     def open_account(prompt_tokens: int, max_tokens: int) -> RequestObserver:
         return WindowObserver(record, queue_slot, prompt_tokens, max_tokens)

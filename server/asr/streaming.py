@@ -189,8 +189,8 @@ class StreamedTranscript:
                         case SequenceTokens():
                             if account is not None:
                                 account.tokens(event.tokens)
-                            said = self._said(event)
-                            yield Piece(decoder.decode(b"".join(one.bytes for one in said)), said)
+                            tokens = self._text_tokens(event)
+                            yield Piece(decoder.decode(b"".join(one.bytes for one in tokens)), tokens)
                         case PromptDone():
                             if account is not None:
                                 account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)
@@ -210,7 +210,7 @@ class StreamedTranscript:
         if rest:
             yield Piece(rest, [])
 
-    def _said(self, event: SequenceTokens) -> list[TextToken]:
+    def _text_tokens(self, event: SequenceTokens) -> list[TextToken]:
         vocabulary = self._vocabulary
         # its text comes later than the audio by the delay, which the prompt is longer by
         del self._untranscribed[: len(event.tokens) * vocabulary.step_bytes]

@@ -158,9 +158,9 @@ async def transcribe_turn(
         else await detect_language(decoder, model, window, options.languages)
     )
     quick = msgspec.structs.replace(options, timestamps=False, temperatures=options.temperatures[:1])
-    said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+    previous = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
     language = detected.code if model.multilingual else None
-    draft = await draft_window(decoder, model, window, quick, language, said, list(after))
+    draft = await draft_window(decoder, model, window, quick, language, previous, list(after))
     tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens]
     return TranscribedTurn(
         model.vocabulary.decode(tokens).strip(),

@@ -44,7 +44,7 @@ class AudioSpan:
         self._end = end
         self._options = options
         self._language = language
-        self._said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+        self._previous_tokens = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
         """Tokens of the prompt, and of the transcript behind it."""
         self._context_from = 0
         """Where the next window's context begins."""
@@ -64,7 +64,12 @@ class AudioSpan:
                 continue
             window = window_of(pcm, self._options.salt)
             draft = await draft_window(
-                self._decoder, self._model, window, self._options, self._language, self._said[self._context_from :]
+                self._decoder,
+                self._model,
+                window,
+                self._options,
+                self._language,
+                self._previous_tokens[self._context_from :],
             )
             if is_silence(draft, self._options):
                 seek += frames
@@ -75,10 +80,10 @@ class AudioSpan:
                 advance = await self._time_words(window, draft, cut, seek, frames)
             for part in cut.parts:
                 if segment := self._segment(draft, part, seek):
-                    self._said += segment.tokens
+                    self._previous_tokens += segment.tokens
                     yield segment
             if not self._options.condition_on_previous_text or draft.temperature > self._options.reset_temperature:
-                self._context_from = len(self._said)
+                self._context_from = len(self._previous_tokens)
             windows -= 1
             seek += advance if advance > 0 and windows > 0 else frames
 

@@ -63,7 +63,8 @@ class Silero:
         self._cell = np.zeros(_STATE, np.float32)
 
     def probabilities(self, samples: Floats) -> list[float]:
-        """One for each chunk of ``samples`` ([chunks * 512], within [-1, 1]), which go on where the last ended."""
+        """Returns the probability of speech of each chunk of ``samples`` [chunks * 512], in [-1, 1]; they continue
+        those of the last call."""
         chunks = samples.reshape(-1, CHUNK)
         found: list[float] = []
         for start in range(0, len(chunks), _MOST_CHUNKS):

@@ -12,9 +12,6 @@ need not wait for a long one of another.
 
 An error fails its own batch alone, also if the owner's share of the store has no room for its answers. While the store
 fails, all batches wait.
-
-A line under which engines were given up runs after the others and one at a time, so that only one that ends them
-reaches MOST_LOSSES: it gets an error as its answer.
 """
 
 import logging
@@ -22,9 +19,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 from starlette.types import ASGIApp
@@ -37,17 +33,13 @@ from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, Req
 from ..common.errors import Overloaded
 from ..common.fair_queue import FairSemaphore, Shares
 from ..common.keys import Caller
-from ..common.suspects import MOST_LOSSES, NOT_TRIED_AGAIN
 from ..http.error_responses import INTERNAL
 from ..storage import batches, files
 from ..storage.database import Database, StoreFailed, StoreFull
 from . import rows
-from .calls import EngineGivenUp, answer, client_for
-from .input import ReadPart, check, part_reader, requests
-from .lines import MAX_ANSWER_BYTES, BatchRequest, answered, failed
-
-if TYPE_CHECKING:
-    import httpx
+from .answering import LineAnswering
+from .calls import client_for
+from .input import check, part_reader
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +49,6 @@ LINES: Final = 64
 _CHECKS: Final = 2
 """Input files that are checked concurrently: the names of all lines of one are in memory meanwhile."""
 _READ_AT_ONCE: Final = 32
-_FLUSH_SECONDS: Final = 0.5
 _FIRST_PAUSE: Final = 1.0
 _LAST_PAUSE: Final = 60.0
 """Between two tries where the store cannot be used."""
@@ -227,87 +218,16 @@ class BatchRunner:
             self._scopes[name] = scope
             try:
                 with scope:
-                    await self._answer_all(client_for(app, caller), row, read, done)
+                    losses = await self._store.read(partial(batches.losses, batch=row.id))
+                    answering = LineAnswering(
+                        self._store, row, done=done, losses=losses, lines=self._lines, suspects=self.suspects
+                    )
+                    async with client_for(app, caller) as client:
+                        await answering.run(client, read)
             finally:
                 del self._scopes[name]
             expired = scope.cancelled_caught
         await self._finalize(row, batch, done, _INPUT_GONE if caller is not None else _KEY_GONE, expired)
-
-    async def _answer_all(
-        self,
-        clients: "AbstractAsyncContextManager[httpx.AsyncClient]",
-        row: batches.StoredBatch,
-        read: ReadPart,
-        done: dict[int, bool],
-    ) -> None:
-        """Adds answered requests to ``done`` once they are stored."""
-        waiting: list[batches.StoredResult] = []
-        losses = await self._store.read(partial(batches.losses, batch=row.id))
-
-        async def flush() -> None:
-            taken = waiting.copy()
-            waiting.clear()
-            if not taken:
-                return
-            known = {**done, **{each.line: each.good for each in taken}}
-            add = partial(rows.add_answers, name=row.id, answers=taken, good=sum(known.values()), all_=len(known))
-            with anyio.CancelScope(shield=True):  # answers taken from the queue must not be lost
-                await self._store.write(add)
-            done.update(known)
-
-        async def flush_often() -> None:
-            while True:
-                await anyio.sleep(_FLUSH_SECONDS)
-                await flush()
-
-        async with clients as client:
-
-            async def make(line: int, request: BatchRequest) -> None:
-                try:
-                    given = await answer(client, request)
-                    good = given.status < 400 and len(given.body) <= MAX_ANSWER_BYTES
-                    waiting.append(batches.StoredResult(line, good, answered(request, given)))
-                except EngineGivenUp:
-                    losses[line] = losses.get(line, 0) + 1
-                    with anyio.CancelScope(shield=True):  # the server is about to end
-                        await self._store.write(partial(batches.count_loss, batch=row.id, line=line))
-                except Exception:
-                    logger.exception("a request of a batch failed")
-                    text = failed(request.custom_id, "server_error", "The server failed on this request.")
-                    waiting.append(batches.StoredResult(line, False, text))
-                finally:
-                    self._lines.release(row.owner)
-
-            async def make_all(lost: int) -> None:
-                """Those under which so many engines were given up."""
-
-                def wanted(line: int) -> bool:
-                    return line not in done and losses.get(line, 0) == lost
-
-                async with aclosing(requests(read, wanted)) as left, anyio.create_task_group() as calls:
-                    async for line, request in left:
-                        if lost == MOST_LOSSES:
-                            logger.warning("a line of a batch was failed: %d engines were given up under it", lost)
-                            text = failed(request.custom_id, "server_error", NOT_TRIED_AGAIN)
-                            waiting.append(batches.StoredResult(line, False, text))
-                        elif lost:
-                            async with self.suspects:
-                                await self._lines.acquire(row.owner)
-                                await make(line, request)
-                        else:
-                            await self._lines.acquire(row.owner)
-                            calls.start_soon(make, line, request)
-
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(flush_often)
-                    for lost in range(MOST_LOSSES + 1):
-                        if not lost or lost in losses.values():
-                            await make_all(lost)
-                    tasks.cancel_scope.cancel()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await flush()
 
     async def _finalize(
         self, row: batches.StoredBatch, batch: Batch, done: dict[int, bool], otherwise: BatchError, expired: bool

@@ -116,10 +116,11 @@ def most_tokens_of(
     copies: int,
     experts: int | None = None,
 ) -> int:
-    """As :func:`output_room`, but at most what a whole answer may hold; see :func:`.prepare.prepare_generation`.
+    """The ``max_tokens`` of a request, as :func:`output_room` resolves it, but no more than a whole answer may hold
+    (:func:`.prepare.prepare_generation`).
 
     Without a number from the client, the answer may fill the room. ``experts`` is the first position whose experts are
-    returned.
+    returned. Raises BadRequest as there.
     """
     tokens = output_room(len(prompt), budget, chat)
     scores = body.wanted_logprobs

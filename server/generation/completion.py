@@ -90,7 +90,7 @@ async def prepare_completion(
     """
     model = chat.resolve(body.model)
     if body.suffix:
-        body = between(chat, body, body.suffix)
+        body = infill_prompts(chat, body, body.suffix)
     raw = body.prompts
     encoded = await _encode(chat, body, raw)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
@@ -112,8 +112,9 @@ async def prepare_completion(
     )
 
 
-def between(chat: ChatModel, body: CompletionRequest, after: str) -> CompletionRequest:
-    """For the text between each prompt and ``after``. Raises BadRequest where the model was not made for that."""
+def infill_prompts(chat: ChatModel, body: CompletionRequest, after: str) -> CompletionRequest:
+    """Replaces the prompts by those that ask for the text between each prompt and ``after``. Raises BadRequest if the
+    model has no tokens for that."""
     infill = chat.infill
     if infill is None:
         raise refused("suffix", "the model has no tokens to fill in the middle of a text; leave it out", "unsupported")
@@ -186,7 +187,7 @@ class _SharedParams:
         self._prompts = 0
 
     async def of(self, max_tokens: int) -> SamplingParams:
-        """For one more prompt. Raises BadRequest and MemoryFull."""
+        """The parameters of one more prompt, counted in memory. Raises BadRequest and MemoryFull."""
         self._prompts += 1
         if max_tokens not in self._made:
             body = self._body

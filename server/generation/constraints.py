@@ -231,5 +231,5 @@ def _body(lark: Lark, use: ToolUse, answer: Answer | None, output: OutputFormat,
         return format.grammar(lark, tools, parallel=use.parallel)
     if answer is None:
         return format.free_grammar(lark, tools)
-    said = output.answer(lark, answer_expression(lark, answer))
-    return lark.either([said, format.grammar(lark, tools, parallel=use.parallel)])
+    answer_rule = output.answer(lark, answer_expression(lark, answer))
+    return lark.either([answer_rule, format.grammar(lark, tools, parallel=use.parallel)])

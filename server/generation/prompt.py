@@ -38,7 +38,8 @@ class Prompted:
 async def write_prompt(
     chat: ChatModel, body: ChatRequest, use: ToolUse, most_tokens: int | None, memory: MemoryShare | None = None
 ) -> Prompted:
-    """As :func:`render_messages`, with its errors, and those of media, which are fetched and held in ``memory``."""
+    """Renders and tokenizes the prompt of a conversation. Its media are fetched, and held in ``memory``. Raises as
+    :func:`render_messages`, and BadRequest for media."""
     options = thinking_options(
         chat.output,
         _template_of(chat, body),

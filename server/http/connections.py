@@ -28,7 +28,7 @@ class Connections:
 
     @classmethod
     def within_descriptors(cls, limits: ConnectionLimits) -> "Connections":
-        """As ``limits`` say, or fewer where this process may not open as many files."""
+        """Connections within ``limits``, fewer if this process may not open that many files."""
         most, left = connections_within_descriptors(limits.max_connections)
         if most < limits.max_connections:
             logger.warning("at most %d connections are taken: this process may not open more files", most)

@@ -80,7 +80,7 @@ def without_bound() -> AnswerBudget:
 
 
 def array(*lists: JsonList) -> list[Buffer]:
-    """One array of all of them, in parts."""
+    """One JSON array of the elements of all lists, in parts to be written one after the other."""
     parts: list[Buffer] = [b"["]
     for one in lists:
         if one.data:

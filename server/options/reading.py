@@ -78,8 +78,8 @@ def nearest(name: str, known: Iterator[str] | list[str]) -> str:
     """Advice for an unknown option: ``: …`` for one of another server, ``; did you mean …?`` or ""."""
     from .elsewhere import advice  # late: few need it
 
-    if said := advice(name.removeprefix(OPTION_PREFIX).lower().replace("_", "-").removeprefix("--")):
-        return said
+    if message := advice(name.removeprefix(OPTION_PREFIX).lower().replace("_", "-").removeprefix("--")):
+        return message
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"; did you mean {close[0]}?" if close else ""
 

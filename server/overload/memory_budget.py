@@ -56,7 +56,8 @@ class MemoryFull(Overloaded):
 
 
 class MemoryBudget:
-    """For the event loop. Owned by the server's state; only its shares change it."""
+    """Counts the bytes held for clients, and refuses those beyond a bound. Owned by the server's state and used on the
+    event loop alone; only its shares change it."""
 
     def __init__(self, most: int) -> None:
         """``most`` in bytes; 0 is no bound."""
@@ -107,7 +108,7 @@ class MemoryShare:
         return self.size
 
     def set(self, size: int) -> None:
-        """As :meth:`add`, where so many are held from now on."""
+        """Count ``size`` bytes in all, instead of those so far. Raises as :meth:`add`."""
         self.add(size - self.size)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class AdmissionQueue:
         self.requests += 1
 
     def pass_by(self) -> QueueSlot:
-        """For a request without an engine."""
+        """A slot outside the queue, for a request without an engine."""
         return QueueSlot(self, MemoryBudget(0).share(), waits=False)
 
     def _check_tokens(self, tokens: int, own: int) -> None:

@@ -132,16 +132,16 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
 def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenizer: Tokenizer) -> LateInteraction:
     """Texts of transformers' processors of ColPali, ColQwen2 and ColModernVBERT around a query and around a page."""
     fill = 10 * (tokenizer.special_tokens.get("pad_token") or "")
-    said = {name: value for name, value in processor.items() if isinstance(value, str)}
+    prefixes = {name: value for name, value in processor.items() if isinstance(value, str)}
     if config.get("model_type") == "colmodernvbert":
-        page = said.get("visual_prompt_prefix", _COLMODERNVBERT_PAGE)
-        return LateInteraction(words=(said.get("query_prefix", ""), 10 * _TURN_END), picture=page, affixed=True)
+        page = prefixes.get("visual_prompt_prefix", _COLMODERNVBERT_PAGE)
+        return LateInteraction(words=(prefixes.get("query_prefix", ""), 10 * _TURN_END), picture=page, affixed=True)
     if config.get("model_type") == "colpali":
         begin = tokenizer.bos_token or ""
-        query = f"{begin}{said.get('query_prefix', 'Question: ')}"
-        page = f"<image>{begin}{said.get('visual_prompt_prefix', 'Describe the image.')}\n"
+        query = f"{begin}{prefixes.get('query_prefix', 'Question: ')}"
+        page = f"<image>{begin}{prefixes.get('visual_prompt_prefix', 'Describe the image.')}\n"
     else:
-        query, page = said.get("query_prefix", "Query: "), said.get("visual_prompt_prefix", _COLQWEN_PAGE)
+        query, page = prefixes.get("query_prefix", "Query: "), prefixes.get("visual_prompt_prefix", _COLQWEN_PAGE)
     return LateInteraction(words=(query, f"{fill}\n"), picture=page)
 
 

@@ -79,10 +79,12 @@ async def read_pairs(
         case "qwen3":
             return await _instructed(model, first, second, rules, fields[1])
         case "qwen3_vl" | "jina_vl":
-            asked, told = await _texts(model, first), await _texts(model, second)
+            queries, documents = await _texts(model, first), await _texts(model, second)
             return [
-                await read_pair(model, asked[place if len(asked) > 1 else 0], text, _at(fields[1], place, told), rules)
-                for place, text in enumerate(told)
+                await read_pair(
+                    model, queries[place if len(queries) > 1 else 0], text, _at(fields[1], place, documents), rules
+                )
+                for place, text in enumerate(documents)
             ]
         case _:
             return await _templated(model, first, second, rules, fields[1])
@@ -95,12 +97,12 @@ async def read_pair(model: EmbeddingModel, query: Content, document: Content, wh
     if model.pair_form == "jina_vl":
         return await _read_jina_pair(model, query, document, where, rules)
     instruction = _QWEN3_VL_INSTRUCTION if rules.instruction is None else rules.instruction
-    said = [
-        _said(f"<Instruct>: {instruction}"),
-        *(_said("<Query>:"), *_parts_of(query)),
-        *(_said("\n<Document>:"), *_parts_of(document)),
+    question = [
+        _text_part(f"<Instruct>: {instruction}"),
+        *(_text_part("<Query>:"), *_parts_of(query)),
+        *(_text_part("\n<Document>:"), *_parts_of(document)),
     ]
-    messages = [{"role": "system", "content": [_said(_QWEN3_JUDGE)]}, {"role": "user", "content": said}]
+    messages = [{"role": "system", "content": [_text_part(_QWEN3_JUDGE)]}, {"role": "user", "content": question}]
     fields = msgspec.structs.replace(rules.reading.fields, add_generation_prompt=True)
     reading = replace(rules.reading, fields=fields, room=replace(rules.room, cut=None))
     return await read_messages(model, reading, messages, where)
@@ -109,26 +111,26 @@ async def read_pair(model: EmbeddingModel, query: Content, document: Content, wh
 async def _read_jina_pair(
     model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules
 ) -> Prompt:
-    written, told = [], []
+    written, shown = [], []
     for name, content in (("Document", document), ("Query", query)):
-        parts = [_said(content)] if isinstance(content, str) else content
+        parts = [_text_part(content)] if isinstance(content, str) else content
         pictures = [part for part in parts if part["type"] in MEDIA_PARTS]
         text = "".join(part[part["type"]] for part in parts if part["type"] not in MEDIA_PARTS)
         if pictures and (text.strip() or len(pictures) > 1):
             raise refused(where, "the model reads a text or one image on each side; send nothing else", "unsupported")
         written.append(f"**{name}**:\n{_JINA_VL_PICTURE if pictures else text}")
-        told += pictures
+        shown += pictures
     whole = "\n".join(written)
-    return await read_written(model, rules.reading, told, whole, where, room=rules.room, end=[_JINA_VL_END])
+    return await read_written(model, rules.reading, shown, whole, where, room=rules.room, end=[_JINA_VL_END])
 
 
-def _said(text: str) -> dict[str, Any]:
+def _text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
 def _parts_of(content: Content) -> list[dict[str, Any]]:
     if isinstance(content, str):
-        return [_said(content or "NULL")]
+        return [_text_part(content or "NULL")]
     return content
 
 
@@ -266,7 +268,7 @@ async def bounded_content(model: EmbeddingModel, content: Content, most: int) ->
     if not most:
         return content
     parts: list[dict[str, Any]] = []
-    for part in [_said(content)] if isinstance(content, str) else content:
+    for part in [_text_part(content)] if isinstance(content, str) else content:
         if part["type"] in MEDIA_PARTS:
             parts.append(part)
             continue

@@ -20,7 +20,7 @@ from ..overload.request_context import RequestContext
 
 
 class ModelRunner(Protocol):
-    """Whatever runs a model, in processes of its own."""
+    """Runs one model in processes of its own: an engine client, or the speech model."""
 
     @property
     def ready(self) -> object | None:
@@ -85,8 +85,8 @@ class AdmissionControl:
         return runner.size if isinstance(runner, EngineReplicas) else 1
 
     def check_ready(self) -> None:
-        """As :meth:`check_available` for every model, also while a crashed process is replaced: new requests are
-        accepted and wait."""
+        """Raises Unavailable unless every model is ready and no crashed process is being replaced. Meanwhile new
+        requests are accepted and wait."""
         for kind in self._runners:
             self.check_available(kind)
         if any(runner.stalled is not None for runner in self._runners.values()):

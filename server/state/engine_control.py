@@ -33,7 +33,7 @@ _ABORT_SECONDS: Final = 5.0
 
 
 class Controls(Protocol):
-    """Of one model's engine (:class:`stentor.engine.client.controls.Controls`)."""
+    """The controls of one model's engine (:class:`stentor.engine.client.controls.Controls`)."""
 
     async def pause(self) -> None: ...
 

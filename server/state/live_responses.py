@@ -20,7 +20,7 @@ _RETRY_SECONDS: Final = 2
 
 
 class LiveResponse(Protocol):
-    """One of them."""
+    """A response that has not ended."""
 
     @property
     def owner(self) -> str: ...
@@ -63,11 +63,11 @@ class LiveResponses:
         self._by_id.pop(response, None)
 
     def leave(self) -> None:
-        """One was left to the store: its engine was given up, or the server ends."""
+        """Report that a response was left unfinished in the store: its engine was given up, or the server ends."""
         self._left.set()
 
     async def left(self) -> None:
-        """Returns once one was left since the last call."""
+        """Wait for the next :meth:`leave`."""
         await self._left.wait()
         self._left = anyio.Event()
 

@@ -127,7 +127,7 @@ class SentencePieceDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any decoder: the text that the newest tokens add to the group before them."""
+    """Detokenizes with any decoder, which decodes a window of the newest tokens anew to find the text that they add."""
 
     def __init__(self, tokenizer: Tokenizer, skip: frozenset[int], *, tail: Sequence[int], split_added: bool) -> None:
         self._backend = tokenizer.backend

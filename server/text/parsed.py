@@ -116,17 +116,17 @@ class Parsed:
         return self._parser.thinking
 
     def writer(self, out: list[Delta]) -> DeltaWriter:
-        """For one batch; :meth:`end` it."""
+        """A writer of the deltas of one batch to ``out``; give it to :meth:`end` at the end of the batch."""
         return DeltaWriter(self._index, self._calls, out)
 
     def push(self, token: int, logprob: TokenLogprobs | None, text: str, writer: DeltaWriter) -> None:
-        """One token, and the text that it made final."""
+        """Take one token, with the text that it made final; write the deltas."""
         writer.token(token, logprob, thought=self._parser.thinking)
         if text:
             writer.pieces(self._parser.push(text))
 
     def push_alone(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, text: str, out: list[Delta]) -> None:
-        """As :meth:`push`, for a batch of this one token."""
+        """Take one token as :meth:`push` does, where it is the only one of its batch: appends the deltas to ``out``."""
         thought = self._parser.thinking
         pieces = self._parser.push(text) if text else []
         if not pieces:

@@ -20,9 +20,9 @@ def entries(event: EngineEvent) -> int:
 
 
 def slices_of(events: Sequence[EngineEvent]) -> Iterator[list[EngineEvent]]:
-    """The same events with at most :data:`..common.loop_turns.SLICE_ENTRIES` entries each, or one token's.
+    """Cuts events into lists of at most :data:`..common.loop_turns.SLICE_ENTRIES` log-probabilities, or one token's.
 
-    Those of a prompt become several :class:`.PromptDone`, each with the log-probabilities of its next tokens.
+    A :class:`.PromptDone` with more becomes several, each with the log-probabilities of the next tokens of the prompt.
     """
     some: list[EngineEvent] = []
     held = 0

@@ -51,7 +51,7 @@ class _File(msgspec.Struct):
 
 
 class Tekken:
-    """One that has been read."""
+    """The contents of a ``tekken.json``."""
 
     def __init__(self, file: Path) -> None:
         """Raises :class:`.errors.TokenizerError`."""

@@ -85,7 +85,7 @@ def test_a_router_knows_exactly_the_full_blocks_that_can_be_found(seed: int) -> 
         router.take(scheduler.take_cache_events())
         assert all(_found(scheduler, tokens) for tokens in router.prefixes.values())
         hashed = scheduler._memory.pool._by_hash
-        told = scheduler._memory.pool.events._told if scheduler._memory.pool.events else set()
+        told = scheduler._memory.pool.events._reported if scheduler._memory.pool.events else set()
         assert told <= hashed.keys()
         assert len(told) == len(router.prefixes)
         known = max(known, len(router.prefixes))

@@ -80,7 +80,7 @@ async def test_each_is_started_as_its_rank_and_all_are_as_ready_as_the_least() -
             members[0].send(READY)
     assert [progress.done for progress in reported if progress.phase == "loading weights"] == [1, 0, 4]
     assert (ready[0].num_blocks, ready[0].max_model_len) == (50, 256)
-    assert ready[0].notes == ["2 workers split the model; memory is told of the first"]
+    assert ready[0].notes == ["2 workers split the model; memory is that of the first"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

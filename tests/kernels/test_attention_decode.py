@@ -61,21 +61,11 @@ class Decode:
         )
 
     def expected(self) -> Tensor:
-        count = len(self.lengths)
-        batch = AttentionBatch(
-            self._starts(),
-            torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE),
-            self.tables,
-            torch.zeros(len(self.q), dtype=torch.int64, device=DEVICE),
-            self.query_len,
-            max(self.lengths),
-            decode_rows=count,
-            decode_query_len=self.query_len,
-            ragged_tokens=None if self.counts is None else len(self.q),
-        )
+        lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
         # The reference multiplies hidden values by zero.
         k, v = (cache.float().nan_to_num().to(cache.dtype) for cache in (self.k_cache, self.v_cache))
-        return reference.paged_attention(self.q, k, v, batch, **self._numbers())
+        paged = self.paged(lengths, torch.empty_like(self.q), max(self.lengths))
+        return reference.paged_attention(paged._replace(k_cache=k, v_cache=v))
 
     def _starts(self) -> Tensor:
         counts = self.counts or [self.query_len] * len(self.lengths)
@@ -257,7 +247,7 @@ def test_a_launch_of_rows_with_drafts_is_right_for_other_numbers_of_them() -> No
     for decode in (first, other):
         starts.copy_(decode._starts())
         tensors = decode.paged(lengths, out, 70).tensors
-        launch.run(*tensors, seq_lens=lengths, query_start=starts, plans={})
+        launch.run(tensors, seq_lens=lengths, query_start=starts, plans={})
         assert_close(out, decode.expected(), TOLERANCE[torch.float32])
 
 
@@ -301,7 +291,7 @@ def test_whoever_arrives_last_joins_in_one_order_and_leaves_no_count(query_len: 
     for seed in range(4):
         out.fill_(float("nan"))
         with shuffled(seed):
-            launch.run(*decode.paged(lengths, out, 100).tensors, seq_lens=lengths, query_start=None, plans={})
+            launch.run(decode.paged(lengths, out, 100).tensors, seq_lens=lengths, query_start=None, plans={})
         assert not launch.arrived.any()
         found.append(out.clone())
     assert_close(found[0], decode.expected(), TOLERANCE[torch.float32])

@@ -11,11 +11,11 @@ Change = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class CacheEvents:
-    """Listens to the block pool, and to those who hash full blocks. Blocks that are filled in part are not told."""
+    """Listens to the block pool, and to those who hash full blocks. Partly filled blocks are not reported."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._told: set[bytes] = set()
+        self._reported: set[bytes] = set()
         """Digests of the blocks that listeners know."""
         self._changes: list[Change] = []
         self._last = b""
@@ -25,9 +25,9 @@ class CacheEvents:
         self, digest: bytes, parent: bytes | None, tokens: Sequence[int], adapter: str | None, salt: str
     ) -> None:
         """A full block got its hash. ``parent`` is the digest of the block before; None: it is the first."""
-        if digest in self._told:
+        if digest in self._reported:
             return
-        self._told.add(digest)
+        self._reported.add(digest)
         last = self._changes[-1] if self._changes else None
         if isinstance(last, BlockStored) and parent == self._last and last.lora_name == adapter:
             last.block_hashes.append(_hash(digest))
@@ -44,10 +44,10 @@ class CacheEvents:
         self._last = digest
 
     def removed(self, digest: bytes) -> None:
-        """A block lost its hash, perhaps one that nobody was told of."""
-        if digest not in self._told:
+        """Record that a block lost its hash; ignored if no event has reported the block as stored."""
+        if digest not in self._reported:
             return
-        self._told.remove(digest)
+        self._reported.remove(digest)
         last = self._changes[-1] if self._changes else None
         if isinstance(last, BlockRemoved):
             last.block_hashes.append(_hash(digest))
@@ -56,7 +56,7 @@ class CacheEvents:
 
     def cleared(self) -> None:
         """All blocks lost their hashes."""
-        self._told.clear()
+        self._reported.clear()
         self._changes = [AllBlocksCleared()]
 
     def take(self) -> list[Change]:

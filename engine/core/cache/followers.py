@@ -42,8 +42,8 @@ class Followers:
             del self._blocks[held[0]]
 
     def move(self, block: int, to: int) -> None:
-        """What the block holds lies in ``to`` from now on; nothing happens where it followed nothing, and where ``to``
-        is known to hold that it is only not found twice."""
+        """Record that the contents of ``block`` are now in ``to``. ``block`` is forgotten, and ``to`` takes its place
+        unless it follows something already."""
         if block in self._held and to not in self._held:
             self._held[to] = held = self._held.pop(block)
             blocks = self._blocks[held[0]]

@@ -11,7 +11,7 @@ class HostTier:
     """Which hash lies in which place of host memory. Places are numbered downwards from -1, so that no block has the
     number of one.
 
-    A place that somebody holds keeps what it has; of the others the least recently used is overwritten first.
+    Contents of a held place are kept. Of the others, the least recently used ones are overwritten first.
     """
 
     __slots__ = ("_by_hash", "_hashes", "_held", "capacity")
@@ -22,18 +22,18 @@ class HostTier:
         """The least recently used first."""
         self._hashes: dict[int, bytes] = {}
         self._held: dict[int, int] = {}
-        """By place that is held: how often."""
+        """Number of holders, by held place."""
 
     def reset(self, capacity: int | None = None) -> None:
-        """Nothing is found any more. Nobody may hold a place."""
-        assert not self._held, "what is held was to be forgotten"
+        """Forget all contents, and set the number of places if ``capacity`` is given. No place may be held."""
+        assert not self._held, "places are held that are to be forgotten"
         self.capacity = self.capacity if capacity is None else capacity
         self._by_hash.clear()
         self._hashes.clear()
 
     @property
     def places(self) -> Collection[int]:
-        """Those that have something."""
+        """The places with contents."""
         return self._hashes.keys()
 
     def find(self, digest: bytes) -> int | None:
@@ -43,7 +43,7 @@ class HostTier:
         return self._hashes[place]
 
     def hold(self, place: int) -> None:
-        """What is there stays until it is let go; it counts as used now."""
+        """Keep the contents of a place until :meth:`let_go`, as often as it is held; marks them as used now."""
         self._held[place] = self._held.get(place, 0) + 1
         self._by_hash.move_to_end(self._hashes[place])
 
@@ -53,12 +53,12 @@ class HostTier:
             del self._held[place]
 
     def touch(self, digest: bytes) -> None:
-        """It counts as used now."""
+        """Mark the contents with this hash as used now."""
         self._by_hash.move_to_end(digest)
 
     def take(self, digest: bytes) -> int | None:
-        """A place for a hash that has none, which it has from now on: one that is empty, or that of the least recently
-        used hash; None where all are held."""
+        """Give a place to a hash that has none: an empty one, or that of the least recently used hash. None if all are
+        held."""
         if len(self._hashes) < self.capacity:
             place = -1 - len(self._hashes)
         else:

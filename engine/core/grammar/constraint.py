@@ -225,5 +225,5 @@ class TokenConstraint:
 
 
 def _broken_by(why: str | None) -> ConstraintBroken:
-    said = why or "it does not allow the token that was drawn"
-    return ConstraintBroken(f"the grammar cannot be followed any further: {said}", "grammar" if why else "")
+    reason = why or "it does not allow the token that was drawn"
+    return ConstraintBroken(f"the grammar cannot be followed any further: {reason}", "grammar" if why else "")

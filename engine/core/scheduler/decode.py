@@ -58,9 +58,9 @@ def plan_drafts(step: StepBuilder, memory: KVCacheManager, control: DraftControl
     decoding = sum(row.sample and row.count == 1 for row in step.rows)
     if (limit := control.limit(decoding)) <= 0:
         return
-    for place, (sequence, _, end, most) in enumerate(step.owners):
+    for place, (sequence, _, end, max_gained) in enumerate(step.owners):
         row = step.rows[place]
-        if not most or row.count > 1 or row.start < sequence.request.prompt_len:
+        if not max_gained or row.count > 1 or row.start < sequence.request.prompt_len:
             continue
         furthest = end + sequence.num_drafts_in_flight
         wanted = min(step.room, sequence.limit_len - furthest - 1, sequence.ready_len - furthest)

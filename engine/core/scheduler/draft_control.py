@@ -163,7 +163,7 @@ class DraftControl:
         drafted = result.drafted
         total = 0
         if drafted is not None and result.counts is not None:
-            drew = (sequence for sequence, _, _, most in flight.owners if most)
+            drew = (sequence for sequence, _, _, max_gained in flight.owners if max_gained)
             total = self._note(drew, drafted, result.counts)
             self._drafting_steps += total > 0
         self._takes_no_time = result.seconds == 0.0

@@ -51,10 +51,10 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
     steps: Counter[str] = Counter()
     drafts: Counter[str] = Counter()
     for flight in flights:
-        for sequence, _, _, most in flight.owners:
-            if most and sequence.state is not SequenceState.FINISHED:
+        for sequence, _, _, max_gained in flight.owners:
+            if max_gained and sequence.state is not SequenceState.FINISHED:
                 steps[sequence.name] += 1
-                drafts[sequence.name] += most - 1
+                drafts[sequence.name] += max_gained - 1
     in_flight = {name: (count, drafts[name]) for name, count in steps.items()}
     assert in_flight == expected, f"sequences expect tokens and drafts {expected}, but in flight are {in_flight}"
     assert output.live_sequences == sum(request.live for request in output.requests.values()), (

@@ -116,7 +116,7 @@ class KVCacheManager:
         return self.unheld(blocks) + sum(block < 0 for block in blocks)
 
     def unheld(self, blocks: SequenceOf[int]) -> int:
-        """How many of these are blocks of the pool that nobody holds."""
+        """How many of ``blocks`` are blocks of the pool, not of the host tier, that nobody holds."""
         return sum(block >= 0 and not self.pool.refs(block) for block in blocks)
 
     def from_host(self, sequence: Sequence, prefix: Prefix) -> int:

@@ -148,8 +148,8 @@ class Output:
         tokens = _by_row(result.tokens, result.counts)
         logprobs = None if result.logprobs is None else _by_row(result.logprobs, result.counts)
         sampled = -1
-        for sequence, row_generation, end, most in flight.owners:
-            if most:
+        for sequence, row_generation, end, max_gained in flight.owners:
+            if max_gained:
                 sampled += 1
             if sequence.row_generation == row_generation:
                 # with drafts, the step may have begun further on than was known when it was planned
@@ -160,12 +160,12 @@ class Output:
                     self._hash_blocks(sequence)
                 if sequence.checkpoints:
                     self.memory.settle_states(sequence)
-            elif sequence.state is not SequenceState.PREEMPTED or not most:
+            elif sequence.state is not SequenceState.PREEMPTED or not max_gained:
                 # It has ended, or this is a chunk of a row that it has lost.
                 continue
-            if most:
-                said = None if logprobs is None else _asked(logprobs[sampled])
-                self._append(sequence, tokens[sampled], said, most, batch, now)
+            if max_gained:
+                own = None if logprobs is None else _requested(logprobs[sampled])
+                self._append(sequence, tokens[sampled], own, max_gained, batch, now)
             elif end == sequence.length and not sequence.samples:
                 self._finish_prompt(sequence.request, batch, now)
                 if sequence.state is not SequenceState.FINISHED:
@@ -174,9 +174,9 @@ class Output:
         if result.drafts:
             owners = flight.by_slot()
             for drafted in result.drafts:
-                sequence, row_generation, _, _ = owners[drafted.slot]
-                if sequence.row_generation == row_generation:
-                    sequence.drafts = len(sequence.outputs), drafted.tokens
+                owner = owners[drafted.slot]
+                if owner.has_row:
+                    owner.sequence.drafts = len(owner.sequence.outputs), drafted.tokens
         return batch
 
     def _end_faulty(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
@@ -186,10 +186,9 @@ class Output:
         """
         owners = flight.by_slot()
         for fault in result.faults:
-            sequence, row_generation, _, _ = owners[fault.slot]
-            if sequence.row_generation != row_generation:
+            if not owners[fault.slot].has_row:
                 continue
-            request = sequence.request
+            request = owners[fault.slot].sequence.request
             ended = self.finish_all(request, "error", fault.message)
             for span in request.inputs:
                 if span.start == fault.start:
@@ -202,13 +201,13 @@ class Output:
         sequence: Sequence,
         tokens: list[int],
         logprobs: list[TokenLogprobs] | None,
-        most: int,
+        max_gained: int,
         batch: TokensBatch,
         now: float,
     ) -> None:
         """Append a step's tokens to a sequence, which ends or goes on; tokens behind its end are dropped.
 
-        ``most``: the most tokens that the step could have gained.
+        ``max_gained``: the most tokens that the step could have gained.
         """
         request = sequence.request
         sequence.num_in_flight -= 1
@@ -217,8 +216,8 @@ class Output:
             if sequence.state is SequenceState.FINISHED:
                 return
         end = request.take(sequence, tokens)
-        if most > 1:
-            self._settle_drafts(sequence, most - 1, len(tokens) - 1)
+        if max_gained > 1:
+            self._settle_drafts(sequence, max_gained - 1, len(tokens) - 1)
             logprobs = None if logprobs is None else logprobs[: len(tokens)]
         if tokens:
             batch.tokens.append(SequenceTokens(request.rid, sequence.index, tokens, logprobs))
@@ -246,10 +245,10 @@ class Output:
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """Send the prompt's end to the client after its last position was computed, and queue the other sequences."""
         sent = request.num_logprobs_sent
-        alignment, pooled, lacks = request.alignment, request.pooled, request.lacks
+        alignment, pooled, missing = request.alignment, request.pooled, request.missing_result
         request.forget_prompt()
-        if lacks:
-            batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
+        if missing:
+            batch.finished.extend(self.finish_all(request, "error", f"the worker returned {missing}"))
             return
         if request.params.prompt_logprobs is not None and sent < request.prompt_len:
             message = f"the worker's log-probabilities of the prompt end at {sent} of {request.prompt_len} tokens"
@@ -317,7 +316,7 @@ class Output:
         """Send new log-probabilities of prompts that are still being prefilled by the row that computed them."""
         owners = flight.by_slot()
         for piece in result.prompt_logprobs:
-            request = owners[piece.slot][0].request
+            request = owners[piece.slot].sequence.request
             if _gathers(owners[piece.slot]) and piece.start == request.num_logprobs_sent:
                 request.num_logprobs_sent += len(piece.positions)
                 batch.parts.append(PromptPart(request.rid, piece.start, piece.positions))
@@ -329,7 +328,7 @@ class Output:
         """
         owners = flight.by_slot()
         for row in result.routed:
-            sequence = owners[row.slot][0]
+            sequence = owners[row.slot].sequence
             if sequence.state is not SequenceState.FINISHED:
                 batch.experts.extend(sequence.take_experts(row))
 
@@ -338,14 +337,14 @@ class Output:
         owners = flight.by_slot()
         for row in result.pooled:
             if _gathers(owners[row.slot]):
-                owners[row.slot][0].request.pooled = row.pooled
+                owners[row.slot].sequence.request.pooled = row.pooled
 
     def _gather_alignments(self, flight: InFlightStep, result: StepResult) -> None:
         """Store the alignment results of prompts still being prefilled."""
         owners = flight.by_slot()
         for row in result.alignments:
             if _gathers(owners[row.slot]):
-                owners[row.slot][0].request.gather_alignment(row.alignment)
+                owners[row.slot].sequence.request.gather_alignment(row.alignment)
 
 
 def _by_row(values: list[_T], counts: list[int] | None) -> list[list[_T]]:
@@ -356,18 +355,18 @@ def _by_row(values: list[_T], counts: list[int] | None) -> list[list[_T]]:
     return [list(islice(rest, count)) for count in counts]
 
 
-def _asked(logprobs: list[TokenLogprobs | None]) -> list[TokenLogprobs] | None:
+def _requested(logprobs: list[TokenLogprobs | None]) -> list[TokenLogprobs] | None:
     """The log-probabilities of one row, which asked for all of them or for none."""
     return [each for each in logprobs if each is not None] or None
 
 
 def _gathers(owner: Owner) -> bool:
     """Whether a row's results for its prompt are still wanted."""
-    sequence, row_generation, _, most = owner
     # The row that sampled the first token may have been lost since; its results are still valid.
-    if sequence.row_generation != row_generation and not (sequence.state is SequenceState.PREEMPTED and most):
+    sampled_before_loss = owner.sequence.state is SequenceState.PREEMPTED and owner.max_gained
+    if not owner.has_row and not sampled_before_loss:
         return False
-    return not sequence.request.prompt_done
+    return not owner.sequence.request.prompt_done
 
 
 _CROWDED = "too many requests with grammars run at once; try again, or lower --max-num-seqs"
@@ -382,7 +381,8 @@ def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks
     writer = MaskWriter()
     finished: list[Finished] = []
     masked = frozenset(flight.masked)
-    for row, (sequence, _, _, _) in zip(flight.rows, flight.owners, strict=True):
+    for row, owner in zip(flight.rows, flight.owners, strict=True):
+        sequence = owner.sequence
         # a sequence that has lost its row still gets the token in flight
         if row.slot not in masked or sequence.constraint is None or sequence.state is SequenceState.FINISHED:
             continue

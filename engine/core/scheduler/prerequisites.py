@@ -23,7 +23,7 @@ class Prerequisites:
         self._memory = memory
         self._output = output
         self._recovery = recovery
-        self.media_wanted: list[int] = []
+        self._media_wanted: list[int] = []
         """Requests whose media must be written and whose client has not been asked yet."""
 
     def constrain(self, rid: int, constraints: list[TokenConstraint | None]) -> TokensBatch | None:
@@ -59,7 +59,7 @@ class Prerequisites:
         if epoch != self._recovery.epoch or request is None or "transfer" not in request.awaits:
             return None
         if error is not None:
-            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
+            return self._recovery.noted_ends(self._output.finish_all(request, "error", error))
         self._memory.queue.has_come(request, "transfer")
         return None
 
@@ -68,14 +68,18 @@ class Prerequisites:
     def want_media(self, request: Request) -> None:
         """Let a request stand aside until its media are written."""
         self._memory.queue.stand_aside(request, "media")
-        self.media_wanted.append(request.rid)
+        self.want_written([request.rid])
+
+    def want_written(self, rids: list[int]) -> None:
+        """Have the clients of these requests write their media."""
+        self._media_wanted += rids
 
     def take_media_wanted(self) -> list[int]:
         """Requests whose client must write their media and call :meth:`media_written`, since the last call.
 
         A request is listed again if media that were encoded have been evicted.
         """
-        wanted, self.media_wanted = self.media_wanted, []
+        wanted, self._media_wanted = self._media_wanted, []
         return wanted
 
     def media_written(self, rid: int, error: str = "") -> TokensBatch | None:
@@ -84,7 +88,7 @@ class Prerequisites:
         if request is None:
             return None
         if error:
-            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
+            return self._recovery.noted_ends(self._output.finish_all(request, "error", error))
         request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
         self._memory.queue.has_come(request, "media")
         return None
@@ -116,7 +120,7 @@ class Prerequisites:
                 finished += self._output.finish_all(request, "error", message.error, "adapter")
             else:
                 self._memory.queue.has_come(request, "adapter")
-        return self._recovery.noted(TokensBatch([], [], finished)), answers
+        return self._recovery.noted_ends(finished), answers
 
     def take_adapter_orders(self) -> tuple[list[LoadAdapter | DropAdapter], list[AdapterWarm]]:
         """The worker's orders about adapters before the next plan, and the answers to clients that are due."""

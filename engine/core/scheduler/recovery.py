@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from stentor.protocols.ipc.actors import TokensBatch
+from stentor.protocols.ipc.actors import Finished, TokensBatch
 
 from ..crash_bisector import CrashBisector, InFlightSequence
 from ..sequence import Sequence, SequenceState
@@ -57,9 +57,9 @@ class WorkerRecovery:
         ``flights``: the steps in flight, of which the worker may have died unless it is ``blameless``.
         """
         self.epoch += 1
-        flown = [] if blameless else self._flown(flights)
+        in_flight = [] if blameless else self.in_flight(flights)
         in_search = self._bisector.searching and bool(flights)
-        culprit = self._bisector.died(flown)
+        culprit = self._bisector.died(in_flight)
         running = self._rows.running
         self._rows.reset()
         self._memory.reset()
@@ -111,8 +111,12 @@ class WorkerRecovery:
                 self._bisector.ended(finished.rid, finished.index)
         return batch
 
-    def _flown(self, flights: Collection[InFlightStep]) -> list[InFlightSequence]:
-        """The living sequences in these steps."""
+    def noted_ends(self, finished: list[Finished]) -> TokensBatch:
+        """:meth:`noted` of a batch that has these ends alone."""
+        return self.noted(TokensBatch([], [], finished))
+
+    def in_flight(self, flights: Collection[InFlightStep]) -> list[InFlightSequence]:
+        """The living sequences of these steps, as a crash in one of them would report them."""
         found: dict[tuple[int, int], InFlightSequence] = {}
         for flight in flights:
             for slot, (sequence, _, _, _) in flight.by_slot().items():

@@ -41,9 +41,6 @@ MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the next one, prepared meanwhile."""
 
 
-_NOBODY: frozenset[int] = frozenset()
-
-
 class Scheduler:
     """Continuous batching over a paged KV pool, one step ahead of the worker.
 
@@ -102,9 +99,9 @@ class Scheduler:
             prefix_cache,
             self._rows,
             ready.groups,
-            max(min(limits.max_num_batched_tokens, limits.max_prefill_chunk), 1 + limits.max_drafts),
-            AdapterCache(limits.max_loras, config.worker.max_cpu_loras),
-            ready.host,
+            chunk=max(min(limits.max_num_batched_tokens, limits.max_prefill_chunk), 1 + limits.max_drafts),
+            adapters=AdapterCache(limits.max_loras, config.worker.max_cpu_loras),
+            host=ready.host,
         )
         if config.scheduler.kv_events is not None and prefix_cache:
             self._memory.pool.events = CacheEvents(block_size)
@@ -180,11 +177,11 @@ class Scheduler:
             return None
         refusal = append_refusal_of(request.input, more)
         if refusal is not None:
-            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
+            return self._recovery.noted_ends(self._output.finish_all(request, "error", refusal))
         assert request.input is not None
         request.input.append(more.pieces, ended=more.last)
         finished = self._output.input_appended(request)
-        return self._recovery.noted(TokensBatch([], [], finished)) if finished else None
+        return self._recovery.noted_ends(finished) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:
         """End a sequence, or all of a request if ``index`` is -1; None if nothing of it was alive.
@@ -202,7 +199,7 @@ class Scheduler:
             self._output.replace_leader(request)
         else:
             return None
-        return self._recovery.noted(TokensBatch([], [], finished))
+        return self._recovery.noted_ends(finished)
 
     def end_all(self, message: str) -> TokensBatch:
         """End all living requests, because no step can run any more. Steps in flight must still be completed."""
@@ -233,7 +230,7 @@ class Scheduler:
         unfinished = plan_decodes(step, memory, drafting=limits.max_drafts > 0)
         self._prompts.bound(step, memory, waiting=bool(unfinished or memory.queue), crowded=crowded)
         self._lacked = plan_prompts(step, memory, unfinished, limits.max_admitted_tokens, now)
-        self.prerequisites.media_wanted += step.wanted
+        self.prerequisites.want_written(step.wanted)
         if not step.works:
             return None
         if limits.max_drafts:
@@ -241,35 +238,21 @@ class Scheduler:
         if limits.stream is not None:
             step.feed()
         plan = StepPlan(
-            self._recovery.epoch,
-            self._steps,
-            self._rows.take_freed(),
-            step.new,
-            step.rows,
-            step.masked,
-            step.encode,
-            step.inputs,
-            step.forks,
-            memory.encoder_cache.take_forgotten(),
-            memory.pool.take_copies(),
-            memory.adapters.take_placed(),
-            [] if memory.states is None else memory.states.pool.take_copies(),
+            epoch=self._recovery.epoch,
+            step=self._steps,
+            freed=self._rows.take_freed(),
+            new=step.new,
+            rows=step.rows,
+            masked=step.masked,
+            encode=step.encode,
+            inputs=step.inputs,
+            forks=step.forks,
+            forgotten=memory.encoder_cache.take_forgotten(),
+            copies=memory.pool.take_copies(),
+            adapters=memory.adapters.take_placed(),
+            state_copies=[] if memory.states is None else memory.states.pool.take_copies(),
         )
-        entered = step.entered() if step.new else _NOBODY
-        readers = frozenset(step.readers) if step.readers else _NOBODY
-        self._flights.append(
-            InFlightStep(
-                self._steps,
-                step.rows,
-                step.owners,
-                step.sampled,
-                step.decoding,
-                step.masked,
-                entered,
-                readers,
-                tuple(step.slices),
-            )
-        )
+        self._flights.append(step.in_flight(self._steps))
         self._steps += 1
         self._step_tokens.observe(step.tokens)
         return plan
@@ -290,7 +273,7 @@ class Scheduler:
         flight = self._flights[0]
         self._unmasked_from = flight.step + 1
         masks, finished = write_masks(flight, self._recovery.epoch, self._output)
-        return masks, self._recovery.noted(TokensBatch([], [], finished))
+        return masks, self._recovery.noted_ends(finished)
 
     def complete(self, result: StepResult, now: float) -> TokensBatch:
         """Apply the result of the oldest step in flight.

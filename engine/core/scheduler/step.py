@@ -21,13 +21,27 @@ _COPY_INTS: Final = 3
 """Integers per group for a copied block."""
 _HOST_INTS: Final = 6
 """Integers per block, with a host tier: its old contents are copied there, and its new ones from there."""
+_NOBODY: Final[frozenset[int]] = frozenset()
 _COUNT: Final = attrgetter("count")
 _INT_COST: Final = 10
 """Bytes that an integer counts as: it takes longer to read than as many bytes of text."""
 
-Owner = tuple[Sequence, int, int, int]
-"""The row's owner at plan time: (sequence, row generation, end of its positions without drafts, most tokens that it may
-gain; 0 if it samples none)."""
+
+class Owner(NamedTuple):
+    """The sequence that a row belonged to when its step was planned."""
+
+    sequence: Sequence
+    row_generation: int
+    """The sequence's generation then. If it differs now, the sequence has lost that row."""
+    end: int
+    """End of the row's positions, without drafts."""
+    max_gained: int
+    """Most tokens that the row may gain; 0 if it samples none."""
+
+    @property
+    def has_row(self) -> bool:
+        """Whether the sequence still has the row."""
+        return self.sequence.row_generation == self.row_generation
 
 
 Slice = tuple[int, bytes, int]
@@ -62,15 +76,15 @@ class InFlightStep(NamedTuple):
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
         if not {*result.encoded} <= {slot for slot, _, _ in self.slices}:
             raise ValueError(f"the worker has encoded slots {result.encoded} in step {self.step}, which encodes others")
-        told = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
-        if any(told):
+        extras = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
+        if any(extras):
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
                 if owner is None:
                     raise ValueError(f"the worker sent prompt logprobs of slot {piece.slot}, not in step {self.step}")
                 end = piece.start + len(piece.positions)
-                prompt_len = owner[0].request.prompt_len
+                prompt_len = owner.sequence.request.prompt_len
                 if not 0 < piece.start <= end <= prompt_len:
                     raise ValueError(
                         f"the worker sent prompt logprobs of tokens {piece.start} to {end} in step {self.step}; "
@@ -78,46 +92,46 @@ class InFlightStep(NamedTuple):
                     )
             for row in result.alignments:
                 owner = owners.get(row.slot)
-                if owner is None or owner[0].request.probe is None:
+                if owner is None or owner.sequence.request.probe is None:
                     raise ValueError(
                         f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
                     )
-
             for made in result.pooled:
                 owner = owners.get(made.slot)
-                if owner is None or owner[0].request.pooling is None:
+                if owner is None or owner.sequence.request.pooling is None:
                     raise ValueError(
                         f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
                     )
             for routed in result.routed:
                 owner = owners.get(routed.slot)
-                asks = owner is not None and owner[0].request.params.routed_experts is not None
+                asks = owner is not None and owner.sequence.request.params.routed_experts is not None
                 if owner is None or not asks or routed.count < 1 or len(routed.data) % routed.count:
                     raise ValueError(
                         f"the worker tells {len(routed.data)} bytes of experts of {routed.count} positions of slot "
                         f"{routed.slot} in step {self.step}, where nobody asked for them"
                     )
-                if not 0 <= routed.start <= routed.start + routed.count <= owner[2]:
+                if not 0 <= routed.start <= routed.start + routed.count <= owner.end:
                     raise ValueError(
                         f"the worker tells experts of positions {routed.start} to {routed.start + routed.count} of "
-                        f"slot {routed.slot} in step {self.step}, which ends at {owner[2]}"
+                        f"slot {routed.slot} in step {self.step}, which ends at {owner.end}"
                     )
             for fault in result.faults:
                 owner = owners.get(fault.slot)
-                if owner is None or not owner[0].request.inputs:
+                if owner is None or not owner.sequence.request.inputs:
                     raise ValueError(
                         f"the worker finds fault with slot {fault.slot} in step {self.step}: {fault.message}"
                     )
             for draft in result.drafts:
                 owner = owners.get(draft.slot)
-                if owner is None or not owner[3] or owner[0].constraint is None or min(draft.tokens, default=0) < 0:
+                constraint = None if owner is None or not owner.max_gained else owner.sequence.constraint
+                if constraint is None or min(draft.tokens, default=0) < 0:
                     raise ValueError(
                         f"the worker drafts {draft.tokens} for slot {draft.slot} in step {self.step}, which needs none"
                     )
 
     def _drawn(self, counts: list[int], drafted: list[int] | None) -> int:
         """The number of tokens. Raises ValueError for counts that this step cannot have."""
-        most = [most for _, _, _, most in self.owners if most]
+        most = [owner.max_gained for owner in self.owners if owner.max_gained]
         if len(counts) != len(most) or not all(1 <= count <= top for count, top in zip(counts, most, strict=True)):
             raise ValueError(f"the worker sent counts {counts} for step {self.step}, whose rows gain 1 to {most}")
         if drafted is not None and (
@@ -277,9 +291,20 @@ class StepBuilder:
             )
         )
 
-    def entered(self) -> frozenset[int]:
-        """Slots of the rows that enter."""
-        return frozenset([row.slot for row in self.new] + [row.slot for row in self.forks])
+    def in_flight(self, number: int) -> InFlightStep:
+        """The record of this step, once it is complete and sent under ``number``."""
+        entered = [row.slot for row in self.new] + [row.slot for row in self.forks]
+        return InFlightStep(
+            step=number,
+            rows=self.rows,
+            owners=self.owners,
+            sampled=self.sampled,
+            decoding=self.decoding,
+            masked=self.masked,
+            entered=frozenset(entered) if self.new else _NOBODY,
+            readers=frozenset(self.readers) if self.readers else _NOBODY,
+            slices=tuple(self.slices),
+        )
 
     def feed(self) -> None:
         """Add the streamed input that the step's rows read."""
@@ -328,7 +353,7 @@ class StepBuilder:
                 sequence.length_capped = True
         self.budget -= count
         self.rows.append(RowStep(sequence.slot, start, count, new_blocks, sample, 0, state))
-        self.owners.append((sequence, sequence.row_generation, end, sample))
+        self.owners.append(Owner(sequence, sequence.row_generation, end, int(sample)))
 
     def add_drafts(self, place: int, num_drafts: int, new_blocks: list[int]) -> None:
         """Add drafts to the row at index ``place``, which samples; mutates its sequence.
@@ -336,9 +361,10 @@ class StepBuilder:
         ``new_blocks``: all new blocks of the row in this step.
         """
         row = self.rows[place]
-        sequence, row_generation, end, _ = self.owners[place]
+        owner = self.owners[place]
+        sequence = owner.sequence
         self.rows[place] = RowStep(row.slot, row.start, row.count, new_blocks, row.sample, num_drafts, row.state)
-        self.owners[place] = sequence, row_generation, end, 1 + num_drafts
+        self.owners[place] = owner._replace(max_gained=1 + num_drafts)
         self._room -= num_drafts
         sequence.num_drafts_in_flight += num_drafts
         if sequence.constraint is not None and row.slot not in self.masked:
@@ -354,7 +380,7 @@ def _begins_from(sequence: Sequence) -> int:
 
 def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
     """The media that a row reads, and those before it whose grids determine its positions."""
-    told = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
+    sent = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
     slots = memory.encoder_cache.slots
     return [
         RowSpan(
@@ -365,7 +391,7 @@ def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
             span.interval,
             span.causal,
         )
-        for span in told
+        for span in sent
     ]
 
 

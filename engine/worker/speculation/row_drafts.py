@@ -40,7 +40,7 @@ class Drafting:
         self._lengths = [0] * len(tokens)
         self._masked: set[int] = set()
         """Slots of rows that may be masked: their drafts are sent to the engine before they are computed."""
-        self._told: dict[int, list[int]] = {}
+        self._announced: dict[int, list[int]] = {}
         self._laid: dict[int, list[int]] = {}
         """Drafts of the current step, by slot."""
         self._planned: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Drafting:
         for slot in slots:
             self._proposer.remove(slot)
             self._masked.discard(slot)
-            self._told.pop(slot, None)
+            self._announced.pop(slot, None)
 
     def lay(self, rows: Sequence[RowStep]) -> Sequence[RowStep]:
         """The rows of a step at their real positions with their drafts.
@@ -74,7 +74,7 @@ class Drafting:
             {row.slot: row.num_drafts for row in rows if row.num_drafts and row.slot not in self._masked}
         )
         for row in rows:
-            if row.slot in self._told and (drafts := self._told.pop(row.slot)[: row.num_drafts]):
+            if row.slot in self._announced and (drafts := self._announced.pop(row.slot)[: row.num_drafts]):
                 self._laid[row.slot] = drafts
         return [self._from_its_end(row) for row in rows]
 
@@ -91,15 +91,15 @@ class Drafting:
             self._proposer.verified(slot, len(drafts), len(tokens) - 1)
         self._proposer.append(slot, tokens)
 
-    def told(self, rows: Sequence[RowStep]) -> list[RowDrafts]:
+    def announce(self, rows: Sequence[RowStep]) -> list[RowDrafts]:
         """The next drafts of rows that may be masked, for the engine; call it once the rows have gained their
         tokens."""
         most = self._proposer.most
         wanted = {row.slot: most for row in rows if row.sample and row.slot in self._masked}
         if self._follower is not None:
             wanted = {slot: planned for slot in wanted if (planned := self._planned[slot])}
-        self._told |= self._proposer.propose(wanted)
-        return [RowDrafts(row.slot, self._told[row.slot]) for row in rows if row.slot in self._told]
+        self._announced |= self._proposer.propose(wanted)
+        return [RowDrafts(row.slot, self._announced[row.slot]) for row in rows if row.slot in self._announced]
 
     def _from_its_end(self, row: RowStep) -> RowStep:
         if not row.sample or row.count > 1:

@@ -156,8 +156,8 @@ async def read_body(request: Request, limits: Limits, share: MemoryShare) -> byt
 
 
 async def read_counted_body(request: Request, admission: AdmissionControl) -> bytes:
-    """As :func:`read_body`, for a body that is small beside the request's other memory: counted only while it is
-    read."""
+    """Read a body that is counted against the memory budget only while it is read, since the request holds far more
+    afterwards. Raises as :func:`read_body`."""
     with admission.memory.share() as share:
         return await read_body(request, admission.limits, share)
 

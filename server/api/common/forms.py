@@ -77,14 +77,14 @@ async def upload_form(
 
 
 def too_large(most: int, field: str = "file") -> BadRequest:
-    """For a file of more than ``most`` bytes."""
+    """The error for a file of more than ``most`` bytes."""
     return BadRequest(
         f"The file is larger than the {most} bytes that this server keeps of one.", field, "file_too_large", status=413
     )
 
 
 def _bounded(receive: Receive, most: int, share: MemoryShare, field: str) -> Receive:
-    """The same messages, until there is too much."""
+    """Receives like ``receive``, counts bodies in ``share``, and raises :func:`too_large` beyond ``most`` bytes."""
 
     async def bounded() -> Message:
         message = await receive()

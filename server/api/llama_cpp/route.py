@@ -27,7 +27,7 @@ from stentor.protocols.openai.completions import CompletionRequest
 
 from ...common.errors import Unavailable
 from ...generation.chat_model import ChatModel
-from ...generation.completion import between, prepare_completion
+from ...generation.completion import infill_prompts, prepare_completion
 from ...generation.error_fields import map_error_fields
 from ...generation.prepare import prompt_of
 from ...http.error_responses import error_frame
@@ -106,7 +106,7 @@ async def infill(chat: ChatModel, request: Request, content: bytes, context: Req
     with map_error_fields({**_NAMES, "suffix": "input_suffix", "prompt": "input_prefix"}):
         wanted = await _request(chat, body, body.input_prefix + body.prompt)
         wanted.check(chat.limits)
-        wanted = between(chat, wanted, body.input_suffix)
+        wanted = infill_prompts(chat, wanted, body.input_suffix)
         assert isinstance(wanted.prompt, list)
         wanted.prompt = [_extra(chat, body.input_extra) + str(text) for text in wanted.prompt]
         wanted.check(chat.limits)

@@ -66,7 +66,8 @@ class LocalAgreement:
         return self._settle(words, begin, words[begin:])
 
     def _settle(self, words: list[Word], begin: int, fresh: list[Word]) -> list[Word]:
-        """Also the marks behind the last settled word that a later hypothesis has put there."""
+        """Settle ``fresh`` words of a hypothesis. Returns them, before them any marks that it puts behind the last
+        settled word."""
         agreed, settled = list(fresh), self.settled
         if settled and begin:
             last, now = settled[-1], words[begin - 1]

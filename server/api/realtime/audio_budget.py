@@ -35,7 +35,7 @@ class AudioFull(Overloaded):
 
 
 class HeldAudio:
-    """Only its shares change it."""
+    """Counts the bytes of audio held for all sessions, and refuses those beyond a bound. Only its shares change it."""
 
     def __init__(self, most: float = math.inf, on_refused: Callable[[], object] = lambda: None) -> None:
         """``most`` in bytes; ``on_refused`` is called when a session is refused more."""
@@ -46,7 +46,7 @@ class HeldAudio:
         self._sessions = 0
 
     def share(self) -> "AudioShare":
-        """For one session, until the block around it ends."""
+        """The share of one session, until the block around it ends."""
         return AudioShare(self)
 
     def _check(self, size: int, own: int, field: str) -> None:
@@ -104,5 +104,5 @@ class AudioBudget:
 
 
 def unbounded() -> AudioShare:
-    """For a session that shares nothing."""
+    """A share without a bound, for a session that shares nothing."""
     return HeldAudio().share()

@@ -122,14 +122,14 @@ class InputAudio(Protocol):
         """A response has begun: the idle timeout stops."""
 
     async def run(self) -> None:
-        """Whatever goes on beside the client's events, until it is cancelled."""
+        """Does the work beside the client's events, until it is cancelled."""
 
 
 class Pacer(Protocol):
     """Delays audio of one response that would be too far ahead of playback."""
 
     async def admit(self, ms: float) -> None:
-        """Before audio of so many milliseconds is sent."""
+        """Waits until audio of ``ms`` milliseconds may be sent."""
 
     @property
     def unplayed_ms(self) -> float:
@@ -149,7 +149,7 @@ class Player(Protocol):
     """Plays the audio of responses at this end, where the transport carries sound; others are sent it in events."""
 
     def pacer(self, response_id: str) -> Pacer:
-        """For that response."""
+        """The pacer of one response."""
 
     def play(self, response_id: str, item_id: str, audio: bytes) -> None:
         """More of an item, as pcm at 24 kHz, behind all of its response and of those that were played before."""

@@ -48,7 +48,7 @@ class PartialPace:
         return min(MAX_SECONDS, max(MIN_SECONDS, self._cost * self._listening / (AT_ONCE * SHARE)))
 
     def join(self) -> None:
-        """One more turn; it must leave."""
+        """Count one more turn, until :meth:`leave`."""
         self._listening += 1
 
     def leave(self) -> None:
@@ -68,7 +68,7 @@ class PartialPace:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """For one hypothesis, in turn; how long it takes is measured unless it is given up."""
+        """A place for one hypothesis, given in turn. Measures how long the hypothesis takes, unless it is given up."""
         async with self._slots:
             with anyio.move_on_after(PATIENCE_SECONDS):
                 while self._awaited:

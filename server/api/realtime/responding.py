@@ -92,7 +92,7 @@ class ResponseHost:
 
 
 class Responding:
-    """One response. :meth:`run` makes it; :meth:`cancel` ends it at once, at any point."""
+    """Makes one response: :meth:`run` makes it, :meth:`cancel` ends it at once, at any point."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from .live_calls import LiveCalls
 
 @dataclass(frozen=True)
 class RealtimeServices:
-    """For all sessions of one server."""
+    """The parts of the server that realtime sessions use."""
 
     config: RealtimeConfig
     connection: ConnectionLimits

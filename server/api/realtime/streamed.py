@@ -63,7 +63,8 @@ class StreamTranscriber:
 
 
 class StreamedTurn(TranscriptionTask):
-    """As ``IncrementalTranscriber``. Owned by the task that feeds it; ``run`` is for another task."""
+    """A turn that a streaming model transcribes; ``IncrementalTranscriber`` is the same for other models. Owned by the
+    task that feeds it; ``run`` is for another task."""
 
     def __init__(
         self,

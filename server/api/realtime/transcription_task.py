@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 
 
 class TranscriptionTask(ABC):
-    """One turn. :meth:`run` is for the transcribing task; other methods are for the other side."""
+    """The transcription of one turn. The transcribing task calls :meth:`run`, the task that feeds audio calls the
+    others."""
 
     def __init__(self) -> None:
         self._complete = False

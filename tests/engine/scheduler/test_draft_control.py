@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from stentor.engine.core.scheduler.draft_control import DraftControl, StepCost
-from stentor.engine.core.scheduler.step import InFlightStep
+from stentor.engine.core.scheduler.step import InFlightStep, Owner
 from stentor.engine.core.sequence import Sequence
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowStep, StepResult
@@ -26,7 +26,7 @@ def steps(control: DraftControl, rows: list[Sequence], drafts: int, right: int, 
     flight = InFlightStep(
         0,
         [RowStep(slot, 5, 1, [], True, drafts) for slot in range(len(rows))],
-        [(row, 0, 6, 1 + drafts) for row in rows],
+        [Owner(row, 0, 6, 1 + drafts) for row in rows],
         len(rows),
         len(rows),
         [],

@@ -13,7 +13,7 @@ from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.serving import RealtimeServing, ServedModels
 from stentor.server.api.realtime.transcribing import ChatTurnTranscriber
-from stentor.server.app.state import ServerState, TranscribingChat
+from stentor.server.app.state import OpenedChat, ServerState
 from stentor.server.app.text_side import TextSide
 from stentor.server.asr.asking import ASKING
 from stentor.server.common.keys import ANYONE
@@ -76,13 +76,13 @@ class Ears:
         defaults = GenerationDefaults(eos_token_ids=(self._eos,))
         text = TextSide(pool, TemplateRenderer(pool), OutputFormat(), defaults)
         size = self.tokenizer.vocab_size
-        model = TranscribingChat(
+        model = OpenedChat(
             ModelConfig("owner/ears", served_as=("ears",)),
             ears,  # type: ignore[arg-type]  # in place of a client
             text,
             size,
             self.media,
-            ASKING[QWEN3_ASR],
+            asking=ASKING[QWEN3_ASR],
         )
         runners: dict[ModelRole, FakeEngine] = {"transcription": ears}
         state = fake_state(

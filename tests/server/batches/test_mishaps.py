@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from stentor.protocols.openai.batches import batch_decoder
 from stentor.server.app.state import ServerState
-from stentor.server.batches import calls, input, runner
+from stentor.server.batches import answering, calls, input, runner
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
@@ -60,7 +60,7 @@ async def test_an_error_that_nobody_thought_of_fails_its_batch_alone(monkeypatch
 
     async with served() as client:
         with monkeypatch.context() as patch:
-            patch.setattr(runner, "requests", torn)
+            patch.setattr(answering, "requests", torn)
             failed = await ended(client, (await begun(client, lines("a"))).id, "failed")
         assert failed.errors is not None
         assert failed.errors.data is not None
@@ -89,7 +89,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing_and_leaves_nothing_b
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     monkeypatch.setattr(runner, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(runner, "_FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(answering, "_FLUSH_SECONDS", 0.05)
     # slow enough that answers are stored while others are still being made
     async with served(fake_state(FakeEngine(delay=0.1))) as client:
         file = await uploaded(client, lines(*map(str, range(40))))
@@ -153,7 +153,7 @@ async def test_an_answer_on_its_way_to_the_store_is_not_lost_at_the_end(monkeypa
         return await write(work)
 
     async with served(state) as client:
-        monkeypatch.setattr(runner, "_FLUSH_SECONDS", 0.001)
+        monkeypatch.setattr(answering, "_FLUSH_SECONDS", 0.001)
         batch = await begun(client, lines(*map(str, range(40))))
         monkeypatch.setattr(state.store, "write", late)
         done = await ended(client, batch.id, "completed")
