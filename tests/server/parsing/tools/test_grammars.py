@@ -22,6 +22,7 @@ from stentor.server.parsing.output import FORMATS, HARMONY_TOOLS, TOOL_FORMATS
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
+from stentor.server.parsing.tools.nested import NestedCalls
 from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler, written
@@ -339,7 +340,7 @@ def test_indented_arguments_are_read_as_they_are(format: ToolFormat, special: bo
             spread += name_of.get(token, bytes([token % BYTES]))
         assert matcher.accepting()
         indented = spread.decode()
-        assert (INDENTATION in spread) == (not isinstance(format, GemmaCalls)), indented
+        assert (INDENTATION in spread) == (not isinstance(format, GemmaCalls | NestedCalls)), indented
         reading = read(format, *cut(indented, 5), tools=(tool,))
         assert reading.named == read(format, text, tools=(tool,)).named, indented
         assert reading.content == ""
