@@ -125,7 +125,7 @@ class _Writing:
     def _array(self, schema: Mapping[str, Any], depth: int) -> str | None:
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         known = isinstance(least, int) and least >= 0 and (most is None or (isinstance(most, int) and most >= least))
-        if not known or not schema.keys() <= _ARRAY:
+        if not known or not schema.keys() <= _ARRAY or not isinstance(schema.get("items", {}), Mapping):
             return None
         begin, end = self._format.element(_ITEM)
         item = self._lark.rule(f"{self._lark.literal(begin)} {self._value(schema.get('items'), end, depth + 1)}")

@@ -346,6 +346,18 @@ def test_indented_arguments_are_read_as_they_are(format: ToolFormat, special: bo
         assert reading.content == ""
 
 
+@pytest.mark.parametrize("format", [*FORMATS, HARMONY_TOOLS], ids=lambda format: format.name)
+def test_a_schema_whose_parts_are_met_many_times_has_a_grammar_of_its_own_size(format: ToolFormat) -> None:
+    steps = 12
+    parts = {
+        f"d{step}": {"type": "object", "properties": {f"p{k}": {"$ref": f"#/$defs/d{step + 1}"} for k in range(8)}}
+        for step in range(steps)
+    } | {f"d{steps}": {"type": "boolean"}}
+    tool = Tool("f", None, {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": parts})
+    lark = Lark({})
+    assert len(lark.source(format.grammar(lark, [tool], parallel=False))) < 100_000
+
+
 def test_arguments_are_an_object_though_a_schema_does_not_say_so() -> None:
     lark = Lark({})
     tool = Tool("f", None, {"properties": {"a": {"type": "integer"}}})

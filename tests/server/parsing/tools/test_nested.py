@@ -151,17 +151,6 @@ def test_what_elements_cannot_hold_is_json_in_the_grammar() -> None:
     assert not fits(tool, call(e("o", e("a>b", "1"))))
 
 
-def test_a_schema_whose_parts_are_met_many_times_has_a_grammar_of_its_own_size() -> None:
-    steps = 12
-    parts = {
-        f"d{step}": {"type": "object", "properties": {f"p{k}": {"$ref": f"#/$defs/d{step + 1}"} for k in range(8)}}
-        for step in range(steps)
-    }
-    tool = Tool("f", None, {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": parts})
-    lark = Lark({})
-    assert len(lark.source(FORMAT.grammar(lark, [tool], parallel=False)).splitlines()) < 8 * steps * 4
-
-
 @pytest.mark.parametrize("bounds", [{"maxItems": "} x {"}, {"minItems": -1}])
 def test_bounds_that_are_no_counts_are_refused(bounds: dict[str, Any]) -> None:
     tool = Tool("f", None, {"properties": {"a": {"type": "array", "items": {"type": "integer"}, **bounds}}})
