@@ -7,6 +7,7 @@ import msgspec
 
 from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed, Submit
 from stentor.protocols.ipc.audio import AlignmentOutput
+from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import InputSpan, StreamShape
 from stentor.protocols.ipc.pooling import Pooled
@@ -56,6 +57,15 @@ def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingP
     return row, plain
 
 
+def _whole_parts(submit: Submit, cross: CacheGroup | None) -> list[tuple[int, int]]:
+    if cross is None or not cross.whole:
+        return []
+    if cross.whole_prompts:
+        return [(0, len(submit.prompt))]
+    # text between the embeddings of a medium, such as the times of a video's frames, may be elsewhere
+    return [part for span in submit.inputs for part in span.whole_parts]
+
+
 def _shared_needs(submit: Submit) -> frozenset[Resource]:
     if submit.adapter is None:
         return _WITH_MEDIA if submit.inputs else _BY_ALL
@@ -101,6 +111,7 @@ class Request:
         "salt",
         "sees_all",
         "sequences",
+        "whole_parts",
     )
 
     def __init__(
@@ -113,6 +124,7 @@ class Request:
         stream: StreamShape | None = None,
         sees_all: bool = False,
         awaits: frozenset[Resource] = NOTHING,
+        cross: CacheGroup | None = None,
     ) -> None:
         """Create the request and its sequences.
 
@@ -122,6 +134,7 @@ class Request:
             stream: how a streaming model maps audio to positions.
             sees_all: whether tokens also attend to later ones.
             awaits: resources of this request alone that must come before it is queued.
+            cross: the worker's cache of encoded media.
         """
         params = submit.params
         self.rid = submit.rid
@@ -136,6 +149,8 @@ class Request:
             submit.inputs if submit.adapter is None else _with_adapter_digests(submit.inputs, submit.adapter.number)
         )
         """In order of position."""
+        self.whole_parts = _whole_parts(submit, cross)
+        """Prompt positions [first, end) that see each other, in order. Each is computed in one step."""
         self.probe = submit.probe
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
@@ -315,6 +330,13 @@ class Request:
         """The parent digest of the first block."""
         media = b"".join(span.digest for span in self.inputs if span.start < 0)
         return root_digest(self.salt, media, -1 if self.adapter is None else self.adapter.number)
+
+    def uncut(self, position: int) -> int:
+        """``position``, or the start of the part around it that is computed in one step.
+
+        A row begins within none: behind a window shorter than the part, the part's last tokens would not see its first.
+        """
+        return next((first for first, end in self.whole_parts if first < position < end), position)
 
     def spans_behind(self, position: int) -> list[InputSpan]:
         """Media that are read at or after ``position``."""

@@ -46,6 +46,15 @@ class Lark:
         self._rules.append(f"{name}{attributes}: {expression}")
         return name
 
+    def forward(self) -> str:
+        """An expression for a rule that :meth:`define` adds later, so that the rule may contain itself."""
+        self._rules.append("")
+        return f"r{len(self._rules) - 1}"
+
+    def define(self, name: str, expression: str) -> None:
+        """Gives the rule that :meth:`forward` has named its expression."""
+        self._rules[int(name[1:])] = f"{name}: {expression}"
+
     def literal(self, text: str) -> str:
         """Exactly this text; the empty text matches nothing and takes no room."""
         if not text:

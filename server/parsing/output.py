@@ -10,7 +10,7 @@ from .harmony import CALL, CHANNEL, CONSTRAIN, END, FUNCTIONS, MARKERS, MESSAGE,
 from .interface import Content, Parser, Piece, ReasoningParser, Tool
 from .reasoning.formats import REASONING_FORMATS, HarmonyReasoning, reasoning_of
 from .reasoning.marked import ReasoningFormat
-from .tools import deepseek, gemma, json_formats, markup_formats, mistral, python_calls
+from .tools import deepseek, gemma, json_formats, markup_formats, mistral, nested, python_calls
 from .tools.format import ToolFormat
 from .tools.layout import arguments, either
 
@@ -96,6 +96,7 @@ FORMATS: Final[tuple[ToolFormat, ...]] = (
     *deepseek.FORMATS,
     *markup_formats.FORMATS,
     *gemma.FORMATS,
+    *nested.FORMATS,
     *mistral.FORMATS,
     *json_formats.MESSAGE_FORMATS,
     *python_calls.FORMATS,

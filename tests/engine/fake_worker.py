@@ -366,9 +366,7 @@ class FakeWorker:
             ]
             for first, last in [(0, row.prompt_len)] if self.cross.whole_prompts else uncut:
                 assert not first < end < last, f"slot {step.slot} computes a part of what is whole"
-                # what is cached of a picture was computed with all of it, so a row may begin behind that
-                begins = row.computed is None and not self.cross.whole_prompts
-                assert begins or not first < step.start < last, f"slot {step.slot} computes a part of what is whole"
+                assert not first < step.start < last, f"slot {step.slot} begins within what is whole"
         for span in row.spans:
             if span.start < step.start + step.count and (span.start < 0 or span.start + span.length > step.start):
                 found = self.encoded.get(span.encoder_slot)

@@ -60,10 +60,6 @@ class Prefix(NamedTuple):
     """For each group, a block whose first positions end the prefix. The row gets a copy, because it writes behind them.
     Empty if the prefix ends with a whole block."""
 
-    def whole_blocks(self, block_size: int) -> "Prefix":
-        """The same prefix without the tail, which needs a copy."""
-        return Prefix(self.tables, len(self.tables[0]) * block_size)
-
 
 class PrefixCache:
     """Hashes blocks once their KV is written, and finds them for later prompts.

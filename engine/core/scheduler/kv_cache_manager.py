@@ -128,12 +128,11 @@ class KVCacheManager:
         tail = prefix.length - len(found) * self.block_size
         return found.count(True) * self.block_size + (tail if min(prefix.tail, default=0) < 0 else 0)
 
-    def with_tail(self, sequence: Sequence, tables: Tables) -> Prefix:
-        """Extend a prefix of whole blocks by the known part of the next block, at most to the sequence's last token but
-        one."""
+    def with_tail(self, sequence: Sequence, tables: Tables, end: int) -> Prefix:
+        """Extend a prefix of whole blocks by the known part of the next block, up to position ``end``."""
         blocks = len(tables[0])
         start = blocks * self.block_size
-        end = min(sequence.length - 1, sequence.cacheable_len, start + self.block_size)
+        end = min(end, start + self.block_size)
         if end <= start or not self.prefix.finds_tails or sequence.request.input is not None:
             return Prefix(tables, start)
         parent = sequence.parent_digest(blocks, self.block_size)
@@ -264,6 +263,8 @@ class KVCacheManager:
         blocks = (request.prompt_len - 1) // self.block_size
         if not blocks or leader.num_hashed_blocks == NEVER_HASHED:
             return
+        if request.uncut(blocks * self.block_size) < blocks * self.block_size:
+            return  # no row may begin there; forks find what is cached
         if self.states is not None and request.held_state < 0:
             return  # there was no slot for the state that forks begin from
         held: Tables = []

@@ -54,9 +54,8 @@ def _plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
             count = memory.affordable(sequence, share)
         if memory.states is not None:
             count = memory.states.cut(sequence, count)
-        if step.whole_spans:
-            spans = _uncut(step, sequence.request, sequence.spans)
-            count = _within_spans(step, spans, sequence.num_scheduled_tokens, count)
+        if parts := sequence.request.whole_parts:
+            count = _within_parts(step, parts, sequence.num_scheduled_tokens, count)
             count = count if _make_room(step, memory, sequence, count) else 0
         count = _bounded(step, sequence, _encode(step, memory, sequence, count))
         if (sequence.request.inputs and count <= 0) or waits_for_media(memory, sequence):
@@ -108,7 +107,7 @@ def _lacks(sequence: Sequence, step: StepBuilder, memory: KVCacheManager) -> Res
     start, spans = prefix.length, request.spans_behind(prefix.length)
     if request.inputs and lacks_media(request, memory, start):
         return "media"
-    if step.whole_spans and not _within_spans(step, _uncut(step, request, spans), start, 1):
+    if not _within_parts(step, request.whole_parts, start, 1):
         return "step"
     if request.inputs:
         if not memory.encoder_cache.has_room(spans):
@@ -129,32 +128,28 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
     less important requests are freed if need be. With nothing running and no such prompt left, an accepted request
     always fits: its own pinned prompt, if any, is its prefix.
     """
-    prefix = find_prefix(sequence, memory)
-    needed = memory.needed_behind(prefix.tables, sequence.length)
     # Keep blocks for every second running row, so that new rows are not preempted at once.
     reserve = (len(memory.rows.running) + 1) // 2 * memory.groups
+    tails = True
     while True:
+        prefix = find_prefix(sequence, memory, tails=tails)
+        needed = memory.needed_behind(prefix.tables, sequence.length)
         spare = memory.free - needed - memory.revived(prefix.tables) - reserve
-        if spare >= 0:
-            return prefix if spare >= memory.unheld(prefix.tail) else prefix.whole_blocks(memory.block_size)
-        if not memory.reclaim_hold(keep=sequence.request):
+        if spare >= memory.unheld(prefix.tail):
+            return prefix
+        tails = spare < 0
+        if tails and not memory.reclaim_hold(keep=sequence.request):
             return None
 
 
-def _uncut(step: StepBuilder, request: Request, spans: list[InputSpan]) -> list[tuple[int, int]]:
-    """The parts [start, end) of a prompt that must each be computed in one step; ``spans``: its media. Text between
-    the embeddings of a medium, such as the times of a video's frames, may be elsewhere."""
-    return [(0, request.prompt_len)] if step.whole_prompts else [part for span in spans for part in span.whole_parts]
+def _within_parts(step: StepBuilder, parts: list[tuple[int, int]], start: int, count: int) -> int:
+    """How many of the ``count`` positions from ``start`` on can be computed without cutting a part.
 
-
-def _within_spans(step: StepBuilder, spans: list[tuple[int, int]], start: int, count: int) -> int:
-    """How many of the ``count`` positions from ``start`` on can be computed without cutting a span.
-
-    Stops before a span, or takes all of one that comes next, which may exceed the budget; 0 if the step has no space
-    for it. ``spans`` are those not read yet, in order.
+    Stops before a part, or takes all of one that comes next, which may exceed the budget; 0 if the step has no space
+    for it. ``parts`` are those of the prompt, in order.
     """
     end = start + count
-    for first, last in spans:
+    for first, last in parts:
         if first < end < last:
             if first > start:
                 return first - start
@@ -287,17 +282,28 @@ def _encode_slices(step: StepBuilder, memory: KVCacheManager, sequence: Sequence
         step.readers.add(sequence.request.rid)
 
 
-def find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
-    """The longest known prefix of a sequence, not referenced yet, without its last token."""
-    request = sequence.request
-    if request.held_tables:
-        return memory.with_tail(sequence, request.held_tables)
-    if not _reads_cache(request, memory):
-        return Prefix([[] for _ in range(memory.groups)], 0)
-    usable = min(sequence.length - 1, sequence.cacheable_len) // memory.block_size
-    tables, known = memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
-    sequence.branch = known * memory.block_size
-    return memory.with_tail(sequence, tables)
+def find_prefix(sequence: Sequence, memory: KVCacheManager, *, tails: bool = True) -> Prefix:
+    """The longest known prefix of a sequence behind which a row may begin, not referenced yet, without its last token.
+
+    ``tails``: whether it may end within a block.
+    """
+    end = min(sequence.length - 1, sequence.cacheable_len)
+    prefix = _known(sequence, memory, end, tails=tails)
+    while (end := sequence.request.uncut(prefix.length)) < prefix.length:
+        prefix = _known(sequence, memory, end, tails=tails)
+    return prefix
+
+
+def _known(sequence: Sequence, memory: KVCacheManager, end: int, *, tails: bool) -> Prefix:
+    """The longest known prefix of at most ``end`` tokens."""
+    tables, size = sequence.request.held_tables, memory.block_size
+    if not tables:
+        if not _reads_cache(sequence.request, memory):
+            return Prefix([[] for _ in range(memory.groups)], 0)
+        usable = end // size
+        tables, known = memory.prefix.match(sequence.block_digests(usable, size)[:usable])
+        sequence.branch = known * size
+    return memory.with_tail(sequence, tables, end) if tails else Prefix(tables, len(tables[0]) * size)
 
 
 def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
@@ -335,9 +341,7 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, memory: KVCach
     count = sequence.length if request.no_chunking else step.share_of(sequence, alone=not memory.queue)
     if memory.states is not None:
         count = memory.states.cut(sequence, count)
-    if step.whole_spans:
-        spans = _uncut(step, request, sequence.spans)
-        count = _within_spans(step, spans, sequence.num_scheduled_tokens, count)
+    count = _within_parts(step, request.whole_parts, sequence.num_scheduled_tokens, count)
     count = _bounded(step, sequence, _encode(step, memory, sequence, count, enters=True))
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     step.enter(sequence)

@@ -39,9 +39,8 @@ class PromptBudget:
             step.budget = min(step.budget, limits.max_prefill_chunk)
         step.max_encodings = limits.max_mixed_encodings if crowded or step.rows else limits.max_encodings
         if memory.cross is not None:
-            step.whole_spans, step.sliced = memory.cross.whole > 0, memory.cross.sliced
-            step.whole_prompts = memory.cross.whole_prompts
-            bounded = step.sliced and not step.whole_spans and self._media_room
+            step.sliced, step.whole_prompts = memory.cross.sliced, memory.cross.whole_prompts
+            bounded = step.sliced and not memory.cross.whole and self._media_room
             if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in step.owners)):
                 step.media_budget = self._media_room
 

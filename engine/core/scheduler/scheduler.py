@@ -148,6 +148,7 @@ class Scheduler:
             stream=self._limits.stream,
             sees_all=self._limits.sees_all,
             awaits=awaits,
+            cross=self._memory.cross,
         )
         if not accepted.live:
             self._output.refused(request)

@@ -191,7 +191,6 @@ class StepBuilder:
         "waiting",
         "wanted",
         "whole_prompts",
-        "whole_spans",
     )
 
     def __init__(
@@ -213,10 +212,8 @@ class StepBuilder:
         self.sliced = False
         """Whether media may be encoded in slices."""
         self.slices: list[Slice] = []
-        self.whole_spans = False
-        """Whether each span of media must be computed in one step."""
         self.whole_prompts = False
-        """Whether each prompt must be."""
+        """Whether each prompt must be computed in one step."""
         self.encode: list[EncodeJob] = []
         self.readers: set[int] = set()
         """Requests whose media the step reads from the arena."""

@@ -71,7 +71,13 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         signs=("<seed:think>",),
     ),
     ReasoningFormat("exaone_deep", ("<thought>",), ("</thought>",), signs=("[|assistant|]", "<thought>")),
-    ReasoningFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), signs=("<mm:think>",)),
+    ReasoningFormat(
+        "minimax_m3",
+        ("<mm:think>",),
+        ("</mm:think>",),
+        calls=("]<]minimax[>[<tool_call>",),
+        signs=("<mm:think>",),
+    ),
     ReasoningFormat(
         "gemma4",
         ("<|channel>thought",),

@@ -52,33 +52,52 @@ class GemmaCalls(LaidOut):
     def _one(self, lark: Lark, tool: Tool) -> str:
         if tool.grammar is not None:
             return f'{lark.literal(f"{tool.name}{{{CUSTOM_INPUT}:")} {quoted_input(lark, tool.grammar)} "}}"'
-        arguments = Arguments(tool.parameters)
-        return f"{lark.literal(tool.name)} {self._object(lark, arguments, tool.parameters or {}, tool.name, 0)}"
+        return f"{lark.literal(tool.name)} {_Writing(self, lark, tool).arguments()}"
 
-    def _object(self, lark: Lark, arguments: Arguments, schema: Mapping[str, Any], tool: str, depth: int) -> str:
-        known, needed, names = arguments.members(schema)
+
+class _Writing:
+    """The grammar of one tool's arguments."""
+
+    def __init__(self, format: GemmaCalls, lark: Lark, tool: Tool) -> None:
+        self._quote = format.quote
+        self._lark = lark
+        self._tool = tool
+        self._arguments = Arguments(tool.parameters)
+        self._known: dict[int, str] = {}
+        """Values by the identity of their schema, which may contain itself."""
+
+    def arguments(self) -> str:
+        return self._object(self._tool.parameters or {}, 0)
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> str:
+        known, needed, names = self._arguments.members(schema)
         items = [
-            (f"{lark.literal(name + ':')} {self._value(lark, arguments, known.get(name), tool, depth)}", name in needed)
+            (f"{self._lark.literal(name + ':')} {self._value(known.get(name), depth)}", name in needed)
             for name in names
         ]
-        return f'"{{" {members(lark, items, ",")} "}}"'
+        return f'"{{" {members(self._lark, items, ",")} "}}"'
 
-    def _value(self, lark: Lark, arguments: Arguments, schema: Any, tool: str, depth: int) -> str:
-        types = arguments.types_of(schema)
-        inner = arguments.resolved(schema)
+    def _value(self, schema: Any, depth: int) -> str:
+        if id(schema) not in self._known:
+            self._known[id(schema)] = self._lark.forward()
+            self._lark.define(self._known[id(schema)], self._written(schema, depth))
+        return self._known[id(schema)]
+
+    def _written(self, schema: Any, depth: int) -> str:
+        lark, types, inner = self._lark, self._arguments.types_of(schema), self._arguments.resolved(schema)
         if (texts := texts_of(inner)) is not None:
-            return f"( {' | '.join(lark.literal(f'{self.quote}{text}{self.quote}') for text in texts)} )"
+            return f"( {' | '.join(lark.literal(f'{self._quote}{text}{self._quote}') for text in texts)} )"
         if "string" in types or depth >= MAX_DEPTH // 4:
-            text = lark.text_until(self.quote, " & ".join([ANY_TEXT, *string_conditions(inner)]))
-            return f"{lark.literal(self.quote)} {text}"
+            text = lark.text_until(self._quote, " & ".join([ANY_TEXT, *string_conditions(inner)]))
+            return f"{lark.literal(self._quote)} {text}"
         if "object" in types:
-            return self._object(lark, arguments, inner, tool, depth + 1)
+            return self._object(inner, depth + 1)
         if "array" in types:
-            return self._array(lark, arguments, inner, tool, depth)
-        return lark.json(arguments.whole(inner), f"tools.{tool}.parameters", closed=True)
+            return self._array(inner, depth)
+        return lark.json(self._arguments.whole(inner), f"tools.{self._tool.name}.parameters", closed=True)
 
-    def _array(self, lark: Lark, arguments: Arguments, schema: Mapping[str, Any], tool: str, depth: int) -> str:
-        item = lark.rule(self._value(lark, arguments, schema.get("items"), tool, depth + 1))
+    def _array(self, schema: Mapping[str, Any], depth: int) -> str:
+        item = self._value(schema.get("items"), depth + 1)
         least, most = schema.get("minItems"), schema.get("maxItems")
         low = least if isinstance(least, int) and least > 0 else 0
         if most == 0:

@@ -186,7 +186,7 @@ class _Reading:
             if end:
                 output.arguments('"')
             return end
-        value = _Value(output)
+        value = Value(output)
         if "string" not in types and (yield from reader.space()) in {"{", "["}:
             yield from json_value(reader, value.add)  # its strings may contain the end marker
         end = yield from reader.until(value_ends, value.add)
@@ -195,7 +195,7 @@ class _Reading:
         return end
 
 
-class _Value:
+class Value:
     """A value that is judged as a whole, unless it is too long for that."""
 
     def __init__(self, output: Output) -> None:

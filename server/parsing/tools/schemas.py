@@ -26,8 +26,8 @@ class Arguments:
     """Arguments of one tool: their schemas, with references."""
 
     def __init__(self, parameters: Mapping[str, Any] | None) -> None:
-        self._root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
-        self.properties, self.required, self.names = self.members(self._root)
+        self.root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
+        self.properties, self.required, self.names = self.members(self.root)
         self._types: dict[str, frozenset[str]] = {}
 
     def schema(self, name: str) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ class Arguments:
 
     def whole(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """A part of the schema, complete with what it refers to."""
-        definitions = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
+        definitions = {key: self.root[key] for key in ("$defs", "definitions") if key in self.root}
         return {**definitions, **schema}
 
     def types(self, name: str) -> frozenset[str]:
@@ -65,11 +65,23 @@ class Arguments:
             target = schema.get("$ref")
             if not isinstance(target, str):
                 return schema
-            schema = self._root if target == "#" else self._follow(target)
+            schema = self.root if target == "#" else self._follow(target)
         return {}
 
+    def part(self, schema: Any, kind: str) -> Mapping[str, Any]:
+        """The part of a schema that describes values of one of JSON's types: itself, or the first of its alternatives
+        that allows the type."""
+        found = self.resolved(schema)
+        for _ in range(MAX_DEPTH):
+            alternatives = [found[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(found.get(key), list)]
+            if "type" in found or not alternatives:
+                break
+            options = (option for some in alternatives for option in some[:64])
+            found = self.resolved(next((option for option in options if kind in self._collect(option, 1)), None))
+        return found
+
     def _follow(self, target: str) -> Any:
-        at: Any = self._root
+        at: Any = self.root
         for step in target.removeprefix("#").split("/")[1:]:
             at = at.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(at, Mapping) else None
         return at
@@ -127,9 +139,11 @@ class ToolArguments:
 def converted(text: str, types: frozenset[str]) -> str:
     """The JSON of an argument written as ``text``: the first type that matches, null and numbers first.
 
-    If none matches, it is JSON if it parses, and otherwise a string.
+    If none matches, it is JSON if it parses, and otherwise a string. An empty text is an empty array or object.
     """
     bare = text.strip(WHITESPACE)
+    if not bare and "string" not in types and types & {"array", "object"}:
+        return "[]" if "array" in types else "{}"
     if "null" in types and (bare == "null" or (bare.lower() in {"null", "none"} and "string" not in types)):
         return "null"
     if "integer" in types and (found := _INTEGER.fullmatch(bare)):

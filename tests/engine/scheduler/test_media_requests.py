@@ -25,9 +25,9 @@ def picture(number: int, start: int, grid: tuple[int, int, int] | None = None) -
     return Media(data, blake2b(data, digest_size=16).digest(), start, LENGTHS[number % len(LENGTHS)], grid)
 
 
-def seeing(**changes: int) -> Engine:
-    sizes = {"encoder_capacity": 16, "max_encodings": 2, "max_num_batched_tokens": 64, "num_blocks": 32, **changes}
-    return Engine(**sizes)  # type: ignore[arg-type]
+def seeing(**changes: Any) -> Engine:
+    sizes: dict[str, Any] = {"encoder_capacity": 16, "max_encodings": 2, "max_num_batched_tokens": 64, "num_blocks": 32}
+    return Engine(**{**sizes, **changes})
 
 
 def test_media_are_encoded_once_for_all_who_bring_them_and_found_again_later() -> None:
@@ -122,6 +122,53 @@ def test_a_sound_may_be_longer_than_a_step_where_tokens_of_a_picture_see_each_ot
     engine.check_clients()
     assert [(row.start, row.count) for plan in engine.plans for row in plan.rows][:3] == [(0, 3), (3, 3), (6, 1)]
     assert all(span.causal for plan in engine.plans for new in plan.new for span in new.spans)
+
+
+def cached_again(media: Media, prompt: list[int], **changes: int) -> int:
+    """Tokens that the second of two equal prompts finds, in blocks of 4."""
+    engine = seeing(prefix_cache=True, **changes)
+    engine.submit(prompt, media=[media], max_tokens=1)
+    engine.drain()
+    again = engine.submit(prompt, media=[media], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    return engine.clients[again].prompts[0].cached_tokens
+
+
+@pytest.mark.parametrize(
+    ("whole", "causal", "full", "at_the_end"),
+    [
+        (6, False, 4, 5),
+        (6, True, 8, 9),  # a sound
+        (0, False, 8, 9),  # no token sees a later one
+    ],
+)
+def test_a_row_begins_before_a_picture_whose_tokens_see_each_other_and_within_any_other(
+    whole: int, causal: bool, full: int, at_the_end: int
+) -> None:
+    media = picture(0, 5)._replace(causal=causal)
+    prompt = [1, 2, 3, 4, 5, *[9] * 5]
+    assert cached_again(media, [*prompt, 6], whole_spans=whole) == 10, "in a copy of the block behind it"
+    assert cached_again(media, [*prompt, 6], whole_spans=whole, num_blocks=3) == full, "no block is free for a copy"
+    assert cached_again(media, prompt, whole_spans=whole) == at_the_end
+
+
+@pytest.mark.parametrize(("second", "found"), [(6, 8), (2, 4), (4, 0)])
+def test_a_row_may_begin_between_the_parts_of_a_medium_and_within_none(second: int, found: int) -> None:
+    film = picture(0, 2)._replace(length=8, runs=((0, second), (second, 8)))
+    assert cached_again(film, [1, 2, *[9] * 8, 6], whole_spans=6, num_blocks=3) == found
+
+
+@pytest.mark.parametrize(("blocks", "starts"), [(32, [0, 10]), (3, [0, 4])])
+def test_a_sequence_whose_prompt_cannot_be_pinned_within_a_picture_begins_behind_it_or_before(
+    blocks: int, starts: list[int]
+) -> None:
+    engine = seeing(prefix_cache=True, whole_spans=6, num_blocks=blocks)
+    engine.submit([1, 2, 3, 4, 5, *[9] * 5, 6], max_tokens=1, media=[picture(0, 5)], seeds=[1, 2])
+    engine.drain()
+    engine.check_clients()
+    rows = [row for plan in engine.plans for row in plan.rows]
+    assert [row.start for row in rows if row.start in (0, 4, 8, 10)] == starts
 
 
 def test_media_are_encoded_in_slices_whether_rows_decode_beside_them_or_not() -> None:
@@ -353,14 +400,15 @@ def test_a_request_whose_media_cannot_be_written_ends_with_the_reason() -> None:
 
 
 def submit_random(engine: Engine, rng: random.Random) -> int:
-    prompt = random_prompt(rng)
+    shape = random.Random(rng.randrange(12))  # few, so that prompts come again
+    prompt = random_prompt(shape)
     media = []
-    for number in rng.sample(range(6), rng.randint(0, 2)):
-        grid = (1, 1, LENGTHS[number % len(LENGTHS)]) if rng.random() < 0.5 else None
+    for number in shape.sample(range(6), shape.randint(0, 2)):
+        grid = (1, 1, LENGTHS[number % len(LENGTHS)]) if shape.random() < 0.5 else None
         made = picture(number, len(prompt), grid)
         runs = ((0, 2), (made.length - 1, made.length)) if number % 2 else ()
-        media.append(made._replace(runs=runs))
-        prompt = [*prompt, *[9] * media[-1].length, *random_prompt(rng)[: rng.randint(1, 6)]]
+        media.append(made._replace(runs=runs, causal=number == 4))
+        prompt = [*prompt, *[9] * media[-1].length, *random_prompt(shape)[: shape.randint(0, 6)]]
     params = SamplingParams(
         max_tokens=rng.choice([0, 1, 2, 5, 9]),
         eos_token_ids=rng.choice([(), (0,), (0, 1)]),
@@ -368,6 +416,34 @@ def submit_random(engine: Engine, rng: random.Random) -> int:
     )
     seeds = [rng.getrandbits(64) for _ in range(rng.choice([1, 1, 3]))]
     return engine.submit(prompt, params, seeds=seeds, priority=rng.choice([0, 0, -3, 7]), media=media)
+
+
+@pytest.mark.parametrize(("windows", "host_blocks"), [((0,), 0), ((0, 5), 0), ((0, 5), 6)])
+def test_of_many_requests_in_a_full_cache_no_row_begins_within_a_picture(
+    windows: tuple[int, ...], host_blocks: int
+) -> None:
+    preemptions = hits = 0
+    for seed in range(6):
+        rng = random.Random(seed)
+        sizes = {"num_blocks": rng.randint(14, 16) * len(windows), "block_size": 4, "max_num_seqs": rng.randint(4, 8)}
+        limits = {"max_model_len": 56, "max_prefill_chunk": 6, "whole_spans": 6, "max_drafts": rng.choice([0, 0, 2])}
+        engine = seeing(**sizes, **limits, windows=windows, host_blocks=host_blocks, encoder_capacity=24)
+        for _ in range(25):
+            rid = submit_random(engine, rng)
+            for _ in range(rng.randint(0, 2)):
+                engine.step()
+            if rng.random() < 0.1:
+                engine.abort(rid)
+            if rng.random() < 0.04:
+                engine.kill_worker()
+            if rng.random() < 0.04:
+                engine.kill_engine()
+        engine.drain()
+        engine.check_clients()
+        preemptions += engine.scheduler.stats().preemptions
+        hits += engine.scheduler.stats().prefix_hits
+    assert preemptions, "the pools were not too small"
+    assert hits > 100
 
 
 class MediaMachine(AnyOrder):

@@ -94,6 +94,7 @@ def test_what_a_model_thinks_and_what_it_answers_are_told_apart(
         ("glm45", "<tool_call>"),
         ("kimi_k2", "<|tool_calls_section_begin|>"),
         ("minimax_m2", "<minimax:tool_call>"),
+        ("minimax_m3", "]<]minimax[>[<tool_call>"),
         ("seed_oss", "<seed:tool_call>"),
     ],
 )

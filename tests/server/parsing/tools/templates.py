@@ -80,6 +80,20 @@ def _gemma(quote: str, begin: str, end: str) -> str:
     return value + _each(f"{{{{ '{begin}call:' ~ f.name }}}}{{{{ write(f.arguments) }}}}{{{{ '{end}' }}}}")
 
 
+def _minimax_m3() -> str:
+    element = "{{ NS ~ '<' ~ k ~ '>' }}{{ write(v) }}{{ NS ~ '</' ~ k ~ '>' }}"
+    value = (
+        "{%- macro write(value) -%}{%- if value is mapping -%}"
+        "{%- for k, v in value.items() if v is not none -%}ELEMENT{%- endfor -%}"
+        "{%- elif value is iterable and value is not string -%}"
+        "{%- for v in value -%}{%- set k = 'item' -%}ELEMENT{%- endfor -%}"
+        "{%- elif value is boolean -%}{{ value | tojson }}{%- elif value is not none -%}{{ value }}{%- endif -%}{%- endmacro -%}"
+    ).replace("ELEMENT", element)
+    call = "{{ NS ~ '<invoke name=\"' ~ f.name ~ '\">' }}{{ write(f.arguments) }}{{ NS ~ '</invoke>\n' }}"
+    whole = value + "{{ NS ~ '<tool_call>\n' }}" + _each(call) + "{{ NS ~ '</tool_call>' }}"
+    return whole.replace("NS", repr("]<]minimax[>["))
+
+
 CALLS: Final = {
     "hermes": _each(_TAGGED),
     "longcat": _each("{{ '<longcat_tool_call>' }}" + _object() + "{{ '</longcat_tool_call>\n' }}"),
@@ -91,6 +105,7 @@ CALLS: Final = {
     "minimax_m2": "{{ '\n<minimax:tool_call>\n' }}"
     + _each(_markup('<invoke name="NAME">\n', '<parameter name="', '">', "</parameter>\n", "</invoke>\n"))
     + "{{ '</minimax:tool_call>' }}",
+    "minimax_m3": _minimax_m3(),
     "minimax": "{{ '\n<tool_calls>\n' }}" + _each(_object() + "{{ '\n' }}") + "{{ '</tool_calls>' }}",
     "step3": "{{ '<｜tool_calls_begin｜>' }}"
     + _each(

@@ -22,6 +22,7 @@ from stentor.server.parsing.output import FORMATS, HARMONY_TOOLS, TOOL_FORMATS
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
+from stentor.server.parsing.tools.nested import NestedCalls
 from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler, written
@@ -339,10 +340,22 @@ def test_indented_arguments_are_read_as_they_are(format: ToolFormat, special: bo
             spread += name_of.get(token, bytes([token % BYTES]))
         assert matcher.accepting()
         indented = spread.decode()
-        assert (INDENTATION in spread) == (not isinstance(format, GemmaCalls)), indented
+        assert (INDENTATION in spread) == (not isinstance(format, GemmaCalls | NestedCalls)), indented
         reading = read(format, *cut(indented, 5), tools=(tool,))
         assert reading.named == read(format, text, tools=(tool,)).named, indented
         assert reading.content == ""
+
+
+@pytest.mark.parametrize("format", [*FORMATS, HARMONY_TOOLS], ids=lambda format: format.name)
+def test_a_schema_whose_parts_are_met_many_times_has_a_grammar_of_its_own_size(format: ToolFormat) -> None:
+    steps = 12
+    parts = {
+        f"d{step}": {"type": "object", "properties": {f"p{k}": {"$ref": f"#/$defs/d{step + 1}"} for k in range(8)}}
+        for step in range(steps)
+    } | {f"d{steps}": {"type": "boolean"}}
+    tool = Tool("f", None, {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": parts})
+    lark = Lark({})
+    assert len(lark.source(format.grammar(lark, [tool], parallel=False))) < 100_000
 
 
 def test_arguments_are_an_object_though_a_schema_does_not_say_so() -> None:

@@ -28,6 +28,7 @@ FORMATS: Final = {
     "MiMo-VL": "hermes",
     "MiniMax-M1": "minimax",
     "MiniMax-M2": "minimax_m2",
+    "MiniMax-M3": "minimax_m3",
     "Mistral-Small-3.2-24B-Instruct-2506": "mistral",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "qwen3_coder",
     "NVIDIA-Nemotron-Nano-v2": "nemotron",
@@ -105,6 +106,8 @@ CALLS: Final[list[dict[str, Any]]] = [
     },
     {"id": "call00002", "type": "function", "function": {"name": "now", "arguments": {}}},
 ]
+AS_TEXT: Final = {"place": {"a": ["1", "b"]}, "hours": ["1", "2"]}
+"""These where a format tells no type: their schemas do not tell it either."""
 DECLARED: Final = [
     {
         "type": "function",
@@ -156,7 +159,9 @@ def test_a_published_template_round_trips(name: str) -> None:
     template = ChatTemplate(source(name), {"bos_token": "", "eos_token": ""})
     format = detected(source(name))
     calls = CALLS[:1] if name in ONE_CALL else CALLS
-    wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    told = AS_TEXT if name == "MiniMax-M3" else {}
+    functions = [call["function"] for call in calls]
+    wanted = [(each["name"], {key: told.get(key, v) for key, v in each["arguments"].items()}) for each in functions]
     texts = (written(template, content, calls) for content in ("", None))
     text = next(text for text in texts if text is not None and "get_weather" in text)
     for size in (1, 7, len(text)):

@@ -28,6 +28,10 @@ def call(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
     return {"id": f"call{number:05}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+AS_TEXT: dict[str, Any] = {"place": {"a": ["1", "b}"], "ü": ""}, "hours": ["1", "2.5", ""]}
+"""What is left of these where a format tells no type and leaves out nulls: their schemas do not tell it either."""
+
+
 CASES: list[list[tuple[str, dict[str, Any]]]] = [
     [("get_weather", ARGUMENTS)],
     [("now", {})],
@@ -63,9 +67,11 @@ def test_a_rendered_call_is_parsed_back(
     name: str, content: str, body: str, calls: list[tuple[str, dict[str, Any]]]
 ) -> None:
     text = rendered(template(body), content, calls)
+    told = AS_TEXT if name == "minimax_m3" else {}
+    wanted = [(called, {key: told.get(key, value) for key, value in given.items()}) for called, given in calls]
     for size in (1, 5, len(text)):
         reading = read(TOOL_FORMATS[name], *cut(text, size))
-        assert reading.named == calls
+        assert reading.named == wanted
         assert all(each.whole for each in reading.calls)
         assert reading.content == content
 
