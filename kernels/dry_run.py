@@ -60,6 +60,11 @@ class CompiledKernel:
         return _instructions(self.cubin)
 
     @property
+    def loop(self) -> list[str]:
+        """The machine instructions of the longest loop, in order; none if there is no loop."""
+        return max(_loops(self.cubin), key=len, default=[])
+
+    @property
     def warnings(self) -> list[str]:
         """The assembler's warnings that it serialises warpgroup matrix products."""
         return _warnings(self.ptx, self.capability)
@@ -180,10 +185,27 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
 
 
 @cache
+def _listing(cubin: bytes) -> list[str]:
+    """Returns the labels, with a colon behind, and the instructions in order, each without its predicate."""
+    text = _run("nvdisasm", "-c", of=cubin, suffix=".cubin")
+    found = re.findall(r"^(\.L_x_\d+:)|^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\S.*?)\s*;", text, re.MULTILINE)
+    return [label or instruction for label, instruction in found]
+
+
 def _instructions(cubin: bytes) -> list[str]:
     """Returns the machine instructions in order, each without its predicate."""
-    text = _run("nvdisasm", "-c", of=cubin, suffix=".cubin")
-    return re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\S.*?)\s*;", text, re.MULTILINE)
+    return [line for line in _listing(cubin) if not line.endswith(":")]
+
+
+def _loops(cubin: bytes) -> list[list[str]]:
+    """Returns the instructions from each target of a branch back to that branch."""
+    lines, loops = _listing(cubin), []
+    for last, line in enumerate(lines):
+        target = re.match(r"BRA.*\((\.L_x_\d+)\)", line)
+        if target and f"{target[1]}:" in lines[:last]:
+            whole = lines[lines.index(f"{target[1]}:") : last + 1]
+            loops.append([each for each in whole if not each.endswith(":")])
+    return loops
 
 
 @cache

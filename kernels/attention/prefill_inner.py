@@ -12,6 +12,8 @@ Scores are in units of log 2 from the multiplication on, because the hardware ha
 import triton
 import triton.language as tl
 
+from ..quantize.fp8 import round_to_fp8, widen
+
 
 @triton.jit
 def find_tile(query_start, sequences, tile, BLOCK_Q: tl.constexpr):
@@ -118,6 +120,22 @@ def load_slopes(slopes, head):
 
 
 @triton.jit
+def quantize_rows(x, STORED: tl.constexpr):
+    """Returns rows [M, D] rounded to float8, and their factors [M] float32: a row's largest value is 448.
+
+    ``STORED`` is the dtype in which kernels read a float8 cache. If that is its bytes, rows are float16 of the same
+    values.
+    """
+    wide = x.to(tl.float32)
+    factor = tl.maximum(tl.max(tl.abs(wide), 1), 1e-30) * (1.0 / 448.0)
+    codes = round_to_fp8(wide * (1.0 / factor)[:, None], STORED)
+    if tl.uint8 == STORED:
+        return widen(codes, tl.float16), factor
+    else:
+        return codes, factor
+
+
+@triton.jit
 def attend(
     q,
     k,
@@ -138,29 +156,30 @@ def attend(
     """Adds a tile of keys to the running softmax.
 
     Args:
-        q: [M, D]. k: [D, N]. v: [N, D], all of one dtype.
+        q: [M, D]. k: [D, N], of one dtype. v: [N, D].
         sums: [M, D] float32, the weighted sum of values so far. top, total: [M] float32.
         visible: [M, N] or broadcast to it; read if MASKED.
         slope: [M] float32 in units of log 2, times ``key`` [N] less ``position`` [M] added to scores; None: nothing is.
-        scale: positive; q·k times it is the score, in units of log 2 unless SOFTCAP.
+        scale: positive, one or [M]; q·k times it is the score, in units of log 2 unless SOFTCAP.
         softcap: read if SOFTCAP; after its tanh the scores are brought to units of log 2.
     """
+    scale = tl.zeros_like(top) + scale
     scores = tl.dot(q, k, input_precision=PRECISION)
     if SOFTCAP:
         # tanh(x) = 1 - 2 / (1 + exp(2x)), and the exponent saturates as tanh does
-        tanh = 1.0 - 2.0 / (1.0 + tl.exp2(scores * (scale / softcap * 2.8853900817779268)))
+        tanh = 1.0 - 2.0 / (1.0 + tl.exp2(scores * (scale / softcap * 2.8853900817779268)[:, None]))
         scores = tanh * (softcap * 1.4426950408889634)
-        scale = 1.0
+        scale = tl.full(top.shape, 1.0, tl.float32)
     if slope is not None:
-        scores = scores * scale + slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
-        scale = 1.0
+        scores = scores * scale[:, None] + slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
+        scale = tl.full(top.shape, 1.0, tl.float32)
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, 1) * scale)
     pivot = higher
     if MASKED:
         pivot = tl.where(higher == float("-inf"), 0.0, higher)  # -inf: the row has seen no key yet
-    weights = tl.exp2(scores * scale - pivot[:, None])
+    weights = tl.exp2(scores * scale[:, None] - pivot[:, None])
     shrink = tl.exp2(top - pivot)
     total = total * shrink + tl.sum(weights, 1)
     sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None], input_precision=PRECISION)

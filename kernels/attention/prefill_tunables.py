@@ -1,11 +1,12 @@
 """The prefill attention workloads for the tuner: one prompt of 8192 tokens, and a few tokens after a long prefix, with
 the heads of Llama-3.1-8B and Qwen3-32B."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
+from ..kv_cache.layout import FP8
 from ..tuning import Config, Tunable
 from .paged import Paged
 from .prefill_config import attention_key, few_rows
@@ -16,7 +17,7 @@ from .whole_prompt import OPERATION as WHOLE_PROMPT
 KEYS = 8192
 KV_HEADS, DIM = 8, 128
 BLOCK_SIZES = (16, 32, 64, 128)
-CACHES = (torch.bfloat16, torch.float8_e4m3fn)
+CACHES = (torch.bfloat16, FP8)
 SHARED_BYTES = 227 * 1024
 
 
@@ -51,19 +52,26 @@ def tunables() -> list[Tunable]:
 
 
 def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Config]:
-    """Returns tiles, warps and stages that fit."""
+    """Returns tiles, warps and stages that fit; of float8 caches also with keys that are multiplied as stored, for
+    which fewer are tried."""
 
     def shared_bytes(m: int, n: int, stages: int) -> int:
         converted = 0 if kv_dtype == dtype else 2 * n * dim * dtype.itemsize
         return m * dim * dtype.itemsize + stages * 2 * n * dim * kv_dtype.itemsize + converted
 
-    return [
-        Config.of(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
-        for m, warps in ((64, 4), (64, 8), (128, 4), (128, 8))
-        for n in (32, 64, 128)
-        for stages in (2, 3, 4)
-        if shared_bytes(m, n, stages) <= SHARED_BYTES
-    ]
+    def tiles(shapes: Sequence[tuple[int, int]], most_stages: int, **bits: int) -> list[Config]:
+        return [
+            Config.of(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages, **bits)
+            for m, warps in shapes
+            for n in (32, 64, 128)
+            for stages in range(2, most_stages + 1)
+            if shared_bytes(m, n, stages) <= SHARED_BYTES
+        ]
+
+    all_shapes = ((64, 4), (64, 8), (128, 4), (128, 8))
+    if kv_dtype != FP8:
+        return tiles(all_shapes, 4)
+    return tiles(all_shapes, 4, SCORE_BITS=16) + tiles(((64, 4), (128, 8)), 3, SCORE_BITS=8)
 
 
 def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Callable[[], object]:

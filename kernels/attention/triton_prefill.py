@@ -14,7 +14,17 @@ from ..repeated import Start, prepare
 from ..tuning import pick
 from .paged import Paged, PagedTensors
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
-from .prefill_inner import attend, find_tile, key_range, load_rows, load_slopes, start_softmax, store_mean, visible_keys
+from .prefill_inner import (
+    attend,
+    find_tile,
+    key_range,
+    load_rows,
+    load_slopes,
+    quantize_rows,
+    start_softmax,
+    store_mean,
+    visible_keys,
+)
 from .prefill_split import count_parts, part_of_keys, part_tiles, prepare_join, store_part
 from .triton_decode import multiprocessors
 
@@ -141,6 +151,7 @@ def _prefill_kernel(
     PART_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    SCORE_BITS: tl.constexpr = 16,
 ):
     """A tile of BLOCK_M // PACK tokens by PACK heads of one kv head; see :mod:`.prefill_inner`.
 
@@ -152,6 +163,8 @@ def _prefill_kernel(
         scale: of q·k, in units of log 2 unless SOFTCAP.
         GROUP: query heads of a kv head. PACK: those of one tile, all if BLOCK_M holds them.
         DIM, WIDTH: dims of a head, and the power of two that holds them.
+        SCORE_BITS: at 8, keys of a float8 cache are multiplied as they are stored, by queries that are rounded to
+            float8. At 16 they are widened to the dtype of ``q``.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // PACK
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
@@ -170,6 +183,9 @@ def _prefill_kernel(
     dim = tl.arange(0, WIDTH)
     rows, stored, q_tile = load_queries(q, q_stride, begins, token, head, fits, DIM, WIDTH)
 
+    if SCORE_BITS == 8:
+        q_tile, q_factor = quantize_rows(q_tile, k_cache.dtype.element_ty)
+        scale *= q_factor
     v_factor = 1.0
     if k_scale is not None:
         scale *= tl.load(k_scale + kv_head)
@@ -208,7 +224,7 @@ def _prefill_kernel(
                 k, v = load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
                                   DIM, WIDTH, SIZE, TRANSPOSED, BLOCK_N, part != 1)
                 # fmt: on
-                k, v = widen(k, q_tile.dtype), widen(v, q_tile.dtype)
+                k, v = widen(k, q_tile.dtype), widen(v, q.dtype.element_ty)
                 block = find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
                 key = start + tl.arange(0, BLOCK_N)
                 visible = visible_keys(position, key, end, window - 1, 0, WINDOWED, CAUSAL)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..linear_gguf import FORMATS, GGUFWeight
 from ..linear_gguf import Kind as PlaneKind
-from ..linear_w4.planes import SUPER, unpack_codes, unpack_pairs
+from ..linear_w4.planes import SUPER, unpack_codes, unpack_factors, unpack_pairs
 from .weight import USUAL_ZEROS, CodedMatrices, CodeKind, empty_coded
 
 BlockKind = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"]
@@ -91,7 +91,8 @@ def _from_planes(weight: GGUFWeight, form: _Form) -> CodedMatrices:
         scales, mins = planes.sub_scales, planes.sub_mins
 
     def by_output(plane: Tensor) -> Tensor:
-        return plane[:groups].T.contiguous().unsqueeze(0)
+        rows = plane.T[:, :groups] if plane.dim() == 2 else unpack_factors(plane, inputs, form.group)
+        return rows.contiguous().unsqueeze(0)
 
     return CodedMatrices(
         form.kind,

@@ -13,10 +13,12 @@ from ..linear_w4.planes import (
     Planes,
     blocks_of,
     pack_codes,
+    pack_factors,
     pack_groups,
     pack_pairs,
     padded_groups,
     unpack_codes,
+    unpack_factors,
     unpack_pairs,
 )
 
@@ -76,9 +78,9 @@ class GGUFWeight:
     mins: Tensor | None = None
     """float16, the shape of ``scales``; for Q4_1, Q5_1, Q4_K and Q5_K."""
     sub_scales: Tensor | None = None
-    """[groups, N]: uint8 for Q4_K and Q5_K, int8 for Q6_K."""
+    """[ceil(K / 128), N, 128 / group] (:func:`.pack_factors`): uint8 for Q4_K and Q5_K, int8 for Q6_K."""
     sub_mins: Tensor | None = None
-    """uint8 [groups, N], for Q4_K and Q5_K."""
+    """uint8, likewise, for Q4_K and Q5_K."""
     high: Tensor | None = None
     """uint8 [ceil(K / 128), N, 32], the upper two bits of six-bit codes."""
 
@@ -172,7 +174,8 @@ def dequantize(weight: GGUFWeight, dtype: torch.dtype) -> Tensor:
     def factor(plane: Tensor, sub: Tensor | None) -> Tensor:
         wide = plane.T.float()  # [N, groups or super groups]
         if sub is not None:
-            wide = wide.repeat_interleave(SUPER // form.group, dim=1)[:, :groups] * sub.T[:, :groups].float()
+            wide = wide.repeat_interleave(SUPER // form.group, dim=1)[:, :groups]
+            wide = wide * unpack_factors(sub, columns, form.group).float()
         return wide[:, :groups].unsqueeze(-1)
 
     values = factor(weight.scales, weight.sub_scales) * codes.reshape(rows, groups, form.group)
@@ -191,6 +194,9 @@ def empty_weight(rows: int, columns: int, kind: Kind, device: torch.device | str
     def plane(count: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(count, rows, dtype=dtype, device=device)
 
+    def factors(dtype: torch.dtype) -> Tensor:
+        return torch.empty(blocks, rows, BLOCK // form.group, dtype=dtype, device=device)
+
     mins, sub_mins = kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"), kind in ("Q4_K", "Q5_K")
     wide = -(-columns // SUPER) if super_scales else groups
     return GGUFWeight(
@@ -199,8 +205,8 @@ def empty_weight(rows: int, columns: int, kind: Kind, device: torch.device | str
         codes=torch.empty(blocks, rows, width, dtype=codes, device=device),
         scales=plane(wide, torch.float16),
         mins=plane(wide, torch.float16) if mins else None,
-        sub_scales=plane(groups, torch.uint8 if sub_mins else torch.int8) if super_scales else None,
-        sub_mins=plane(groups, torch.uint8) if sub_mins else None,
+        sub_scales=factors(torch.uint8 if sub_mins else torch.int8) if super_scales else None,
+        sub_mins=factors(torch.uint8) if sub_mins else None,
         high=torch.empty(blocks, rows, BLOCK // 4, dtype=torch.uint8, device=device) if form.bits == 6 else None,
     )
 
@@ -286,8 +292,8 @@ def _k(blocks: Tensor) -> dict[str, Tensor]:
     return {
         "scales": _super_plane(_halves(blocks, 0)),
         "mins": _super_plane(_halves(blocks, 2)),
-        "sub_scales": pack_groups(sub_scales, columns, 32),
-        "sub_mins": pack_groups(sub_mins, columns, 32),
+        "sub_scales": pack_factors(sub_scales, columns, 32),
+        "sub_mins": pack_factors(sub_mins, columns, 32),
     }
 
 
@@ -303,7 +309,7 @@ def _read_q6_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) ->
         shape,
         codes=pack_codes(low),
         scales=_super_plane(_halves(blocks, 208)),
-        sub_scales=pack_groups(sub_scales, shape[1], 16),
+        sub_scales=pack_factors(sub_scales, shape[1], 16),
         high=pack_pairs(high),
     )
 

@@ -30,8 +30,8 @@ SUPER = 256
 
 @dataclass(frozen=True)
 class Planes:
-    """The planes of a weight. Scales, zeros and minima are stored [groups, N]: N is contiguous everywhere but in the
-    codes."""
+    """The planes of a weight. Scales, zeros and minima are stored [groups, N]; their factors, as codes, [blocks, N, …],
+    so that one load brings four."""
 
     label: str
     """The format's name in tuning tables, such as ``int4g128``."""
@@ -51,11 +51,11 @@ class Planes:
     high: Tensor | None = None
     """uint8 [blocks, N, 32], bits 4 and 5 of the four codes of a word, lowest first."""
     sub_scales: Tensor | None = None
-    """int8 or uint8 [groups, N], factors of ``scales``."""
+    """[blocks, N, 128 / group], factors of ``scales`` (:func:`pack_factors`): int8 in groups of 16, else uint8."""
     mins: Tensor | None = None
     """float, the shape of ``scales``; added."""
     sub_mins: Tensor | None = None
-    """uint8 [groups, N], factors of ``mins``, which then are subtracted."""
+    """uint8 [blocks, N, 128 / group], factors of ``mins``, which then are subtracted."""
 
     @property
     def blocks(self) -> int:
@@ -105,6 +105,23 @@ def pack_groups(rows: Tensor, columns: int, group: int) -> Tensor:
     plane = rows.new_zeros((padded_groups(columns, group), rows.shape[0]))
     plane[: rows.shape[1]] = rows.T
     return plane
+
+
+def pack_factors(rows: Tensor, columns: int, group: int) -> Tensor:
+    """Packs the bytes of groups, [N, groups] → [blocks, N, 128 / group], padded with zeros to whole blocks.
+
+    Each four adjacent bytes belong to the four column groups. In groups of 16 the first four are those of the column
+    groups' first halves.
+    """
+    each = BLOCK // group
+    plane = pack_groups(rows, columns, group).view(-1, 4, each // 4, rows.shape[0])
+    return plane.permute(0, 3, 2, 1).flatten(2).contiguous()
+
+
+def unpack_factors(factors: Tensor, columns: int, group: int) -> Tensor:
+    """Reverses :func:`pack_factors`: [N, groups]."""
+    rows = factors.unflatten(2, (-1, 4)).permute(1, 0, 3, 2).flatten(1)
+    return rows[:, : columns // group]
 
 
 def _by_lane(codes: Tensor) -> Tensor:

@@ -31,15 +31,21 @@ def _key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
     return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{tokens}{wide}"
 
 
+def offset_apart(planes: Planes) -> bool:
+    """Whether the skinny kernel can multiply the codes' offset apart from the codes, which the tuner tries."""
+    return planes.bits == 4 and planes.zeros is None
+
+
 def skinny_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
     tile = _tile_of(tokens, 8, 16)
+    steps = {"STEPS": 2} if offset_apart(planes) else {}
     if dtype == torch.float32:  # no tensor cores
-        return Config.of(SLICES=4, ROWS=16, TOKENS=tile, num_warps=4, num_stages=2)
+        return Config.of(SLICES=4, ROWS=16, TOKENS=tile, num_warps=4, num_stages=2, **steps)
     slices = 4
     if planes.shape[0] // 16 < _PROGRAMS and planes.blocks >= 16 and planes.bits != 6 and not _small_shared():
         slices = 8
     stages = 4 if slices == 8 and tile == 8 else 3  # so that all programs fit on the GPU at once
-    return Config.of(SLICES=slices, ROWS=16, TOKENS=tile, num_warps=slices, num_stages=stages)
+    return Config.of(SLICES=slices, ROWS=16, TOKENS=tile, num_warps=slices, num_stages=stages, **steps)
 
 
 def general_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
@@ -192,7 +198,10 @@ def floats(planes: Planes, out: Tensor, first: int, last: int) -> None:
 
 def _tensors(planes: Planes) -> tuple[Tensor, ...]:
     """Returns the planes in the kernels' order; one that a format does not have is never read."""
-    optional = (planes.high, planes.scales, planes.sub_scales, planes.mins, planes.sub_mins, planes.zeros)
+    sub_scales, sub_mins = (
+        None if plane is None else plane.view(torch.int32) for plane in (planes.sub_scales, planes.sub_mins)
+    )
+    optional = (planes.high, planes.scales, sub_scales, planes.mins, sub_mins, planes.zeros)
     return (planes.codes, *(planes.codes if plane is None else plane for plane in optional))
 
 

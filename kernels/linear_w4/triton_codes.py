@@ -10,90 +10,69 @@ integers.
 import triton
 import triton.language as tl
 
-UNPACK_4_BF16 = tl.constexpr(
-    """{
-    .reg .b32 t, one;
-    mov.b32 one, 0x3f803f80;
-    lop3.b32 $0, $4, 0x000f000f, 0x43004300, 0xea;
+_MASK_4 = """
+    lop3.b32 $0, $4, 0x000f000f, BASE, 0xea;
     shr.u32 t, $4, 4;
-    lop3.b32 $1, t, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $1, t, 0x000f000f, BASE, 0xea;
     shr.u32 t, $4, 8;
-    lop3.b32 $2, t, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $2, t, 0x000f000f, BASE, 0xea;
     shr.u32 t, $4, 12;
-    lop3.b32 $3, t, 0x000f000f, 0x43004300, 0xea;
-    fma.rn.bf16x2 $0, $0, one, $5;
-    fma.rn.bf16x2 $1, $1, one, $6;
-    fma.rn.bf16x2 $2, $2, one, $7;
-    fma.rn.bf16x2 $3, $3, one, $8;
-    }"""
-)
-UNPACK_4_FP16 = tl.constexpr(
-    """{
-    .reg .b32 t;
-    lop3.b32 $0, $4, 0x000f000f, 0x64006400, 0xea;
-    shr.u32 t, $4, 4;
-    lop3.b32 $1, t, 0x000f000f, 0x64006400, 0xea;
-    shr.u32 t, $4, 8;
-    lop3.b32 $2, t, 0x000f000f, 0x64006400, 0xea;
-    shr.u32 t, $4, 12;
-    lop3.b32 $3, t, 0x000f000f, 0x64006400, 0xea;
-    add.f16x2 $0, $0, $5;
-    add.f16x2 $1, $1, $6;
-    add.f16x2 $2, $2, $7;
-    add.f16x2 $3, $3, $8;
-    }"""
-)
+    lop3.b32 $3, t, 0x000f000f, BASE, 0xea;"""
 # The upper two bits come from a second register, shifted to bits 4 and 5. Bits that a shift carries from one half into
 # the other stay outside the mask.
+_MASK_6 = """
+    lop3.b32 $0, $4, 0x000f000f, BASE, 0xea;
+    shl.b32 t, $5, 4;
+    lop3.b32 $0, t, 0x00300030, $0, 0xea;
+    shr.u32 t, $4, 4;
+    lop3.b32 $1, t, 0x000f000f, BASE, 0xea;
+    shl.b32 t, $5, 2;
+    lop3.b32 $1, t, 0x00300030, $1, 0xea;
+    shr.u32 t, $4, 8;
+    lop3.b32 $2, t, 0x000f000f, BASE, 0xea;
+    lop3.b32 $2, $5, 0x00300030, $2, 0xea;
+    shr.u32 t, $4, 12;
+    lop3.b32 $3, t, 0x000f000f, BASE, 0xea;
+    shr.u32 t, $5, 2;
+    lop3.b32 $3, t, 0x00300030, $3, 0xea;"""
+_BASE_BF16, _BASE_FP16 = "0x43004300", "0x64006400"
+
+
+def _assembly(mask: str, base: str, add: str = "", offsets: tuple[str, ...] = (), registers: str = "") -> str:
+    """Returns the instructions of ``mask``, and then ``add`` of each result and its offset."""
+    lines = [add.format(f"${place}", offset) for place, offset in enumerate(offsets)]
+    return "\n    ".join(["{", ".reg .b32 t;", registers, mask.replace("BASE", base), *lines]) + "\n}"
+
+
+_ONE, _ADD_BF16 = ".reg .b32 one;\n    mov.b32 one, 0x3f803f80;", "fma.rn.bf16x2 {0}, {0}, one, {1};"
+_ADD_FP16 = "add.f16x2 {0}, {0}, {1};"
+_OFFSET = ".reg .b32 off;\n    mov.b32 off, {};"
+_ZEROS, _FIXED = ("$5", "$6", "$7", "$8"), ("off",) * 4
+UNPACK_4_BF16 = tl.constexpr(_assembly(_MASK_4, _BASE_BF16, _ADD_BF16, _ZEROS, _ONE))
+UNPACK_4_FP16 = tl.constexpr(_assembly(_MASK_4, _BASE_FP16, _ADD_FP16, _ZEROS))
 UNPACK_6_BF16 = tl.constexpr(
-    """{
-    .reg .b32 t, one, off;
-    mov.b32 one, 0x3f803f80;
-    mov.b32 off, 0xc320c320;
-    lop3.b32 $0, $4, 0x000f000f, 0x43004300, 0xea;
-    shl.b32 t, $5, 4;
-    lop3.b32 $0, t, 0x00300030, $0, 0xea;
-    shr.u32 t, $4, 4;
-    lop3.b32 $1, t, 0x000f000f, 0x43004300, 0xea;
-    shl.b32 t, $5, 2;
-    lop3.b32 $1, t, 0x00300030, $1, 0xea;
-    shr.u32 t, $4, 8;
-    lop3.b32 $2, t, 0x000f000f, 0x43004300, 0xea;
-    lop3.b32 $2, $5, 0x00300030, $2, 0xea;
-    shr.u32 t, $4, 12;
-    lop3.b32 $3, t, 0x000f000f, 0x43004300, 0xea;
-    shr.u32 t, $5, 2;
-    lop3.b32 $3, t, 0x00300030, $3, 0xea;
-    fma.rn.bf16x2 $0, $0, one, off;
-    fma.rn.bf16x2 $1, $1, one, off;
-    fma.rn.bf16x2 $2, $2, one, off;
-    fma.rn.bf16x2 $3, $3, one, off;
-    }"""
+    _assembly(_MASK_6, _BASE_BF16, _ADD_BF16, _FIXED, _ONE + "\n    " + _OFFSET.format("0xc320c320"))
 )
-UNPACK_6_FP16 = tl.constexpr(
-    """{
-    .reg .b32 t, off;
-    mov.b32 off, 0xe420e420;
-    lop3.b32 $0, $4, 0x000f000f, 0x64006400, 0xea;
-    shl.b32 t, $5, 4;
-    lop3.b32 $0, t, 0x00300030, $0, 0xea;
-    shr.u32 t, $4, 4;
-    lop3.b32 $1, t, 0x000f000f, 0x64006400, 0xea;
-    shl.b32 t, $5, 2;
-    lop3.b32 $1, t, 0x00300030, $1, 0xea;
-    shr.u32 t, $4, 8;
-    lop3.b32 $2, t, 0x000f000f, 0x64006400, 0xea;
-    lop3.b32 $2, $5, 0x00300030, $2, 0xea;
-    shr.u32 t, $4, 12;
-    lop3.b32 $3, t, 0x000f000f, 0x64006400, 0xea;
-    shr.u32 t, $5, 2;
-    lop3.b32 $3, t, 0x00300030, $3, 0xea;
-    add.f16x2 $0, $0, off;
-    add.f16x2 $1, $1, off;
-    add.f16x2 $2, $2, off;
-    add.f16x2 $3, $3, off;
-    }"""
-)
+UNPACK_6_FP16 = tl.constexpr(_assembly(_MASK_6, _BASE_FP16, _ADD_FP16, _FIXED, _OFFSET.format("0xe420e420")))
+MASK_4_BF16 = tl.constexpr(_assembly(_MASK_4, _BASE_BF16))
+
+
+@triton.jit
+def four_bits_above_128(words, DTYPE: tl.constexpr, FAST: tl.constexpr):
+    """Returns code + 128 of the four column groups of int16 ``words``. FAST: DTYPE is bfloat16."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            MASK_4_BF16,
+            "=&r,=&r,=&r,=&r,r",
+            [words],
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+    wide = words.to(tl.int32)
+    q0, q1 = (wide & 15) + 128, ((wide >> 4) & 15) + 128
+    q2, q3 = ((wide >> 8) & 15) + 128, ((wide >> 12) & 15) + 128
+    return q0.to(DTYPE), q1.to(DTYPE), q2.to(DTYPE), q3.to(DTYPE)
 
 
 @triton.jit
@@ -166,17 +145,16 @@ def six_bits(words, high, DTYPE: tl.constexpr, FAST: tl.constexpr):
 @triton.jit
 def eight_bits(codes):
     """Converts int8 to float32 through the bits of 2²³ + 128 + code, which is cheaper than an integer conversion."""
-    bits = ((codes.to(tl.int32) & 0xFF) ^ 0x80) | 0x4B000000
+    bits = (codes.to(tl.int32) & 0xFF) ^ 0x4B000080
     return bits.to(tl.float32, bitcast=True) - 8388736.0
 
 
 @triton.jit
-def factor(plane, sub_plane, block, half, LANE: tl.constexpr, n, N, mask, GROUP: tl.constexpr, SUB: tl.constexpr):
+def _factor(plane, block, half, LANE: tl.constexpr, n, N, mask, GROUP: tl.constexpr):
     """Loads the scale or minimum of rows ``n`` in the group of column group ``LANE`` (0…3) of a block.
 
-    With groups of 16 columns it is that of the first or the second half of the column group. With a sub-plane, its byte
-    is multiplied by the float of 256 columns in float32. Otherwise the value keeps its stored dtype: if the caller
-    widens it last, the compiler may multiply in the narrow dtype where that gives the same.
+    With groups of 16 columns it is that of the first or the second half of the column group. The value keeps its stored
+    dtype: if the caller widens it last, the compiler may multiply in the narrow dtype where that gives the same.
     """
     if GROUP == 0:
         group = block * 0
@@ -184,22 +162,57 @@ def factor(plane, sub_plane, block, half, LANE: tl.constexpr, n, N, mask, GROUP:
         group = block * 8 + LANE * 2 + half
     else:
         group = block * (128 // GROUP) + LANE * 32 // GROUP
+    return tl.load(plane + group * N + n, mask=mask, other=0)
+
+
+@triton.jit
+def load_factors(plane, sub_plane, block, half, n, N, mask, GROUP: tl.constexpr, SUB: tl.constexpr):
+    """Loads what :func:`expand_factors` makes the four column groups' scales or minima of, four values.
+
+    With ``sub_plane``, int32 [blocks, N, words] of four bytes each, these are the float of 256 columns and a word.
+    Otherwise they are the factors; those in one group are one load.
+    """
     if SUB:
-        wide = tl.load(plane + block // 2 * N + n, mask=mask, other=0.0).to(tl.float32)
-        return wide * tl.load(sub_plane + group * N + n, mask=mask, other=0).to(tl.float32)
+        WORDS: tl.constexpr = 2 if GROUP == 16 else 1
+        wide = tl.load(plane + block // 2 * N + n, mask=mask, other=0.0)
+        word = tl.load(sub_plane + (block * N + n) * WORDS + half, mask=mask, other=0)
+        f0, f1, f2, f3 = wide, word, wide, word
     else:
-        return tl.load(plane + group * N + n, mask=mask, other=0)
+        f0 = _factor(plane, block, half, 0, n, N, mask, GROUP)
+        f1, f2, f3 = f0, f0, f0
+        if GROUP == 16 or GROUP == 32:
+            f1 = _factor(plane, block, half, 1, n, N, mask, GROUP)
+        if GROUP == 16 or GROUP == 32 or GROUP == 64:
+            f2 = _factor(plane, block, half, 2, n, N, mask, GROUP)
+            f3 = f2
+        if GROUP == 16 or GROUP == 32:
+            f3 = _factor(plane, block, half, 3, n, N, mask, GROUP)
+    return f0, f1, f2, f3
+
+
+@triton.jit
+def expand_factors(f0, f1, f2, f3, GROUP: tl.constexpr, SUB: tl.constexpr):
+    """Returns the factors of the four column groups from what was loaded: with SUB the float of 256 columns times each
+    byte of the word, in float32."""
+    if SUB:
+        wide = f0.to(tl.float32)
+        f0, f2 = _byte(f1, 0, GROUP) * wide, _byte(f1, 2, GROUP) * wide
+        return f0, _byte(f1, 1, GROUP) * wide, f2, _byte(f1, 3, GROUP) * wide
+    else:
+        return f0, f1, f2, f3
+
+
+@triton.jit
+def _byte(word, PLACE: tl.constexpr, GROUP: tl.constexpr):
+    """Returns a byte of ``word`` as float32; it has a sign in groups of 16."""
+    if GROUP == 16:
+        return ((word << (24 - 8 * PLACE)) >> 24).to(tl.float32)
+    else:
+        return ((word >> (8 * PLACE)) & 0xFF).to(tl.float32)
 
 
 @triton.jit
 def factors(plane, sub_plane, block, half, n, N, mask, GROUP: tl.constexpr, SUB: tl.constexpr):
-    """Loads :func:`factor` of the four column groups; those in one group are one load."""
-    f0 = factor(plane, sub_plane, block, half, 0, n, N, mask, GROUP, SUB)
-    if GROUP == 0 or GROUP >= 128:
-        return f0, f0, f0, f0
-    f2 = factor(plane, sub_plane, block, half, 2, n, N, mask, GROUP, SUB)
-    if GROUP == 64:
-        return f0, f0, f2, f2
-    f1 = factor(plane, sub_plane, block, half, 1, n, N, mask, GROUP, SUB)
-    f3 = factor(plane, sub_plane, block, half, 3, n, N, mask, GROUP, SUB)
-    return f0, f1, f2, f3
+    """Loads and expands the scales or minima of the four column groups."""
+    f0, f1, f2, f3 = load_factors(plane, sub_plane, block, half, n, N, mask, GROUP, SUB)
+    return expand_factors(f0, f1, f2, f3, GROUP, SUB)

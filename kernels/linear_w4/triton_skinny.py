@@ -10,7 +10,32 @@ multiplied by the group's sum of x, which a row of ones yields in the layout of 
 import triton
 import triton.language as tl
 
-from .triton_codes import eight_bits, factors, four_bits, six_bits
+from .triton_codes import (
+    eight_bits,
+    expand_factors,
+    factors,
+    four_bits,
+    four_bits_above_128,
+    load_factors,
+    six_bits,
+)
+
+
+@triton.jit
+def _add_product(q, x, offset, sums, APART: tl.constexpr, PRECISION: tl.constexpr):
+    """Returns ``sums`` and the product of ``q`` and ``x``; if APART, that of ``offset`` and ``x`` too."""
+    if APART:
+        sums = tl.dot(offset, x, sums, input_precision=PRECISION)
+    return tl.dot(q, x, sums, input_precision=PRECISION)
+
+
+@triton.jit
+def _add_block(q0, q1, q2, q3, x0, x1, x2, x3, sums, PRECISION: tl.constexpr):
+    """Returns ``sums`` and the products of the four column groups."""
+    sums = tl.dot(q0, x0, sums, input_precision=PRECISION)
+    sums = tl.dot(q1, x1, sums, input_precision=PRECISION)
+    sums = tl.dot(q2, x2, sums, input_precision=PRECISION)
+    return tl.dot(q3, x3, sums, input_precision=PRECISION)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -44,9 +69,14 @@ def linear_skinny(
     SLICES: tl.constexpr,
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
+    STEPS: tl.constexpr = 2,
 ):
+    """STEPS, of four bits without zeros: at 2 codes are masked, and their offset is subtracted from each; at 1 they are
+    only masked, and the offset is a second product of the tensor cores, by the same x."""
     PITCH: tl.constexpr = 128 if BITS == 8 else 32
     DTYPE: tl.constexpr = x.dtype.element_ty
+    # float16's codes would lie above 1024, and their sums lose bits
+    APART: tl.constexpr = STEPS == 1 and (tl.bfloat16 == DTYPE or not FAST)
 
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     rows = first_row + tl.arange(0, ROWS)
@@ -62,28 +92,40 @@ def linear_skinny(
     x_at = x + t[None, None, :].to(tl.int64) * stride_x + column
     known = (t < T)[None, None, :]
     ones = tl.full([SLICES, ROWS, 32], 1.0, DTYPE)
+    offset = tl.full([SLICES, ROWS, 32], -128.0 - OFFSET, DTYPE)
 
     acc = tl.zeros([SLICES, ROWS, TOKENS], tl.float32)
     nothing = tl.zeros([SLICES, ROWS, TOKENS], tl.float32)
     inside = block < blocks
     # Loaded one step ahead: no multiplication takes them directly, so Triton does not pipeline them.
-    s0, s1, s2, s3 = factors(scales, sub_scales, block, 0, n[None, :], N, inside, GROUP, SUB)
-    h0, h1, h2, h3 = s0, s1, s2, s3  # the second 16 columns
+    next_s0, next_s1, next_s2, next_s3 = load_factors(scales, sub_scales, block, 0, n[None, :], N, inside, GROUP, SUB)
+    next_h0, next_h1, next_h2, next_h3 = next_s0, next_s1, next_s2, next_s3  # the second 16 columns
     if GROUP == 16:
-        h0, h1, h2, h3 = factors(scales, sub_scales, block, 1, n[None, :], N, inside, GROUP, SUB)
-    m0, m1, m2, m3 = s0, s1, s2, s3
+        next_h0, next_h1, next_h2, next_h3 = load_factors(
+            scales, sub_scales, block, 1, n[None, :], N, inside, GROUP, SUB
+        )
+    next_m0, next_m1, next_m2, next_m3 = next_s0, next_s1, next_s2, next_s3
     if MINS:
-        m0, m1, m2, m3 = factors(mins, sub_mins, block, 0, n[None, :], N, inside, GROUP, SUB)
+        next_m0, next_m1, next_m2, next_m3 = load_factors(mins, sub_mins, block, 0, n[None, :], N, inside, GROUP, SUB)
     for start in range(0, blocks, SLICES):
         block = place[:, None] + start
         inside = block + SLICES < blocks
-        next_s = factors(scales, sub_scales, block + SLICES, 0, n[None, :], N, inside, GROUP, SUB)
-        next_h = next_s
+        s0, s1, s2, s3 = expand_factors(next_s0, next_s1, next_s2, next_s3, GROUP, SUB)
+        h0, h1, h2, h3 = expand_factors(next_h0, next_h1, next_h2, next_h3, GROUP, SUB)
+        m0, m1, m2, m3 = expand_factors(next_m0, next_m1, next_m2, next_m3, GROUP, SUB)
+        next_s0, next_s1, next_s2, next_s3 = load_factors(
+            scales, sub_scales, block + SLICES, 0, n[None, :], N, inside, GROUP, SUB
+        )
+        next_h0, next_h1, next_h2, next_h3 = next_s0, next_s1, next_s2, next_s3
         if GROUP == 16:
-            next_h = factors(scales, sub_scales, block + SLICES, 1, n[None, :], N, inside, GROUP, SUB)
-        next_m = next_s
+            next_h0, next_h1, next_h2, next_h3 = load_factors(
+                scales, sub_scales, block + SLICES, 1, n[None, :], N, inside, GROUP, SUB
+            )
+        next_m0, next_m1, next_m2, next_m3 = next_s0, next_s1, next_s2, next_s3
         if MINS:
-            next_m = factors(mins, sub_mins, block + SLICES, 0, n[None, :], N, inside, GROUP, SUB)
+            next_m0, next_m1, next_m2, next_m3 = load_factors(
+                mins, sub_mins, block + SLICES, 0, n[None, :], N, inside, GROUP, SUB
+            )
 
         there = known if EVEN else known & (block < blocks)[:, :, None]
         if WHOLE:
@@ -125,6 +167,8 @@ def linear_skinny(
             if BITS == 6:
                 top = tl.load(high_at) if EVEN else tl.load(high_at, mask=stored, other=0)
                 q0, q1, q2, q3 = six_bits(words, top, DTYPE, FAST)
+            elif APART:
+                q0, q1, q2, q3 = four_bits_above_128(words, DTYPE, FAST)
             else:
                 if ZEROS:
                     z0, z1, z2, z3 = factors(zeros, zeros, block, 0, n[None, :], N, block < blocks, GROUP, False)
@@ -135,17 +179,17 @@ def linear_skinny(
                 q0, q1, q2, q3 = four_bits(words, z0, z1, z2, z3, DTYPE, FAST)
 
         if GROUP == 0 or GROUP >= 128:
-            d = tl.dot(q0, x0, nothing, input_precision=PRECISION)
-            d = tl.dot(q1, x1, d, input_precision=PRECISION)
-            d = tl.dot(q2, x2, d, input_precision=PRECISION)
-            d = tl.dot(q3, x3, d, input_precision=PRECISION)
+            d = nothing
+            if APART:  # all before the codes: the same for every row, so that the compiler does it once
+                d = _add_block(offset, offset, offset, offset, x0, x1, x2, x3, d, PRECISION)
+            d = _add_block(q0, q1, q2, q3, x0, x1, x2, x3, d, PRECISION)
             acc += d * s0[:, :, None].to(tl.float32)
         elif GROUP == 64:
-            d = tl.dot(q0, x0, nothing, input_precision=PRECISION)
-            d = tl.dot(q1, x1, d, input_precision=PRECISION)
+            d = _add_product(q0, x0, offset, nothing, APART, PRECISION)
+            d = _add_product(q1, x1, offset, d, APART, PRECISION)
             acc += d * s0[:, :, None].to(tl.float32)
-            d = tl.dot(q2, x2, nothing, input_precision=PRECISION)
-            d = tl.dot(q3, x3, d, input_precision=PRECISION)
+            d = _add_product(q2, x2, offset, nothing, APART, PRECISION)
+            d = _add_product(q3, x3, offset, d, APART, PRECISION)
             acc += d * s2[:, :, None].to(tl.float32)
         else:
             if GROUP == 16:
@@ -153,10 +197,10 @@ def linear_skinny(
                 acc += tl.dot(q1, y1, nothing, input_precision=PRECISION) * h1[:, :, None].to(tl.float32)
                 acc += tl.dot(q2, y2, nothing, input_precision=PRECISION) * h2[:, :, None].to(tl.float32)
                 acc += tl.dot(q3, y3, nothing, input_precision=PRECISION) * h3[:, :, None].to(tl.float32)
-            acc += tl.dot(q0, x0, nothing, input_precision=PRECISION) * s0[:, :, None].to(tl.float32)
-            acc += tl.dot(q1, x1, nothing, input_precision=PRECISION) * s1[:, :, None].to(tl.float32)
-            acc += tl.dot(q2, x2, nothing, input_precision=PRECISION) * s2[:, :, None].to(tl.float32)
-            acc += tl.dot(q3, x3, nothing, input_precision=PRECISION) * s3[:, :, None].to(tl.float32)
+            acc += _add_product(q0, x0, offset, nothing, APART, PRECISION) * s0[:, :, None].to(tl.float32)
+            acc += _add_product(q1, x1, offset, nothing, APART, PRECISION) * s1[:, :, None].to(tl.float32)
+            acc += _add_product(q2, x2, offset, nothing, APART, PRECISION) * s2[:, :, None].to(tl.float32)
+            acc += _add_product(q3, x3, offset, nothing, APART, PRECISION) * s3[:, :, None].to(tl.float32)
         if MINS:
             SIGN: tl.constexpr = -1.0 if SUB else 1.0  # minima of super-blocks are subtracted
             acc += tl.dot(ones, x0, nothing, input_precision=PRECISION) * (SIGN * m0[:, :, None].to(tl.float32))
@@ -164,9 +208,6 @@ def linear_skinny(
             acc += tl.dot(ones, x2, nothing, input_precision=PRECISION) * (SIGN * m2[:, :, None].to(tl.float32))
             acc += tl.dot(ones, x3, nothing, input_precision=PRECISION) * (SIGN * m3[:, :, None].to(tl.float32))
 
-        s0, s1, s2, s3 = next_s
-        h0, h1, h2, h3 = next_h
-        m0, m1, m2, m3 = next_m
         code_at += SLICES * N * PITCH
         high_at += SLICES * N * 32
         x_at += SLICES * 128

@@ -6,7 +6,7 @@ import torch
 
 from ..tuning import Config, Tunable
 from .planes import Planes
-from .triton import GENERAL, SKINNY, general, general_key, skinny, skinny_key
+from .triton import GENERAL, SKINNY, general, general_key, offset_apart, skinny, skinny_key
 from .weight import W4Weight
 
 # Llama-3.1-8B, then Qwen3-32B: q, k and v; the output; gate and up; down.
@@ -41,7 +41,7 @@ def planes_tunables(
         yield Tunable(
             SKINNY,
             skinny_key(label, tokens, torch.bfloat16),
-            skinny_candidates(tokens),
+            skinny_candidates(label, tokens),
             _workload(skinny, shape, tokens, make),
         )
     for tokens in GENERAL_TOKENS:
@@ -49,10 +49,11 @@ def planes_tunables(
         yield Tunable(GENERAL, key, general_candidates(tokens), _workload(general, shape, tokens, make))
 
 
-def skinny_candidates(tokens: int) -> Sequence[Config]:
+def skinny_candidates(planes: Planes, tokens: int) -> Sequence[Config]:
     tile = 8 if tokens <= 8 else 16
     return [
-        Config.of(SLICES=slices, ROWS=rows, TOKENS=tile, num_warps=slices, num_stages=stages)
+        Config.of(SLICES=slices, ROWS=rows, TOKENS=tile, num_warps=slices, num_stages=stages, **steps)
+        for steps in ([{"STEPS": 2}, {"STEPS": 1}] if offset_apart(planes) else [{}])
         for slices in (4, 8)
         for rows in (16, 32)
         for stages in (2, 3, 4, 5)

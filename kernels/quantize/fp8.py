@@ -60,11 +60,13 @@ def _narrow(half, TO: tl.constexpr):
 @triton.jit
 def widen(x, TO: tl.constexpr):
     """Converts ``x`` exactly to float16, bfloat16 or float32, from float8e4nv, its bits as uint8, int8 or a wider
-    float.
+    float; to its own dtype it stays as it is.
 
     As bits, a NaN becomes 480.
     """
-    if x.dtype == tl.uint8:
+    if x.dtype == TO:
+        return x
+    elif x.dtype == tl.uint8:
         bits = x.to(tl.uint16)
         half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
         # the exponent's bias is 15 there: 2^8 too little

@@ -13,7 +13,7 @@ from stentor.kernels import AttentionBatch, paged_attention
 from stentor.kernels.attention import choose, triton_prefill
 from stentor.kernels.attention.prefill_tunables import tunables
 from stentor.kernels.dry_run import CompiledKernel, dry_run
-from stentor.kernels.tuning import Config
+from stentor.kernels.tuning import Config, overridden
 
 pytestmark = pytest.mark.compiles
 
@@ -93,6 +93,24 @@ def test_a_long_prompt_uses_warpgroup_products_and_fetches_ahead(heads: int, siz
     assert kernel.count("HGMMA") >= 16
     assert kernel.count("HMMA") == 0
     assert kernel.count(r"LDGSTS.*\.128") == kernel.count("LDGSTS") > 0
+
+
+@pytest.mark.parametrize(("heads", "size", "rows"), [(32, 64, 128), (64, 128, 128), (32, 16, 64)])
+def test_float8_keys_reach_the_tensor_cores_as_they_are_stored(heads: int, size: int, rows: int) -> None:
+    sizes = {"BLOCK_M": rows, "BLOCK_N": 64, "num_warps": rows // 16, "num_stages": 3}
+    made = []
+    for bits in (16, 8):
+        with overridden("prefill_attention", Config.of(SCORE_BITS=bits, **sizes)):
+            made.append(compiled_prefill(heads, size, FP8))
+    widened, kernel = made
+    assert widened.count("QGMMA") == 0
+    # scores of 128 dims, 32 an instruction, in each of two loops; values stay products of 16 bits
+    assert kernel.count("QGMMA") >= 8
+    assert kernel.count("HGMMA") == widened.count("HGMMA") - 2 * kernel.count("QGMMA") > 0
+    assert kernel.count("F2FP") < widened.count("F2FP")
+    assert kernel.shared_bytes < widened.shared_bytes
+    assert waits(kernel) - {0}, "it waits for the tile it has just asked for"
+    assert kernel.warnings == []
 
 
 @pytest.mark.parametrize(

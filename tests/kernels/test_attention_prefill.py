@@ -74,6 +74,27 @@ def test_float8_caches_are_the_references(dtype: torch.dtype, size: int) -> None
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("options", [{"window": 13, "softcap": 2.0}, {"causal": False}, {"slopes": True}], ids=str)
+def test_products_of_float8_keys_are_the_references_of_queries_rounded_alike(
+    parts: list[int], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    step = make_step(LONG_PREFIXES, dtype=dtype, cache_dtype=FP8)
+    step.q[3] = 0.0
+    options = options | {"sinks": torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)}
+    if "slopes" in options:
+        options["slopes"] = torch.tensor([0.5, 0.0, 2.0, 0.01], device=DEVICE)
+    widened = step.run(**options)
+    with overridden("prefill_attention", Config.of(BLOCK_M=32, BLOCK_N=32, SCORE_BITS=8)):
+        out = step.run(**options)
+    factor = step.q.float().abs().amax(-1, keepdim=True).clamp(min=1e-30) / 448
+    alike = replace(step, q=(step.q.float() / factor).to(FP8).float() * factor)
+    assert_close(out.float(), alike.run("reference", **options), TOLERANCE[dtype])
+    assert_close(out.float(), widened.float(), 0.04)  # what rounding queries to three bits changes
+    assert not torch.equal(out, widened)
+    assert bool(parts) == ("window" not in options)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
 def test_cross_attention_sees_every_key_whatever_the_number_of_queries(dtype: torch.dtype) -> None:
     step = make_step([(3, 40), (0, 4), (70, 2)], dtype=dtype)
     assert not assert_is_the_reference(step, causal=False)[40:44].any()

@@ -8,6 +8,7 @@ from stentor.engine.loading.dequantize import dequantize as decode
 from stentor.engine.loading.gguf_types import GGMLType
 from stentor.kernels.linear_gguf import FORMATS, GGUFWeight, Kind, choose, dequantize, empty_weight, linear_gguf
 from stentor.kernels.linear_packed import Stored
+from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 
@@ -104,6 +105,19 @@ def test_the_triton_layer_is_the_reference(
         linear_gguf(x, weight, bias, variant="reference"),
         TOLERANCE[dtype],
     )
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K"])
+def test_an_offset_that_is_a_product_of_its_own_changes_nothing_else(dtype: torch.dtype, kind: Kind) -> None:
+    from stentor.kernels.linear_w4.triton import SKINNY  # late: it imports Triton
+
+    weight = GGUFWeight.from_blocks(random_blocks(kind, 33, 512), kind).to(DEVICE)
+    x = normal(3, 512, seed=1, dtype=dtype).to(DEVICE)
+    with overridden(SKINNY, Config.of(SLICES=4, ROWS=32, TOKENS=8, STEPS=1)):
+        apart = linear_gguf(x, weight, variant="triton")
+    assert_close(apart, linear_gguf(x, weight, variant="reference"), max(TOLERANCE[dtype], 3e-5))
 
 
 @pytest.mark.triton

@@ -18,6 +18,7 @@ from stentor.kernels.linear_w4 import (
     linear_w4,
 )
 from stentor.kernels.linear_w4.planes import pack_codes, unpack_codes
+from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 
@@ -221,6 +222,25 @@ def test_columns_past_the_last_whole_block_count_too(dtype: torch.dtype, group: 
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize(("group", "columns"), [(32, 160), (64, 192), (128, 640), (0, 136)])
+def test_an_offset_that_is_a_product_of_its_own_changes_nothing_else(
+    dtype: torch.dtype, group: int, columns: int
+) -> None:
+    from stentor.kernels.linear_w4.triton import SKINNY  # late: it imports Triton
+
+    weight = random_weight(33, columns, group)
+    x = normal(3, columns, seed=1, dtype=dtype).to(DEVICE)
+    subtracted = linear_w4(x, weight, variant="triton")
+    with overridden(SKINNY, Config.of(SLICES=4, ROWS=32, TOKENS=8, STEPS=1)):
+        apart = linear_w4(x, weight, variant="triton")
+    assert_close(
+        apart, linear_w4(x, weight, variant="reference"), max(TOLERANCE[dtype], 3e-5)
+    )  # sums are of code + 128
+    assert not torch.equal(apart, subtracted) or dtype != torch.float32
+
+
+@pytest.mark.triton
 def test_a_few_rows_are_each_what_they_are_alone() -> None:
     weight = random_weight(24, 256, 128, zeros=True)
     x = normal(16, 256, seed=1, dtype=torch.float16).to(DEVICE)
@@ -289,7 +309,6 @@ def test_pieces_of_a_big_weight_are_aligned_for_torchs_product(monkeypatch: pyte
 @pytest.mark.triton
 def test_a_tuned_size_that_would_leave_rows_out_is_refused() -> None:
     from stentor.kernels.linear_w4.triton import SKINNY
-    from stentor.kernels.tuning import Config, overridden
 
     codes = torch.zeros(16, 128, dtype=torch.uint8, device=DEVICE)
     weight = W4Weight.from_codes(codes, torch.ones(16, 1, device=DEVICE), group=128)

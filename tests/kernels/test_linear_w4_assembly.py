@@ -42,6 +42,16 @@ def test_four_bits_become_what_the_layout_says_less_the_zero(dtype: torch.dtype,
         assert torch.equal(halves(result, dtype).float(), wanted.float() - zero)
 
 
+def test_masked_codes_are_the_layouts_plus_128() -> None:
+    from stentor.kernels.linear_w4 import triton_codes  # late: it imports Triton
+
+    text, words = triton_codes.MASK_4_BF16.value, every_word()
+    assert operands(text) == set(range(5))
+    made = execute(text, COLUMN_GROUPS, [pairs(words)])
+    for result, wanted in zip(made, by_group(unpack_codes(words, 512)), strict=True):
+        assert torch.equal(halves(result, torch.bfloat16).float(), wanted.float() + 128)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_six_bits_become_what_the_layout_says_less_32(dtype: torch.dtype) -> None:
     words = every_word()
