@@ -45,6 +45,11 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "glm_ocr_text": _sizes(59_392, 1024, 4096, 16, 16, 8, 131_072),
     "granite": _LLAMA,
     "granite4_vision_text": _LLAMA,
+    "granite_docling_text": {
+        **_sizes(133_800, 1024, 2048, 28, 16, 4, 32_768, tie_word_embeddings=True, rms_norm_eps=1e-5),
+        **{"embedding_multiplier": 12.0, "logits_scaling": 4.0},
+        **{"residual_multiplier": 0.263, "attention_multiplier": 0.015625},
+    },
     "hunyuan_vl_text": _sizes(290_943, 4096, 11_008, 32, 32, None, 2048, tie_word_embeddings=True),
     "hyperclovax": _LLAMA,
     "lfm2": _sizes(65_536, 2560, 12_288, 32, 32, 8, 128_000),

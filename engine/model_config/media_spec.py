@@ -34,9 +34,11 @@ _MARKS: Final[Mapping[str, int]] = {
 _AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered"}
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
-_TAPPED: Final = ("qwen3_vl", "qwen3_omni_moe")
-"""Beginnings of model types whose towers are tapped, at :data:`_TAPS` by default."""
-_TAPS: Final = (8, 16, 24)
+_TAPS: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe"), (8, 16, 24)),
+    "granite_docling": (3, 7, 10),
+}
+"""By beginnings of model types whose towers are tapped: the layers by default."""
 _SPATIAL: Final = (12, 15, 18, 21)
 """Layers before which Granite 4 adds parts of pictures by default."""
 _QWENS_PAD: Final = 151_655
@@ -114,7 +116,8 @@ def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
     """Layers of the vision tower with an output for the first decoder layers."""
     config = thinker(config)
     vision = config.get("vision_config")
-    default = _TAPS if str(config.get("model_type")).startswith(_TAPPED) else ()
+    kind = str(config.get("model_type"))
+    default = next((taps for begins, taps in _TAPS.items() if kind.startswith(begins)), ())
     taps = vision.get("deepstack_visual_indexes", default) if isinstance(vision, Mapping) else None
     return taps if isinstance(taps, Sequence) else ()
 

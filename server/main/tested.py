@@ -299,6 +299,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
     "Granite4VisionForConditionalGeneration": ("granite4_vision",),
+    "GraniteDoclingForConditionalGeneration": ("granite_docling", "granite_docling_fine"),
     "GraniteSpeechForConditionalGeneration": ("granite_speech",),
     "GraniteSpeechPlusForConditionalGeneration": ("granite_speech_plus",),
     "HunYuanVLForConditionalGeneration": ("hunyuan_vl", "hunyuan_vl_three"),

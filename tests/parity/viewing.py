@@ -2,17 +2,19 @@
 their experts or their layers."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
-from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, token
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
+_IMAGE: Final = token("<image>")
 _PAD: Final = token("<|image_pad|>")
 
 
@@ -78,9 +80,35 @@ def _of_one_frame(random: torch.Generator, size: int) -> Picture:
     return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens, whole.grid)
 
 
+def _granite_docling() -> Any:
+    """With features behind its first layers, and the wider path that files may choose."""
+    text = {**TEXT, "num_hidden_layers": 3, "embedding_multiplier": 6.0, "residual_multiplier": 0.3}
+    text |= {"logits_scaling": 0.5, "attention_multiplier": 0.2}
+    vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "out_hidden_size": 64, "scale_factor": 2}
+    return transformers.GraniteDoclingConfig(
+        text_config=text,
+        vision_config={**vision, "num_hidden_layers": 3, "deepstack_visual_indexes": [0, 1]},
+        image_token_id=_IMAGE,
+        density_router_hidden_size=8,
+    )
+
+
+def _page(random: torch.Generator, size: int, fine: bool = False) -> Picture:
+    """A page in one tile, or in four of two rows, each with a mark before it; ``fine``: with more embeddings."""
+    tiles, inside = 1 + 3 * size, [_IMAGE] * (16 if fine else 4)
+    tokens = [each for tile in range(tiles) for each in (token("<fake_token_around_image>"), 60 + tile, *inside)]
+    tensors = {
+        "pixel_values": torch.randn(1, tiles, 3, SIDE, SIDE, generator=random),
+        "pixel_attention_mask": torch.ones(1, tiles, dtype=torch.bool),
+    }
+    return Picture({**tensors, "tile_fine_mask": torch.ones(1, 1, dtype=torch.bool)} if fine else tensors, tokens)
+
+
 _MARKS: Final = (token("<|vision_start|>"), token("<|vision_end|>"))
 _ENDED: Final = Kind(_with_ends, _PAD, cat())
 VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "granite_docling": (_granite_docling, Kind(_page, _IMAGE, cat(1))),
+    "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
     "hunyuan_vl": (_hunyuan_vl(rope_type="dynamic", alpha=50.0, factor=1.0), _ENDED),
     "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
     "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),

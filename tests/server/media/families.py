@@ -223,6 +223,11 @@ def _ernie_vl() -> _Processor:
     return _Processor("Ernie4_5_VLMoeProcessor", images, QWEN, names)
 
 
+def _granite_docling() -> _Processor:
+    images = transformers.GraniteDoclingImageProcessorPil(size=_SQUARE, max_patches=6)
+    return _Processor("GraniteDoclingProcessor", images, IDEFICS, settings={"image_seq_len": 4})
+
+
 def _hunyuan_vl() -> _Processor:
     images = transformers.HunYuanVLImageProcessorPil(patch_size=PATCH, size=_EDGES)
     names = {"image_token": "<|image_pad|>", "image_start_token": "<|vision_start|>"}
@@ -295,6 +300,7 @@ _PROCESSORS: Final = {
     "gemma4_large": _gemma4,
     "gemma4_unified": _gemma4_unified,
     "granite4_vision": _granite4_vision,
+    "granite_docling": _granite_docling,
     "hunyuan_vl": _hunyuan_vl,
     "ernie_vl": _ernie_vl,
     "aria": _aria,
