@@ -145,6 +145,8 @@ class MediaBatch:
     behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """By layer: [n, hidden], added to the stream behind it."""
     spans: Sequence[kernels.WholeSpan] = ()
+    expert_places: tuple[torch.Tensor, torch.Tensor] | None = None
+    """int64 each: indices of tokens that use the experts of text, and those of media; None: none uses the latter."""
 
     def put(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         """x [tokens, hidden] with media embeddings times ``scale`` in place of their tokens."""

@@ -1,6 +1,6 @@
 """A mixture of experts as a feed-forward network, described by a :class:`..model_config.mlp_spec.MoESpec`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ class MoE:
     plus the output of shared experts.
 
     If workers split the model, each has a part of the inner units of every expert, or some of the experts; their
-    outputs are summed once.
+    outputs are summed once. Tokens of media may have experts of their own, which are numbered behind the others.
 
     The router's product is float32 in any compute dtype, because rounding can change the choice between near scores.
     """
@@ -48,12 +48,20 @@ class MoE:
         router, exact = {part: spec.experts}, context.exact(part)
         adapted = context.adapted(router, hidden)
         self._router = Linear(weights, router, hidden, exact, bias=spec.router_bias, adapted=adapted)
+        if names.router_bare:
+            weights.alias(part, f"{part}.weight")
+        if names.router_turned:
+            weights.arrange(f"{part}.weight", (hidden, spec.experts), lambda stored: stored.T)
+        if names.correction_at:  # of a tensor that has another mixture's too
+            tensor, _, ending = correction.rpartition(".")
+            weights.share(tensor, f"{tensor}.{names.correction_at}")
+            correction = f"{tensor}.{names.correction_at}.{ending}"
         self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
-            shape = (1, spec.experts) if names.correction_row else None
+            shape = (names.correction_rows, spec.experts) if names.correction_rows else None
             if spec.correction_stored:
-                weights.add(correction, self._correction, shape=shape, read=torch.Tensor.flatten)
+                weights.add(correction, self._correction, shape=shape, read=lambda rows: rows[names.correction_at])
             else:
                 weights.offer(correction, self._correction)
                 if not context.filled:
@@ -76,6 +84,7 @@ class MoE:
             Linear.of(weights, prefix, projection, context, adaptable=True) for projection in spec.latents(hidden)
         ]
         self._latents = (latents[0], latents[1]) if latents else None
+        self._media = MoE(weights, prefix, spec.media, hidden, replace(context, adapters=None)) if spec.media else None
         self._shared = MLP(weights, prefix, spec.shared, hidden, context, summed=False) if spec.shared else None
         self._ranks = context.ranks
         self._shared_scale = spec.shared_scale
@@ -104,6 +113,26 @@ class MoE:
         return routing
 
     def _routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """x [tokens, hidden] → the experts' sum, [tokens, hidden]"""
+        if self._media is None or batch.media is None or (places := batch.media.expert_places) is None:
+            return self._of_routed(x, batch)
+        texts, media = places
+        if batch.adapter_rows is not None:  # which are numbered by all tokens
+            texts = torch.arange(len(x), device=x.device)
+        told = batch.routed
+        made = x.new_zeros(len(x), self._hidden)
+        if len(texts):
+            made.index_copy_(0, texts, self._of_routed(x[texts], batch).to(made.dtype))
+        made.index_copy_(0, media, self._media._of_routed(self._media._taken(x[media]), batch).to(made.dtype))
+        if told is not None:
+            chosen = told.pop() + self._num_experts
+            every = chosen.new_zeros(len(x), chosen.shape[1])
+            if len(texts):
+                every.index_copy_(0, texts, told.pop())
+            told.append(every.index_copy_(0, media, chosen))
+        return made
+
+    def _of_routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         rows = batch.adapter_rows
         routing = self._routing(self._router(x.float(), rows), batch)
         if self._latents is None:
@@ -130,7 +159,9 @@ class MoE:
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
         """Record as instructions, or as calls for experts that are not packed or not all here, and gates of one
         column."""
-        if self._adapted is not None and batch.adapter_rows is not None:
+        if self._media is not None and batch.media is not None:
+            routed = x.call("experts of media", self._called_routed, self._hidden)
+        elif self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
         elif isinstance(self._experts, PackedExperts) and self._own is None and self._table is None:
             logits = self._router(x)
@@ -163,8 +194,12 @@ class MoE:
         return logits
 
     def _called_routed(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Called between stretches of a program. Packed experts take float32, as their instruction does."""
-        return self._routed(x if isinstance(self._experts, PackedExperts) else x.to(self._dtype), batch)
+        """Called between stretches of a program."""
+        return self._routed(self._taken(x), batch)
+
+    def _taken(self, x: torch.Tensor) -> torch.Tensor:
+        """In the dtype that the experts take: packed ones float32, as their instruction does."""
+        return x.float() if isinstance(self._experts, PackedExperts) else x.to(self._dtype)
 
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """Called between stretches of a program; takes float32."""

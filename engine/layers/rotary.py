@@ -40,7 +40,7 @@ class RotaryTables:
         return self._made[rope, head_dim]
 
     def place(self, positions: torch.Tensor) -> int:
-        """Write the rotations of media tokens with positions int64 [tokens, 3] for the next pass.
+        """Write the rotations of media tokens with positions int64 [tokens, axes] for the next pass.
 
         Returns the first of their lines in the tables, which stand behind those of all positions.
         """

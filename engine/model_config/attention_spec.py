@@ -48,8 +48,8 @@ class RopeConfig:
     frequency_divisors: tuple[float, ...] = ()
     """Divisors of the frequencies of rotating pairs: GGUF's form of ``llama3``."""
     axes: tuple[int, ...] = ()
-    """The axis of each rotating pair: frame (0), row (1) or column (2) of a media token (m-rope, arXiv:2409.12191).
-    Empty: one position for all. For text, all three are equal."""
+    """The axis of each rotating pair: frame (0), row (1) or column (2) of a media token (m-rope, arXiv:2409.12191), or
+    another list of axes (:data:`.media_spec.MediaAxes`). Empty: one position for all. For text, all are equal."""
 
 
 @dataclass(frozen=True)

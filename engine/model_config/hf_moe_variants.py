@@ -9,7 +9,7 @@ from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
 from .hf_dense import exaone4, llama
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
-from .hf_rope import rope_from_hf
+from .hf_rope import media_axes, rope_from_hf
 from .hf_variants import LAYER_NORM, command, ernie, granite_windows, hunyuan
 from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
@@ -44,8 +44,45 @@ def _uniform(fields: Fields, name: str, default: int) -> int:
 
 
 def ernie_moe(fields: Fields, name: str) -> ModelSpec:
-    experts, top_k = fields.integer("moe_num_experts", 64), fields.integer("moe_k", 6)
-    fields = Fields({"moe_intermediate_size": 1536, **fields.values, "num_experts": experts})
+    experts, inner = fields.integer("moe_num_experts", 64), fields.integer("moe_intermediate_size", 1536)
+    spec, moe = _ernie(fields, name, experts, inner)
+    step, first = fields.integer("moe_layer_interval", 1), fields.integer("moe_layer_start_index", 1, least=0)
+    last = fields.integer("moe_layer_end_index", -1, least=-1)
+    last = len(spec.layers) - 1 if last == -1 else last
+    sparse = [(layer + 1) % step == 0 and first <= layer <= last for layer in range(len(spec.layers))]
+    return replace(with_experts(spec, moe, sparse), draft_prefix="model.mtp_")
+
+
+def ernie_vl_moe(fields: Fields, name: str) -> ModelSpec:
+    """ERNIE 4.5 with as many smaller experts for tokens of media. Frequencies alternate between row and column, and
+    then follow the frame."""
+    sizes = [int(each) for each in fields.numbers("moe_intermediate_size")] or [1536, 512]
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise ConfigError(f"moe_intermediate_size is {sizes}, expected two sizes: of experts of texts and of media")
+    spec, moe = _ernie(fields, name, _uniform(fields, "moe_num_experts", 64), sizes[0])
+    names = replace(moe.names[0], router_turned=True, correction_rows=2)
+    of_media = replace(names, router="mlp.gate.weight_1", router_bare=True, correction_at=1, first=moe.experts)
+    media = replace(moe, inner=sizes[1], names=(of_media,), shared=None)
+    kinds = fields.texts("mlp_layer_types") or ("dense", *["sparse"] * (len(spec.layers) - 1))
+    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
+        raise ConfigError(f"mlp_layer_types is {kinds!r}, expected 'dense' or 'sparse' for each layer")
+    spec = with_experts(spec, replace(moe, names=(names,), media=media), [kind == "sparse" for kind in kinds])
+    rope = spec.layers[0].attention.rope
+    assert rope is not None
+    if rope.kind != "default":
+        raise ConfigError(f"rope_type is {rope.kind!r}, expected 'default'")
+    frames, rows, columns = (
+        media_axes(fields.values, (22, 22, 20), spec.layers[0].attention.head_dim // 2, interleaved=False).count(axis)
+        for axis in (2, 0, 1)
+    )
+    if rows != columns:
+        raise ConfigError(f"mrope_section has {rows} pairs for rows and {columns} for columns, expected as many")
+    return with_mixers(spec, rope=replace(rope, axes=(1, 2) * rows + (0,) * frames))
+
+
+def _ernie(fields: Fields, name: str, experts: int, inner: int) -> tuple[ModelSpec, MoESpec]:
+    """The dense model, and the mixture of its sparse layers."""
+    fields = Fields({**fields.values, "moe_intermediate_size": inner, "num_experts": experts})
     if not fields.has("head_dim"):
         head_dim = fields.integer("hidden_size") // fields.integer("num_attention_heads")
         fields = Fields({**fields.values, "head_dim": head_dim})
@@ -54,18 +91,13 @@ def ernie_moe(fields: Fields, name: str) -> ModelSpec:
         if spec.tie_embeddings:
             raise ConfigError("use_bias is set, expected false: a head that is the embedding has no bias")
         spec = replace(spec, head_bias=True)
-    moe = experts_of(fields, spec, RouterSpec(top_k), experts=experts)
+    moe = experts_of(fields, spec, RouterSpec(fields.integer("moe_k", 6)), experts=experts)
     number = fields.integer("moe_num_shared_experts", 2, least=0)
     shared = shared_experts(spec, "mlp.shared_experts", moe.inner * number) if number else None
     stored = "moe_statics.e_score_correction_bias"
     names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
-    names = (replace(names[0], correction_row=True), names[1])
-    moe = replace(moe, correction=True, names=names, shared=shared)
-    step, first = fields.integer("moe_layer_interval", 1), fields.integer("moe_layer_start_index", 1, least=0)
-    last = fields.integer("moe_layer_end_index", -1, least=-1)
-    last = len(spec.layers) - 1 if last == -1 else last
-    sparse = [(layer + 1) % step == 0 and first <= layer <= last for layer in range(len(spec.layers))]
-    return replace(with_experts(spec, moe, sparse), draft_prefix="model.mtp_")
+    names = (replace(names[0], correction_rows=1), names[1])
+    return spec, replace(moe, correction=True, names=names, shared=shared)
 
 
 def hunyuan_moe(fields: Fields, name: str) -> ModelSpec:

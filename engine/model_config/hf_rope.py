@@ -85,17 +85,17 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
 
 
 def media_axes(
-    config: Mapping[str, object], default: tuple[int, ...], pairs: int, *, interleaved: bool
+    config: Mapping[str, object], default: tuple[int, ...], pairs: int, *, interleaved: bool, count: int = 3
 ) -> tuple[int, ...]:
-    """The axis (frame, row, column) of each rotating pair, by ``mrope_section``, the numbers of pairs for each.
+    """The axis of each rotating pair, of ``count`` (frame, row, column), by ``mrope_section``, their numbers of pairs.
 
     They are consecutive, or with ``interleaved`` alternate as long as there are any. Raises :class:`ConfigError`.
     """
     fields = Fields(config)
     table = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
     sections = tuple(int(each) for each in table.numbers("mrope_section")) or default
-    if len(sections) != 3 or min(sections) < 0:
-        raise ConfigError(f"mrope_section is {list(sections)}, expected three counts of rotating pairs")
+    if len(sections) != count or min(sections) < 0:
+        raise ConfigError(f"mrope_section is {list(sections)}, expected {count} counts of rotating pairs")
     if interleaved:
         return tuple(axis if pair < 3 * sections[axis] else 0 for pair in range(pairs) for axis in (pair % 3,))
     if sum(sections) != pairs:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_moe_variants, hf_variants
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
@@ -89,6 +89,28 @@ def _paddleocr(fields: Fields, name: str) -> ModelSpec:
     return with_mixers(spec, rope=replace(mixer.rope, interleaved=False))
 
 
+_HUNYUAN_NAMES: Final[Mapping[str, str]] = {"attention_head_dim": "head_dim", "org_vocab_size": "vocab_size"}
+
+
+def _hunyuan_vl(fields: Fields, name: str) -> ModelSpec:
+    """HunYuan with pictures that are numbered (:data:`.media_spec.MediaAxes`); sections may leave out the index. A pair
+    turns by one axis, as in its authors' code and in vLLM; in transformers its halves turn by two."""
+    values = {**{new: fields.get(old) for old, new in _HUNYUAN_NAMES.items() if fields.has(old)}, **fields.values}
+    rope = {**(fields.table("rope_scaling") or fields.table("rope_parameters") or {})}
+    kind, old = rope.pop("type", "default"), rope.pop("xdrope_section", None)
+    kind = rope.get("rope_type", kind)
+    sections = Fields({"mrope_section": rope.get("mrope_section") or old}).numbers("mrope_section")
+    if len(sections) == 3:
+        sections = (0.0, *sections)
+    rope |= {"rope_type": "dynamic" if kind == "xdrope" else kind, "mrope_section": sections}
+    fields = Fields({**values, "rope_scaling": None, "rope_parameters": rope})
+    spec = hf_variants.hunyuan(fields, name)
+    mixer = spec.layers[0].attention
+    assert mixer.rope is not None
+    axes = media_axes(fields.values, (), mixer.head_dim // 2, interleaved=False, count=4)
+    return with_mixers(spec, rope=replace(mixer.rope, axes=axes))
+
+
 def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
@@ -105,7 +127,9 @@ PARTS: Final[Mapping[str, Reader]] = {
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
     "deepseek_ocr2_text": hf_latent.deepseek_ocr,
     "deepseek_v2": _deepseek_v2,
-    "granite4_vision_text": hf_dense.granite,
+    "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
+    **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
+    "hunyuan_vl_text": _hunyuan_vl,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
@@ -150,6 +174,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "DeepseekVLForConditionalGeneration": Seeing("deepseek_vl", "llama"),
     "DeepseekVLHybridForConditionalGeneration": Seeing("deepseek_vl_hybrid", "llama"),
     "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
+    "Ernie4_5_VLMoeForConditionalGeneration": Seeing("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
     "Exaone4_5_ForConditionalGeneration": Seeing("exaone4_5", "exaone4"),
     "FunAudioChatForConditionalGeneration": Seeing("funaudiochat", "qwen3", "audio"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
@@ -163,8 +188,10 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
     "GotOcr2ForConditionalGeneration": Seeing("got_ocr2", "qwen2"),
     "Granite4VisionForConditionalGeneration": Seeing("granite4_vision", _GRANITE4),
+    "GraniteDoclingForConditionalGeneration": Seeing("granite_docling", "granite_docling_text"),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
     "GraniteSpeechPlusForConditionalGeneration": Seeing("granite_speech_plus", "granite", "audio"),
+    "HunYuanVLForConditionalGeneration": Seeing("hunyuan_vl", "hunyuan_vl_text"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": Seeing("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics2ForConditionalGeneration": Seeing("idefics2", "mistral"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),

@@ -10,6 +10,9 @@ from .hf_text_part import SEEING
 from .thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
+MediaAxes = Literal["grid", "frames", "numbered"]
+"""m-rope positions of media: frame, row and column, behind which text follows the longer side of a picture, or also the
+last frame of a video; or index, column, row and number of the picture, behind which text has its index."""
 
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""
@@ -23,11 +26,19 @@ _STILLS: Final = {seeing.model_type for seeing in SEEING.values()} - {
     seeing.model_type for seeing in SEEING.values() if "video" in seeing.takes
 }
 """Model types whose videos are not served, although many of their files name a token for them."""
+_MARKS: Final[Mapping[str, int]] = {
+    **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},
+    **{"video_start_token_id": 101_306, "video_end_token_id": 101_307},
+}
+"""ERNIE's, by field, with their defaults."""
+_AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered"}
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
-_TAPPED: Final = ("qwen3_vl", "qwen3_omni_moe")
-"""Beginnings of model types whose towers are tapped, at :data:`_TAPS` by default."""
-_TAPS: Final = (8, 16, 24)
+_TAPS: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe"), (8, 16, 24)),
+    "granite_docling": (3, 7, 10),
+}
+"""By beginnings of model types whose towers are tapped: the layers by default."""
 _SPATIAL: Final = (12, 15, 18, 21)
 """Layers before which Granite 4 adds parts of pictures by default."""
 _QWENS_PAD: Final = 151_655
@@ -45,8 +56,10 @@ class MediaSpec:
     placeholders: Mapping[Modality, int]
     layers: tuple[int, ...] = ()
     """Decoder layers behind which something is added for pictures."""
-    behind_frames: bool = False
-    """Whether text behind a video also follows its last frame, with m-rope."""
+    axes: MediaAxes = "grid"
+    """Positions with m-rope."""
+    marks: tuple[int, ...] = ()
+    """Tokens around media that use the experts of media too (ERNIE 4.5 VL)."""
     alone: bool = False
     """Whether a picture is a prompt of its own, encoded by its own tower (CLIP)."""
 
@@ -68,7 +81,13 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         found.pop("image", None)
     if config.get("model_type") in _STILLS:
         found.pop("video", None)
-    return MediaSpec(found, _changed_layers(config), speaks) if found else None
+    axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
+    return MediaSpec(found, _changed_layers(config), axes, _marks(config)) if found else None
+
+
+def _marks(config: Mapping[str, object]) -> tuple[int, ...]:
+    known = _MARKS if config.get("model_type") == "ernie4_5_vl_moe" else {}
+    return tuple(mark for name, default in known.items() if isinstance(mark := config.get(name, default), int))
 
 
 def _unnamed(config: Mapping[str, object]) -> int | None:
@@ -97,7 +116,8 @@ def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
     """Layers of the vision tower with an output for the first decoder layers."""
     config = thinker(config)
     vision = config.get("vision_config")
-    default = _TAPS if str(config.get("model_type")).startswith(_TAPPED) else ()
+    kind = str(config.get("model_type"))
+    default = next((taps for begins, taps in _TAPS.items() if kind.startswith(begins)), ())
     taps = vision.get("deepstack_visual_indexes", default) if isinstance(vision, Mapping) else None
     return taps if isinstance(taps, Sequence) else ()
 

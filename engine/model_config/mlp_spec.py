@@ -147,10 +147,18 @@ class ExpertNames:
     into: tuple[str, ...] = ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight")
     """Gate and up, or both fused; only up without a gate."""
     out: str = "mlp.experts.{}.down_proj.weight"
+    router_bare: bool = False
+    """Whether its matrix is stored under this name without ``.weight``."""
+    router_turned: bool = False
+    """Whether its matrix is [hidden, experts]."""
     correction: str = "mlp.gate.e_score_correction_bias"
     """If the router has one."""
-    correction_row: bool = False
-    """Whether it is [1, experts]."""
+    correction_rows: int = 0
+    """Rows of the stored tensor, [rows, experts]; 0: it is [experts]."""
+    correction_at: int = 0
+    """Its row; others are another mixture's."""
+    first: int = 0
+    """Number of the first expert in names of one expert's matrices."""
     transposed: bool = False
     """Whether matrices of all experts are [experts, inputs, outputs]."""
     interleaved: bool = False
@@ -164,7 +172,7 @@ class ExpertNames:
         apart = [part for part in parts if "{}" in part[0]]
         for number, expert in enumerate(experts):
             for name, out, first, outputs, inputs in apart:
-                yield ExpertTensor(name.format(expert), (outputs, inputs), out, number, first, outputs)
+                yield ExpertTensor(name.format(self.first + expert), (outputs, inputs), out, number, first, outputs)
         for name, out, first, outputs, inputs in parts:
             if "{}" not in name:
                 matrix = (inputs, outputs) if self.transposed else (outputs, inputs)
@@ -232,6 +240,9 @@ class MoESpec:
     """Factor on the shared experts' output."""
     shared_gate: str = ""
     """Stored name of a matrix [1, hidden] whose product, through a sigmoid, gates the shared experts."""
+    media: "MoESpec | None" = None
+    """Experts, with a router, that tokens of media use in place of these (ERNIE 4.5 VL), as many each; shared ones are
+    those of all tokens."""
     own: tuple[int, int] | None = None
     """The first expert, and the number of them, if several workers have some of the ``experts`` each; None: all."""
 
@@ -286,24 +297,29 @@ class MoESpec:
         """Parameters of the experts that a token does not use."""
         tensors = (*self.expert_tensors(hidden), *self.expert_biases(hidden))
         of_one = sum(math.prod(tensor.shape) for tensor in tensors) // self.experts
-        return of_one * (self.experts - self.router.top_k)
+        of_media = 0 if self.media is None else sum(math.prod(shape) for _, shape in self.media.shapes("", hidden))
+        return of_one * (self.experts - self.router.top_k) + of_media
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Shapes of its stored tensors, by name."""
         names = self.names[0]
         if self.router_bias:
             yield f"{prefix}.{names.router}.bias", (self.experts,)
-        yield f"{prefix}.{names.router}.weight", (self.experts, hidden)
+        router = f"{prefix}.{names.router}" if names.router_bare else f"{prefix}.{names.router}.weight"
+        yield router, (hidden, self.experts) if names.router_turned else (self.experts, hidden)
         if self.table:
             yield f"{prefix}.{self.table_name}", (self.table, self.router.top_k)
-        if self.correction:
-            yield f"{prefix}.{names.correction}", (1, self.experts) if names.correction_row else (self.experts,)
+        if self.correction and not names.correction_at:
+            rows = (names.correction_rows,) if names.correction_rows else ()
+            yield f"{prefix}.{names.correction}", (*rows, self.experts)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
             yield from projection.shapes(prefix)
         if self.shared is not None:
             yield from self.shared.shapes(prefix, hidden)
+        if self.media is not None:
+            yield from self.media.shapes(prefix, hidden)
         if self.shared_gate:
             yield f"{prefix}.{self.shared_gate}.weight", (1, hidden)
         if norms := self.part_norms:
@@ -323,6 +339,10 @@ class MoESpec:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:
             raise ConfigError("shared experts with a gate and a factor are not known")
+        if self.media is not None:
+            self.media.check()
+            if self.part_norms or self.latent or self.media.router.top_k != router.top_k:
+                raise ConfigError("experts of media beside experts with norms, latents or another number are not known")
         if experts > MOST_EXPERTS:
             raise ConfigError(f"it has {experts} experts in a layer, expected at most {MOST_EXPERTS}")
         if experts % router.groups or router.top_groups > router.groups:

@@ -12,7 +12,17 @@ from .vision_fields import MOST_SIDE, SeeingModel, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
-from .vision_qwen import exaone4_5, glm4v, glm_ocr, hyperclovax_vision, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
+from .vision_qwen import (
+    ernie4_5_vl,
+    exaone4_5,
+    glm4v,
+    glm_ocr,
+    hyperclovax_vision,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_5,
+    qwen3_vl,
+)
 from .vision_siglip import (
     aya_vision,
     clip,
@@ -104,6 +114,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "aya_vision": aya_vision,
     "cohere2_vision": cohere2_vision,
     "deepseek_vl": deepseek_vl,
+    "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,
     "hyperclovax_vision_v2": hyperclovax_vision,
     "janus": janus,

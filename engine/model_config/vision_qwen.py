@@ -73,6 +73,41 @@ def qwen2_vl(model: SeeingModel) -> VisionSpec:
     return _qwen(model, mlp, hidden=hidden, depth=32, kind="layer", patch=14, merger=_QWEN2_MERGER, outputs=outputs)
 
 
+_TWO_FRAMES: Final = 2
+
+
+def ernie4_5_vl(model: SeeingModel) -> VisionSpec:
+    """ERNIE 4.5 VL: a Qwen2-VL of one frame whose projector also joins two frames, which are both the picture."""
+    vision = model.vision
+    hidden = vision.integer("hidden_size", 1280)
+    for field, known in (("spatial_merge_size", 2), ("temporal_merge_size", _TWO_FRAMES)):
+        if vision.integer(field, known) != known:
+            raise ConfigError(f"{field} is {vision.integer(field)}, expected {known}")
+    inner, activation = vision.integer("intermediate_size", 5120), activation_of(vision, "hidden_act", "quick_gelu")
+    mlp = MLPSpec(inner, activation, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    eps = vision.positive("rms_norm_eps", 1e-6)
+    spec = _qwen(model, mlp, hidden=hidden, depth=32, kind="layer", patch=14, merger=_QWEN2_MERGER, outputs=hidden)
+    joined = hidden * spec.merge * spec.merge
+
+    def layer_norm(name: str) -> ProjectorNorm:
+        return ProjectorNorm(name, "layer", eps, bias=True)
+
+    text = Fields(model.whole.table("text_config") or {})
+    last = ProjectorNorm("projector.after_norm", "rms", text.positive("rms_norm_eps", 1e-5))
+    names = ("projector.spatial_linear", "projector.temporal_linear")
+    products = [
+        product
+        for name, frames in zip(names, (1, _TWO_FRAMES), strict=True)
+        for product in (
+            ProjectorProduct(f"{name}.0", joined, True, "gelu", repeats=frames),
+            ProjectorProduct(f"{name}.2", joined, True, norm=layer_norm(f"{name}.3")),
+        )
+    ]
+    products.append(ProjectorProduct("projector.mlp", model.hidden, True, norm=last))
+    projector = ProjectorSpec(tuple(products), norm=layer_norm("ln"))
+    return replace(spec, names="ernie", norm_eps=eps, frames=1, projector=projector)
+
+
 def qwen2_5_vl(model: SeeingModel) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 3584)

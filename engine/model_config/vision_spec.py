@@ -78,6 +78,8 @@ class ProjectorProduct:
     (Mistral 3)."""
     transposed: bool = False
     """Whether it is stored as [inputs, outputs] under its bare name (Gemma 3)."""
+    repeats: int = 1
+    """How often its inputs are repeated in the stored matrix, whose parts are summed (ERNIE 4.5 VL)."""
     norm: ProjectorNorm | None = None
     """Norm of its output, before the activation."""
     norm_last: bool = False

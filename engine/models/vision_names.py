@@ -27,6 +27,11 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.linear\.", "."),
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
+    "ernie": (
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\A(?:model\.)?resampler_model\.", "projector."),
+        *((rf"_linear\.{part}\.", rf"_linear.{number}.") for part, number in (("fc1", 0), ("fc2", 2), ("ln", 3))),
+    ),
     "internvl": ((r"\.attn\.qkv\.", ".attn.qkv_proj."),),
     "llama4": (),
     "moonvit": (

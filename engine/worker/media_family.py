@@ -26,6 +26,7 @@ from ..loading.weights import dummy_weights, tower_weights
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import MediaSpec, media_spec
+from ..model_config.mlp_spec import MoESpec
 from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.vision_hf import vision_spec_from_hf
 from ..model_config.vision_spec import VisionSpec
@@ -74,6 +75,7 @@ class MediaEncoder:
         mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
+        self._has_experts = any(isinstance(layer.mlp, MoESpec) and layer.mlp.media for layer in spec.layers)
         self._whole_prompts = isinstance(spec, ModelSpec) and spec.whole_prompts
         self._tower: TransformersTower | Tower | None = None
         self._missing = ""
@@ -135,9 +137,10 @@ class MediaEncoder:
             turns=self._turns,
             sees_whole=self._sees_whole,
             hidden=self._spec.output_size,
-            behind_frames=self._media.behind_frames,
+            axes=self._media.axes,
             words=tower.words(),
             whole_prompts=self._whole_prompts,
+            marks=self._media.marks if self._has_experts else None,
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:

@@ -15,6 +15,7 @@ from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch, MediaBatch
+from ..model_config.media_spec import MediaAxes
 from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
@@ -90,6 +91,8 @@ class _Row:
     """The embedding of each of these."""
     whole: int = 0
     """Tokens from the first on that see each other."""
+    marks: Int64 = field(default_factory=lambda: _NOWHERE)
+    """Positions of text tokens that use the experts of media."""
 
 
 class MediaRows:
@@ -105,9 +108,10 @@ class MediaRows:
         turns: bool,
         sees_whole: bool,
         hidden: int,
-        behind_frames: bool = False,
+        axes: MediaAxes = "grid",
         words: Mapping[int, torch.Tensor] | None = None,
         whole_prompts: bool = False,
+        marks: Sequence[int] | None = None,
     ) -> None:
         """
         Args:
@@ -115,19 +119,21 @@ class MediaRows:
             placeholders: ids of the tokens that embeddings replace.
             place: see :meth:`..models.decoder.Decoder.place_media`.
             turns: media tokens have m-rope positions.
-            behind_frames: see :meth:`.media_positions.MediaPositions.of`.
+            axes: their positions then.
             sees_whole: the tokens of a picture attend to each other.
             hidden: width of an embedding.
             words: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt.
             whole_prompts: with ``sees_whole``, all tokens of a prompt attend to each other.
+            marks: tokens of a prompt that use the experts of media as well as media; None: there are no such experts.
         """
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
-        self._turns, self._sees_whole, self._behind_frames = turns, sees_whole, behind_frames
+        self._turns, self._sees_whole, self._axes = turns, sees_whole, axes
         self._hidden, self._whole_prompts = hidden, whole_prompts
+        self._marks = None if marks is None else np.array(marks, dtype=np.int64)
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | _Failure] = {}
         """By encoder slot: the embeddings, or the error."""
@@ -154,7 +160,8 @@ class MediaRows:
                 begun.drop()
         for new in plan.new:
             worded = len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()
-            if new.spans or worded or self._whole_prompts:
+            marked = self._marks is not None and np.isin(new.tokens[: new.prompt_len], self._marks).any()
+            if new.spans or worded or marked or self._whole_prompts:
                 self._rows[new.slot] = self._read_row(new)
         seconds = self._time.begin(plan.rows, self._rows)
         if plan.encode:
@@ -174,7 +181,7 @@ class MediaRows:
                 continue
             if found.fault or found.positions is not None or any(_within(found.spans, row.start, row.count)):
                 return True
-            if row.start < found.whole or _between(found.words, row.start, row.count):
+            if row.start < found.whole or any(_between(at, row.start, row.count) for at in (found.words, found.marks)):
                 return True
         return False
 
@@ -274,20 +281,22 @@ class MediaRows:
             # sounds have text positions
             runs = [(span, _runs_of(found.placeholders)) for span, found in both if span.grid is not None]
             try:
-                positions = MediaPositions.of(len(tokens), runs, behind_frames=self._behind_frames)
+                positions = MediaPositions.of(len(tokens), runs, self._axes)
             except ValueError as error:
                 return _Row([], None, str(error), new.spans[0].start)
         words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE
         which = np.searchsorted(self._words, tokens[words])
         whole = new.prompt_len if self._whole_prompts else 0
         spans = [span for span in spans if span.encoder_slot >= 0]
-        return _Row(spans, positions, words=words, which=which, whole=whole)
+        marks = _NOWHERE if self._marks is None else np.flatnonzero(np.isin(tokens, self._marks))
+        return _Row(spans, positions, words=words, which=which, whole=whole, marks=marks)
 
     def batch(self, rows: Sequence[PlacedRow], bring: Bring) -> MediaBatch | None:
         """The embeddings in place of tokens in a pass; None if there are none. Rows with a fault have none."""
         places: list[Int64] = []
         parts: list[tuple[Encoded, int, int]] = []
         whole: list[WholeSpan] = []
+        marks: list[Int64] = []
         for row in rows:
             found = self._rows.get(row.slot)
             if found is None:
@@ -318,8 +327,11 @@ class MediaRows:
                 places.append(found.words[inside] - row.start + row.first)
                 chosen = bring(found.which[inside])
                 parts.append((Encoded(self._of_words[chosen]), 0, len(chosen)))
+            if (marked := _between(found.marks, row.start, row.count)) is not None:
+                marks.append(found.marks[marked] - row.start + row.first)
+        expert_places = self._expert_places([*places, *marks], rows, bring)
         if not places:
-            return MediaBatch(spans=whole) if whole else None
+            return MediaBatch(spans=whole, expert_places=expert_places) if whole or expert_places else None
         layers = sorted({layer for encoded, _, _ in parts for layer in encoded.behind})
         return MediaBatch(
             places=bring(np.concatenate(places)),
@@ -329,7 +341,18 @@ class MediaRows:
                 for layer in layers
             },
             spans=whole,
+            expert_places=expert_places,
         )
+
+    def _expert_places(
+        self, media: Sequence[Int64], rows: Sequence[PlacedRow], bring: Bring
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """See :attr:`MediaBatch.expert_places`; ``media``: the latter's indices."""
+        if self._marks is None or not media:
+            return None
+        at = np.concatenate(media)
+        texts = np.setdiff1d(np.arange(rows[-1].first + rows[-1].count), at)
+        return bring(texts), bring(at)
 
     def positions(self, positions: Int64, rows: Sequence[PlacedRow], bring: Bring) -> Int64:
         """The positions of all tokens of the next pass; also writes the rotations of media tokens for it."""

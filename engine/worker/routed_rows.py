@@ -25,7 +25,8 @@ def expert_shape(spec: ModelSpec) -> ExpertShape:
     if len(chosen) != 1:
         why = "its layers choose different numbers of experts" if chosen else "the model has no experts that are known"
         raise SetupError(f"--enable-return-routed-experts: {why}; leave it out")
-    width = 1 if max(mlp.experts for mlp in mixtures) <= _BYTE else 2
+    most = max(mlp.experts + (mlp.media.experts if mlp.media else 0) for mlp in mixtures)
+    width = 1 if most <= _BYTE else 2
     return ExpertShape(len(mixtures), chosen.pop(), width)
 
 

@@ -50,6 +50,7 @@ from .picture_processors import (
     EagleProcessor,
     FrameProcessor,
     GotOcrProcessor,
+    HunYuanVLProcessor,
     Idefics2Processor,
     InternVLChatProcessor,
     KimiVLProcessor,
@@ -74,7 +75,7 @@ _OWN: Final[Mapping[str, Any]] = {
         each.__name__: each
         for each in (
             *(AudioFlamingo3Processor, ColModernVBertProcessor, FunAudioChatProcessor, GlmAsrProcessor),
-            *(GraniteSpeechProcessor, Idefics2Processor, InternVLChatProcessor, KimiVLProcessor),
+            *(GraniteSpeechProcessor, HunYuanVLProcessor, Idefics2Processor, InternVLChatProcessor, KimiVLProcessor),
             *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
             *(UltravoxProcessor, VideoLlama3Processor, VoxtralProcessor),
         )

@@ -329,6 +329,30 @@ class VideoLlama3Processor(transformers.VideoLlama3Processor):  # type: ignore[m
         return ",".join(f"Time {time:.1f}s:{self.video_token * count}" for time, count in counted)
 
 
+_HUNYUAN: Final[Mapping[str, tuple[str, int]]] = {
+    "image_token": ("image_token_id", 120_120),
+    "image_start_token": ("im_start_id", 120_118),
+    "image_end_token": ("im_end_id", 120_119),
+}
+
+
+class HunYuanVLProcessor(transformers.HunYuanVLProcessor):  # type: ignore[misc]
+    """Tokens of pictures that the tokenizer's files do not name have the ids of the model's."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "HunYuanVLProcessor":
+        """From the files of a model."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        config = Fields(ModelFiles(folder).read("config.json"))
+        ids = {name: config.integer(field, default) for name, (field, default) in _HUNYUAN.items()}
+        unnamed = {name: id for name, id in ids.items() if not hasattr(tokenizer, name)}
+        if unnamed:
+            unnamed = {name: tokenizer.convert_ids_to_tokens(id) for name, id in unnamed.items()}
+            tokenizer._set_model_specific_special_tokens(special_tokens=unnamed)
+        images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
+        return cls(images, tokenizer)
+
+
 class LonePictures:
     """For models whose pictures are not part of a text (CLIP). Its tokenizer is not loaded: the picture is the whole
     prompt."""

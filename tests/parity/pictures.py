@@ -45,6 +45,8 @@ class Kind:
     """Placeholders of what it draws besides pictures."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt attend to each other."""
+    expert_marks: tuple[int, ...] = ()
+    """Tokens of prompts that use the experts of pictures as well as these."""
     begins: tuple[int, ...] = ()
     """Tokens before media by which transformers counts them."""
 
@@ -199,6 +201,9 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
         if name in inspect.signature(model.forward).parameters:
             given[name] = types
             break
+    if kind.expert_marks:
+        marked = torch.isin(ids, torch.tensor(kind.expert_marks)) & (torch.arange(ids.shape[1]) < len(prompt.tokens))
+        given["moe_mm_token_type_ids"] = types | marked.long()
     mask: Any = torch.ones_like(ids)
     own = getattr(model, "config", None)
     if own is not None and own.model_type == "gemma4_unified":  # its class alone sees pictures whole in all layers

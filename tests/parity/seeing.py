@@ -13,6 +13,7 @@ from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_pic
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.reading import READING
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
+from stentor.tests.parity.viewing import VIEWING, turn_by_pairs
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
 transformers: Any = untyped_transformers
@@ -446,6 +447,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
     **SOUNDING,
     **READING,
+    **VIEWING,
 }
 
 
@@ -457,6 +459,8 @@ def _made(config: Callable[[], Any]) -> Maker:
             for module in model.model.embed_tokens_extend.image_embed.modules():
                 if getattr(module, "is_causal", False):
                     module.is_causal = False  # else it is causal where all of a picture's patches are real
+        if made.model_type == "hunyuan_vl":
+            turn_by_pairs(model)
         if made.model_type.startswith(("gemma3n", "gemma4")):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -219,7 +220,7 @@ def test_a_model_whose_prompts_see_themselves_whole_is_served_with_its_pictures_
 
 
 @pytest.mark.proof(each="name")
-@pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5", "gemma3"])
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5", "gemma3", "ernie_vl"])
 def test_workers_that_split_the_text_each_encode_its_pictures(name: str, tmp_path: Path) -> None:
     model = Seeing(name, tmp_path)
     prompt = model.prompt(text(5), model.picture(1), text(7))
@@ -241,11 +242,17 @@ def test_workers_that_split_the_text_each_encode_its_pictures(name: str, tmp_pat
         os.close(meeting)
 
 
-def test_an_adapter_changes_what_is_said_of_a_picture(tmp_path: Path) -> None:
-    """Of fused attention, as Phi-4-multimodal's own adapters are."""
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        pytest.param("phi4_multimodal", "qkv_proj", id="of fused attention, as its own are"),
+        pytest.param("ernie_vl", "q_proj", id="beside experts of media", marks=pytest.mark.proof),
+    ],
+)
+def test_an_adapter_changes_what_is_said_of_a_picture(name: str, target: str, tmp_path: Path) -> None:
     folder, made = tmp_path / "adapter", tmp_path / "model"
-    model = Seeing("phi4_multimodal", made)
-    added = save_adapter(model.reference, folder, targets=("qkv_proj",))
+    model = Seeing(name, made)
+    added = save_adapter(model.reference, folder, targets=(target,))
     config = model_config(made, max_model_len=256, kv_cache_memory=8 << 20, enable_lora=True, max_lora_rank=4)
     model.engine = LocalEngine(config)
     prompt = model.prompt(text(5), model.picture(1, 1), text(7))
@@ -256,6 +263,22 @@ def test_an_adapter_changes_what_is_said_of_a_picture(tmp_path: Path) -> None:
         answers.append(model.engine.outcomes[rid, 0].tokens)
         assert answers[-1] == greedy(whole, model.kind, prompt, ANSWER)
     assert answers[0] != answers[1]
+
+
+@pytest.mark.proof
+def test_experts_that_are_told_of_tokens_of_media_are_numbered_behind_those_of_text(tmp_path: Path) -> None:
+    model = Seeing("ernie_vl", tmp_path)
+    mark = model.kind.expert_marks[0]
+    prompt = model.prompt(text(5), [mark], text(4), model.picture(1), text(7))
+    config = msgspec.structs.replace(model.engine.config, return_routed_experts=True, max_num_batched_tokens=7)
+    model.engine = LocalEngine(config)
+    params = msgspec.structs.replace(model.params(2), routed_experts=0)
+    rid = model.engine.submit(prompt.tokens, params, media=prompt.media)
+    model.engine.run(check=True)
+    told = np.frombuffer(model.engine.outcomes[rid, 0].experts, np.uint8).reshape(-1, 2, 2)  # [tokens, layers, chosen]
+    media = np.isin([*prompt.tokens, 0], [model.kind.placeholder, *model.kind.expert_marks])
+    assert (told[media] >= 4).all()
+    assert (told[~media] < 4).all()
 
 
 def test_a_tower_that_wants_other_weights_in_the_decoder_is_refused() -> None:

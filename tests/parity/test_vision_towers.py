@@ -66,6 +66,13 @@ def qwen(kind: str) -> Any:
     return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
 
 
+def ernie(kind: str) -> Any:
+    vision = {"depth": 3, "hidden_size": 32, "intermediate_size": 56, "num_heads": 2, "patch_size": 4}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}
+    text = {**TEXT, "moe_num_experts": 2, "moe_k": 1, "moe_intermediate_size": [16, 16], "rope_parameters": rope}
+    return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
+
+
 def llava(kind: str) -> Any:
     tower = kind.split("-")[1]
     return transformers.LlavaConfig(
@@ -149,6 +156,7 @@ CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "qwen3_vl": qwen,
     "qwen3_vl_moe": qwen,
     "qwen3_5": qwen,
+    "ernie4_5_vl_moe": ernie,
     "llava-clip_vision_model": llava,
     "llava-siglip_vision_model": llava,
     "llava-pixtral": llava,
@@ -270,6 +278,14 @@ def test_qwens_towers_see_as_transformers_does(kind: str) -> None:
     video = patched((3, 6, 8), (2, 4, 4))
     video = {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}
     agree(model, tower, video, "video")
+
+
+def test_ernies_tower_sees_a_picture_as_two_frames_alike_as_transformers_does() -> None:
+    model = theirs("ernie4_5_vl_moe")
+    tower = ours(model)
+    for grids in ([(1, 6, 6)], [(1, 4, 10), (1, 2, 2)]):
+        given = patched(*grids)
+        agree(model, tower, {**given, "pixel_values": given["pixel_values"][:, : 3 * 4 * 4].contiguous()})
 
 
 @pytest.mark.parametrize("kind", ["llava-clip_vision_model", "llava-siglip_vision_model"])

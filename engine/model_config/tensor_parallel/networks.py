@@ -32,7 +32,12 @@ def split_network(
                 of_shared = _own_units(shared, rank, prefix, hidden, block_of, "inner units of the shared experts")
                 cuts.update(_cut_mlp(shared, rank, prefix, hidden, of_shared))
                 shared = replace(shared, inner=of_shared[1])
-            return replace(part, shared=shared), cuts
+            media = spec.media
+            if media is not None:
+                of_media, more = split_network(media, rank, prefix, hidden, block_of)
+                assert isinstance(of_media, MoESpec)
+                media, cuts = of_media, cuts | more
+            return replace(part, shared=shared, media=media), cuts
     raise ConfigError(f"layers of {type(spec).__name__.removesuffix('Spec')} are not split")
 
 

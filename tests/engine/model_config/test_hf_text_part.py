@@ -16,6 +16,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.hf_text_part import SEEING, is_of_tower, text_name
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.tests.parity import tiny
 
@@ -51,7 +52,9 @@ TEXTS: dict[str, str] = {
     **dict.fromkeys(("gemma", "gemma2", "granite", "llama", "phi3", "qwen3_moe"), "LlavaForConditionalGeneration"),
 }
 """A model that sees or hears, by the model type of its text."""
-UNREADABLE = {"deepseek_v2", "deepseek_ocr2_text", "glm4v_text", "glm4v_moe_text", "qwen3_omni_moe_text"}
+UNREADABLE = {
+    *("deepseek_v2", "deepseek_ocr2_text", "glm4v_text", "glm4v_moe_text", "hunyuan_vl_text", "qwen3_omni_moe_text")
+}
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"nemotron_h"}
 """Whose published files omit nothing."""
@@ -161,6 +164,88 @@ def test_pairs_of_qwen3_vl_turn_by_frame_row_and_column_in_turn() -> None:
     assert rope.axes == (0, 1, 2, 0, 1, 2, 0, 0)
 
 
+HUNYUAN_OCR: dict[str, Any] = {
+    **tiny.SHAPE,
+    "architectures": ["HunYuanVLForConditionalGeneration"],
+    "model_type": "hunyuan_vl",
+    "attention_head_dim": 16,
+    "org_vocab_size": 320,
+    "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]},
+    "vision_config": {},
+}
+
+
+def test_files_of_hunyuan_ocr_have_their_own_names_for_sections_and_stretch_the_base() -> None:
+    found = model_spec_from_hf({field: value for field, value in HUNYUAN_OCR.items() if field != "head_dim"})
+    mixer, rope = found.layers[0].attention, found.layers[0].attention.rope
+    assert rope is not None
+    assert (mixer.head_dim, found.vocab_size, found.tie_embeddings) == (16, 320, True)
+    assert (rope.kind, rope.theta) == ("default", 10000.0 * 1000.0 ** (16 / 14))
+    assert rope.axes == (0, 0, 1, 1, 2, 2, 3, 3)
+    text = {**tiny.SHAPE, "head_dim": 16, "rope_parameters": {"rope_type": "default", "mrope_section": [4, 2, 2]}}
+    rope = model_spec_from_hf({"model_type": "hunyuan_vl", "text_config": text}).layers[0].attention.rope
+    assert rope is not None
+    assert rope.axes == (1, 1, 1, 1, 2, 2, 3, 3), "without the index"
+    assert media_spec({"model_type": "hunyuan_vl", "image_token_id": 8}) == MediaSpec({"image": 8}, axes="numbered")
+
+
+def _ernie(**text: object) -> dict[str, Any]:
+    sizes = {"moe_intermediate_size": [48, 32], "moe_num_experts": 4, "moe_k": 2, "head_dim": 16}
+    rope = {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [3, 3, 2]}
+    return {
+        "model_type": "ernie4_5_vl_moe",
+        "text_config": {**tiny.SHAPE, **sizes, "rope_parameters": rope, **text},
+        **{"image_token_id": 8, "image_start_token_id": 9, "image_end_token_id": 10, "video_start_token_id": 11},
+    }
+
+
+def test_pairs_of_ernie_turn_by_row_and_column_in_turn_and_the_last_by_the_frame() -> None:
+    rope = model_spec_from_hf(_ernie()).layers[0].attention.rope
+    assert rope is not None
+    assert rope.interleaved
+    assert rope.axes == (1, 2, 1, 2, 1, 2, 0, 0)
+
+
+def test_sparse_layers_of_ernie_have_experts_of_their_own_for_media_and_for_tokens_around_them() -> None:
+    found = model_spec_from_hf(_ernie())
+    dense, sparse = found.layers[0].mlp, found.layers[1].mlp
+    assert isinstance(dense, MLPSpec)
+    assert isinstance(sparse, MoESpec)
+    assert sparse.media is not None
+    assert (sparse.inner, sparse.media.inner, sparse.media.shared) == (48, 32, None)
+    shapes, layer = found.shapes(), "model.layers.1.mlp"
+    assert shapes[f"{layer}.experts.3.up_proj.weight"] == (48, 64)
+    assert shapes[f"{layer}.experts.4.up_proj.weight"] == (32, 64)
+    assert shapes[f"{layer}.gate.weight_1"] == shapes[f"{layer}.gate.weight"] == (64, 4)
+    assert shapes[f"{layer}.moe_statics.e_score_correction_bias"] == (2, 4)
+    assert media_spec(_ernie()) == MediaSpec({"image": 8}, marks=(9, 10, 11, 101_307))
+    listed = model_spec_from_hf(_ernie(moe_num_experts=[4, 4], mlp_layer_types=["sparse"] * len(found.layers)))
+    assert listed.layers[0].mlp == sparse
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (_ernie(moe_intermediate_size=[48]), "moe_intermediate_size is .48., expected two sizes"),
+        (_ernie(moe_num_experts=[4, 5]), "moe_num_experts is .4, 5., expected the same number"),
+        (_ernie(mlp_layer_types=["dense"]), "mlp_layer_types is .*, expected 'dense' or 'sparse' for each layer"),
+        (
+            _ernie(rope_parameters={"rope_type": "default", "mrope_section": [2, 4, 2]}),
+            "mrope_section has 2 pairs for rows and 4 for columns",
+        ),
+        (_ernie(rope_parameters={"rope_type": "linear", "factor": 2.0}), "rope_type is 'linear', expected 'default'"),
+        ({**HUNYUAN_OCR, "rope_scaling": None}, r"mrope_section is \[\], expected 4 counts of rotating pairs"),
+        (
+            {**HUNYUAN_OCR, "rope_scaling": {"type": "xdrope", "alpha": 9.0, "xdrope_section": [2, 2]}},
+            r"mrope_section is \[2, 2\], expected 4 counts",
+        ),
+    ],
+)
+def test_what_of_pictures_cannot_be_served_is_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf(config)
+
+
 def test_pictures_see_themselves_whole_in_gemma3_and_in_large_models_of_gemma4_where_layers_slide() -> None:
     found = model_spec_from_hf(GEMMA_3_4B)
     assert all(layer.attention.whole_spans for layer in found.layers)
@@ -192,7 +277,7 @@ def test_of_a_model_that_speaks_the_part_that_thinks_is_read() -> None:
     rope = found.layers[0].attention.rope
     assert rope is not None
     assert rope.axes == (0, 0, 1, 1, 1, 2, 2, 2)
-    assert media_spec(config) == MediaSpec({"image": 8, "audio": 7}, behind_frames=True)
+    assert media_spec(config) == MediaSpec({"image": 8, "audio": 7}, axes="frames")
     assert text_name("thinker.model.norm.weight") == "model.norm.weight"
     assert text_name("thinker.lm_head.weight") == "lm_head.weight"
     assert is_of_tower("thinker.audio_tower.conv1.weight")

@@ -43,10 +43,22 @@ def test_frames_are_as_far_apart_as_their_interval_says() -> None:
 
 def test_what_follows_a_video_may_stand_behind_its_last_frame() -> None:
     spans = [(RowSpan(0, 1, 6, (3, 1, 2), 4.0), [(1, 7)])]
-    positions = MediaPositions.of(9, spans, behind_frames=True)
+    positions = MediaPositions.of(9, spans, "frames")
     assert positions.axes[:, 0].tolist() == [0, 1, 1, 5, 5, 9, 9, 10, 11]
     assert positions.shift == 3
     assert MediaPositions.of(9, spans).axes[7:, 0].tolist() == [3, 4]
+
+
+def test_tokens_of_numbered_pictures_have_their_index_and_their_place_within_the_picture() -> None:
+    spans = [(RowSpan(0, 1, 5, (1, 1, 2)), [(1, 6)]), (RowSpan(0, 7, 6, (1, 2, 1)), [(7, 13)])]
+    positions = MediaPositions.of(14, spans, "numbered")
+    at, axes = positions.of_media(0, 14)
+    assert at.tolist() == [2, 3, 4, 8, 9, 10, 11], "but the first and the last of each"
+    first = [[2, 0, 0, 0], [3, 1, 0, 0], [4, 2, 0, 0]]
+    assert axes.tolist() == [*first, [8, 0, 0, 1], [9, 1, 0, 1], [10, 0, 1, 1], [11, 1, 1, 1]]
+    assert positions.of_text(0, 16).tolist() == list(range(16))
+    with pytest.raises(ValueError, match=r"a picture of 1 x 2 embeddings stands at runs of \[4\] placeholders"):
+        MediaPositions.of(6, [(RowSpan(0, 1, 4, (1, 1, 2)), [(1, 5)])], "numbered")
 
 
 def test_placeholders_that_do_not_fit_a_grid_are_an_error() -> None:

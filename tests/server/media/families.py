@@ -215,6 +215,25 @@ def _video_llama_3() -> _Processor:
     return _qwen_like("VideoLlama3Processor")._replace(images=images)
 
 
+def _ernie_vl() -> _Processor:
+    images = transformers.Ernie4_5_VLMoeImageProcessorPil(patch_size=PATCH, size=_EDGES)
+    names = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
+    names |= {"image_start_token": "<|vision_start|>", "image_end_token": "<|vision_end|>"}
+    names |= {"video_start_token": "<start_of_image>", "video_end_token": "<end_of_image>"}
+    return _Processor("Ernie4_5_VLMoeProcessor", images, QWEN, names)
+
+
+def _granite_docling() -> _Processor:
+    images = transformers.GraniteDoclingImageProcessorPil(size=_SQUARE, max_patches=6)
+    return _Processor("GraniteDoclingProcessor", images, IDEFICS, settings={"image_seq_len": 4})
+
+
+def _hunyuan_vl() -> _Processor:
+    images = transformers.HunYuanVLImageProcessorPil(patch_size=PATCH, size=_EDGES)
+    names = {"image_token": "<|image_pad|>", "image_start_token": "<|vision_start|>"}
+    return _Processor("HunYuanVLProcessor", images, QWEN, {**names, "image_end_token": "<|vision_end|>"})
+
+
 def _paligemma() -> _Processor:
     images = transformers.SiglipImageProcessorPil(size=_SQUARE, image_seq_length=16)
     return _Processor("PaliGemmaProcessor", images, PALIGEMMA, {"image_token": "<image>"})
@@ -281,6 +300,9 @@ _PROCESSORS: Final = {
     "gemma4_large": _gemma4,
     "gemma4_unified": _gemma4_unified,
     "granite4_vision": _granite4_vision,
+    "granite_docling": _granite_docling,
+    "hunyuan_vl": _hunyuan_vl,
+    "ernie_vl": _ernie_vl,
     "aria": _aria,
     "video_llama_3": _video_llama_3,
     "ovis2": _ovis2,

@@ -11,7 +11,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load
 
+from stentor.engine.model_config.media_spec import MediaAxes
 from stentor.engine.models.transformers_tower import _METHODS
+from stentor.engine.worker.media_positions import MediaPositions
+from stentor.protocols.ipc.steps import RowSpan
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_files import ModelFiles
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
@@ -72,7 +75,8 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
             count = inputs.replacement.count(text_of)
             assert count == len(embeddings(model, inputs)), (width, height, alone)
             if inputs.grid is not None:
-                assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
+                axes: MediaAxes = "numbered" if family == "hunyuan_vl" else "grid"
+                MediaPositions.of(count, [(RowSpan(0, 0, count, inputs.grid), [(0, count)])], axes)
 
 
 OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal")
@@ -302,3 +306,14 @@ def test_of_a_video_of_video_llama_what_did_not_change_is_left_out(made: Callabl
     encode = _METHODS["VideoLlama3ForConditionalGeneration", "video"]
     with torch.no_grad():
         assert len(encode(model, **given)) == sum(counts)
+
+
+def test_tokens_of_pictures_that_a_tokenizer_does_not_name_have_the_ids_of_the_models_config(tmp_path: Path) -> None:
+    PROCESSED["hunyuan_vl"](tmp_path)
+    named = ModelProcessor(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "extra_special_tokens": {}}))
+    unnamed = ModelProcessor(tmp_path)
+    assert unnamed.written == named.written == {"image": "<|image_pad|>"}
+    seen = picture(30, 40)
+    assert unnamed.image(seen, {}, alone=True) == named.image(seen, {}, alone=True)

@@ -1,0 +1,116 @@
+"""Tiny random models that see and have tokens of pictures apart, besides those of :mod:`.seeing`: by their positions,
+their experts or their layers."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+
+from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+_IMAGE: Final = token("<image>")
+_PAD: Final = token("<|image_pad|>")
+
+
+def _hunyuan_vl(**rope: object) -> Callable[[], Any]:
+    """``rope``: beside the sections by index, column, row and number of a picture."""
+
+    def make() -> Any:
+        rotary = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 2, 1, 2], **rope}
+        return transformers.HunYuanVLConfig(
+            text_config={**TEXT, "head_dim": 16, "rope_parameters": rotary},
+            vision_config={**SIZES, "patch_size": PATCH, "max_image_size": 5 * PATCH},
+            image_token_id=_PAD,
+            im_start_id=token("<|vision_start|>"),
+            im_end_id=token("<|vision_end|>"),
+        )
+
+    return make
+
+
+def turn_by_pairs(model: Any) -> None:
+    """Have a HunYuanVL turn both halves of a pair by one axis, as its authors' code does."""
+
+    def by_pairs(self: Any, angles: torch.Tensor) -> torch.Tensor:
+        parts = angles.split(self.mrope_section, dim=-1)
+        half = torch.cat([part[axis] for axis, part in enumerate(parts)], dim=-1)
+        return torch.cat((half, half), dim=-1)
+
+    rotary = model.model.language_model.rotary_emb
+    rotary.recomposition_frequencies = by_pairs.__get__(rotary)
+
+
+def _with_ends(random: torch.Generator, size: int) -> Picture:
+    """Patches row by row, with embeddings at the ends of rows and of the picture."""
+    whole = qwen_picture(random, size)
+    assert whole.grid is not None
+    _, rows, columns = whole.grid
+    pixels = torch.randn(4 * rows * columns, 3 * PATCH * PATCH, generator=random)
+    inside = [_PAD] * (rows * (columns + 1) + 2)
+    tokens = [token("<|vision_start|>"), *inside, token("<|vision_end|>")]
+    return Picture({**whole.tensors, "pixel_values": pixels}, tokens, whole.grid)
+
+
+def _ernie_vl() -> Any:
+    sizes = {"moe_intermediate_size": [48, 32], "moe_k": 2, "moe_num_experts": 4, "moe_num_shared_experts": 1}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, **sizes}
+    vision = {"depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "patch_size": PATCH}
+    return transformers.Ernie4_5_VLMoeConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=_PAD,
+        video_token_id=token("<|video_pad|>"),
+        image_start_token_id=_MARKS[0],
+        image_end_token_id=_MARKS[1],
+        video_start_token_id=token("<start_of_image>"),
+        video_end_token_id=token("<end_of_image>"),
+    )
+
+
+def _of_one_frame(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    pixels = torch.randn(int(whole.tensors["image_grid_thw"].prod()), 3 * PATCH * PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens, whole.grid)
+
+
+def _granite_docling() -> Any:
+    """With features behind its first layers, and the wider path that files may choose."""
+    text = {**TEXT, "num_hidden_layers": 3, "embedding_multiplier": 6.0, "residual_multiplier": 0.3}
+    text |= {"logits_scaling": 0.5, "attention_multiplier": 0.2}
+    vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "out_hidden_size": 64, "scale_factor": 2}
+    return transformers.GraniteDoclingConfig(
+        text_config=text,
+        vision_config={**vision, "num_hidden_layers": 3, "deepstack_visual_indexes": [0, 1]},
+        image_token_id=_IMAGE,
+        density_router_hidden_size=8,
+    )
+
+
+def _page(random: torch.Generator, size: int, fine: bool = False) -> Picture:
+    """A page in one tile, or in four of two rows, each with a mark before it; ``fine``: with more embeddings."""
+    tiles, inside = 1 + 3 * size, [_IMAGE] * (16 if fine else 4)
+    tokens = [each for tile in range(tiles) for each in (token("<fake_token_around_image>"), 60 + tile, *inside)]
+    tensors = {
+        "pixel_values": torch.randn(1, tiles, 3, SIDE, SIDE, generator=random),
+        "pixel_attention_mask": torch.ones(1, tiles, dtype=torch.bool),
+    }
+    return Picture({**tensors, "tile_fine_mask": torch.ones(1, 1, dtype=torch.bool)} if fine else tensors, tokens)
+
+
+_MARKS: Final = (token("<|vision_start|>"), token("<|vision_end|>"))
+_ENDED: Final = Kind(_with_ends, _PAD, cat())
+VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "granite_docling": (_granite_docling, Kind(_page, _IMAGE, cat(1))),
+    "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
+    "hunyuan_vl": (_hunyuan_vl(rope_type="dynamic", alpha=50.0, factor=1.0), _ENDED),
+    "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
+    "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),
+}
+"""By name: a configuration, and what it takes."""
