@@ -24,6 +24,7 @@ from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
 from ..text.renderers.interface import Renderer
 from ..text.renderers.mistral import RendererError
+from ..text.renderers.plain import CodedRenderer
 from ..text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -69,10 +70,11 @@ def open_text_side(
         renderer = choose_renderer(config.renderer, pool, checkpoint.folder, config.harmony_vocabulary)
     except RendererError as error:
         raise CheckpointError(str(error)) from error
+    marks = renderer.marks if isinstance(renderer, CodedRenderer) else tokenizer.template_source
     output = settle_output(
         config.reasoning_parser,
         config.tool_call_parser,
-        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
+        marks or " ".join(tokenizer.added_texts),  # markers show where no template does
         checkpoint.config.architecture,
     )
     if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):

@@ -1,15 +1,24 @@
 """Which renderer a model gets, and the one that most get: its own chat template."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from ...config.models import RendererName
 from ..pool import TokenizerPool
-from .deepseek_v32 import DeepSeekV32Renderer
+from . import deepseek_v4, deepseek_v32
 from .harmony import HarmonyRenderer
 from .interface import Renderer, RenderRequest
 from .mistral import MistralRenderer, RendererError, find_file
+from .plain import CodedRenderer
+
+_CODED: Final[Mapping[RendererName, tuple[Callable[[RenderRequest], str], str]]] = {
+    "deepseek_v32": (deepseek_v32.write, deepseek_v32.MARKS),
+    "deepseek_v4": (deepseek_v4.write, deepseek_v4.MARKS),
+}
+"""By model type, which is the renderer's name; see :class:`.plain.CodedRenderer`."""
 
 
 class TemplateRenderer:
@@ -34,8 +43,8 @@ def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmo
     if name == "auto":
         if harmony_vocabulary is not None:
             name = "harmony"
-        elif not templated and _model_type(folder) == "deepseek_v32":
-            name = "deepseek_v32"
+        elif not templated and (coded := [known for known in _CODED if known == _model_type(folder)]):
+            (name,) = coded
         elif not templated and (folder / "tekken.json").is_file():
             name = "mistral"
     match name:
@@ -51,8 +60,8 @@ def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmo
                     "or leave both out: the model's own template writes the same format"
                 )
             return HarmonyRenderer(pool, harmony_vocabulary)
-        case "deepseek_v32":
-            return DeepSeekV32Renderer(pool)
+        case "deepseek_v32" | "deepseek_v4":
+            return CodedRenderer(pool, *_CODED[name])
         case _:
             return TemplateRenderer(pool)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import TemplateError
-from ..pool import TokenizerPool
 from .interface import RenderRequest
 from .plain import called, flat_messages, functions, reasoning_of, refuse_template
 
@@ -49,21 +48,13 @@ Here are the functions available in JSONSchema format:
 """  # noqa: E501 - the model's words, line by line
 
 
-class DeepSeekV32Renderer:
-    """``template_kwargs``: ``thinking`` or ``enable_thinking``, false where nothing is said."""
-
-    def __init__(self, pool: TokenizerPool) -> None:
-        self._pool = pool
-
-    def takes_tools(self, chat_template: str | None) -> bool:
-        return True
-
-    async def render(self, conversation: RenderRequest) -> list[int]:
-        return await self._pool.encode_rendered(lambda: write(conversation), conversation.most_tokens)
+MARKS: Final = f"{USER}{ASSISTANT}{THINK}{END_THINK}{_TOOLS}"
+"""As the source of a template, of which parsers are chosen."""
 
 
 def write(conversation: RenderRequest) -> str:
-    """The prompt's text. Raises TemplateError."""
+    """The prompt's text. The model thinks if ``thinking`` or ``enable_thinking`` of ``template_kwargs`` is true. Raises
+    TemplateError."""
     refuse_template(conversation, "deepseek_v32")
     kwargs = conversation.template_kwargs
     thinking = bool(kwargs.get("thinking") or kwargs.get("enable_thinking"))
@@ -117,7 +108,7 @@ def _result(messages: Sequence[dict[str, Any]], index: int, thinks: bool) -> str
 
 def _answered(message: dict[str, Any], thinks: bool, goes_on: bool) -> str:
     """Reasoning before the last question is not repeated."""
-    calls = [_call(name, arguments) for name, arguments in called(message)]
+    calls = invoked(message)
     if goes_on and calls:
         raise TemplateError("continue_final_message is set, but the last message ends with calls of tools.")
     text = reasoning_of(message) + END_THINK if thinks else ""
@@ -129,8 +120,12 @@ def _answered(message: dict[str, Any], thinks: bool, goes_on: bool) -> str:
     return text + EOS
 
 
-def _call(name: str, arguments: dict[str, Any]) -> str:
-    return f'<{DSML}invoke name="{name}">\n{_parameters(arguments)}\n</{DSML}invoke>'
+def invoked(message: dict[str, Any]) -> list[str]:
+    """The calls of a message, V4's too. Raises TemplateError for arguments that are no object."""
+    return [
+        f'<{DSML}invoke name="{name}">\n{_parameters(arguments)}\n</{DSML}invoke>'
+        for name, arguments in called(message)
+    ]
 
 
 def _parameters(arguments: dict[str, Any]) -> str:

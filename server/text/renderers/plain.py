@@ -1,10 +1,13 @@
-"""Shared by renderers without a template: their limitations, and messages with contents as one text."""
+"""Renderers without a template: their limitations, messages with contents as one text, and those whose format is a
+function."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TemplateError
 from ..messages import prepare_messages
+from ..pool import TokenizerPool
 from .interface import RenderRequest
 
 
@@ -21,9 +24,26 @@ def refuse_template(conversation: RenderRequest, name: str, takes: Collection[st
         raise TemplateError("There are no messages; give at least one.")
 
 
-def flat_messages(conversation: RenderRequest) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class CodedRenderer:
+    """A format that makers of a model have defined by code."""
+
+    pool: TokenizerPool
+    write: Callable[[RenderRequest], str]
+    """The prompt's text. Raises TemplateError."""
+    marks: str
+    """What the format's texts contain, in place of the source of a template, of which parsers are chosen."""
+
+    def takes_tools(self, chat_template: str | None) -> bool:
+        return True
+
+    async def render(self, conversation: RenderRequest) -> list[int]:
+        return await self.pool.encode_rendered(lambda: self.write(conversation), conversation.most_tokens)
+
+
+def flat_messages(conversation: RenderRequest, *, knows_developer: bool = True) -> list[dict[str, Any]]:
     """Copies in which contents are texts and arguments of calls objects. Raises TemplateError."""
-    return prepare_messages(conversation.messages, "string", knows_developer=True)
+    return prepare_messages(conversation.messages, "string", knows_developer=knows_developer)
 
 
 def reasoning_of(message: dict[str, Any]) -> str:

@@ -9,19 +9,36 @@ import pytest
 
 from stentor.server.app.application import create_app
 from stentor.server.config.models import RendererName
+from stentor.server.parsing.output import settle_output
 from stentor.server.text.renderers.choose import TemplateRenderer, choose_renderer
-from stentor.server.text.renderers.deepseek_v32 import DeepSeekV32Renderer
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import RendererError
+from stentor.server.text.renderers.plain import CodedRenderer
 from stentor.tests.fakes import byte_pool, fake_state
 
 
-def test_a_model_with_a_template_is_written_to_by_it(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v32"}))
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4"])
+def test_a_model_with_a_template_is_written_to_by_it(name: RendererName, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
     pool = byte_pool()
     assert pool.chat_template.has("default")
     assert isinstance(choose_renderer("auto", pool, tmp_path, None), TemplateRenderer)
-    assert isinstance(choose_renderer("deepseek_v32", pool, tmp_path, None), DeepSeekV32Renderer)
+    assert isinstance(choose_renderer(name, pool, tmp_path, None), CodedRenderer)
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        ("deepseek_v32", "reasoning deepseek_r1, tool calls deepseek_v32"),
+        ("deepseek_v4", "reasoning deepseek_r1, tool calls deepseek_v4"),
+    ],
+)
+def test_a_format_that_is_code_chooses_the_parsers_as_a_template_does(
+    name: RendererName, formats: str, tmp_path: Path
+) -> None:
+    renderer = choose_renderer(name, byte_pool(), tmp_path, None)
+    assert isinstance(renderer, CodedRenderer)
+    assert str(settle_output("auto", "auto", renderer.marks, "")) == formats
 
 
 @pytest.mark.parametrize(
