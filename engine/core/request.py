@@ -334,7 +334,8 @@ class Request:
     def uncut(self, position: int) -> int:
         """``position``, or the start of the part around it that is computed in one step.
 
-        A row begins within none: behind a window shorter than the part, the part's last tokens would not see its first.
+        A row begins within none: its tokens would see of the part's beginning only what a window shows, and those of
+        Gemma 3 see all of it.
         """
         return next((first for first, end in self.whole_parts if first < position < end), position)
 
