@@ -75,7 +75,7 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
 
 
-OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal")
+OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal", "step")
 """Of which transformers has no image processor without torchvision."""
 
 
