@@ -1,5 +1,6 @@
 """Reads the config.json of Hy4: latent attention with an index, sinks and gates, in several residual streams."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +13,7 @@ from .mlp_spec import APART, STACKED
 from .model_spec import ModelSpec, dense_mlp, with_layers
 from .streams_spec import HyperSpec
 
-_DEFAULTS: Final = {
+_DEFAULTS: Final[Mapping[str, object]] = {
     "moe_intermediate_size": 768,
     "n_routed_experts": 256,
     "routed_scaling_factor": 2.827,

@@ -44,7 +44,9 @@ class StepImages(OwnImages):
         return_tensors: str | None,
         **_: Any,
     ) -> BatchFeature:
-        wholes, squares, ends = [], [], []
+        wholes: list[Pixels] = []
+        squares: list[Pixels] = []
+        ends: list[list[bool]] = []
         for picture in images:
             _, height, width = picture.shape
             layout = laid_out(height, width, size.height, self.patch_size, max_image_size)

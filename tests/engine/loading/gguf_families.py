@@ -420,7 +420,7 @@ def step(name: str, tensor: torch.Tensor, config: Any) -> Named:
     """Without what sees. What stretches the rotation of full layers is filled up to that of others."""
     if name == "model.norm.weight":
         rope = config.rope_parameters["full_attention"]
-        slow, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu", layer_type="full_attention")
+        slow, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"), layer_type="full_attention")
         divisors = rope["rope_theta"] ** (-torch.arange(len(slow)) / len(slow)) / slow
         yield "rope_freqs.weight", torch.cat([divisors, torch.ones(config.head_dim // 2 - len(slow))])
     if not name.startswith(("model.vision_model.", "model.multi_modal_projector.")):
