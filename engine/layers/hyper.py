@@ -1,5 +1,5 @@
 """Several residual streams, [tokens, streams · hidden], of which parts of layers take sums and to which they add
-multiples (manifold-constrained hyper-connections, arXiv:2512.24880)."""
+multiples (manifold-constrained hyper-connections, arXiv:2512.24880; without a mixing matrix, Hy4)."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,8 +26,9 @@ class _Weights:
     """float32 numbers from all streams of a token: a product of the normed streams."""
 
     def __init__(
-        self, weights: WeightMap, name: str, count: int, scales: int, model: Backbone, context: LayerContext
+        self, weights: WeightMap, name: str, saved: str, count: int, scales: int, model: Backbone, context: LayerContext
     ) -> None:
+        """``name``, ``saved``: beginnings of its stored names, and of those that transformers saves; "": the same."""
         assert model.streams is not None
         width = model.streams.streams * model.hidden_size
         self._invariant = context.invariant
@@ -37,6 +38,8 @@ class _Weights:
         )
         for part, target in (("fn", self._product), ("base", self.base), ("scale", self.scale)):
             weights.add(f"{name}_{part}", target)
+            if saved:
+                weights.alias(f"{saved}_{part}", f"{name}_{part}")
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [tokens, streams · hidden] → float32 [tokens, count], without scale and base"""
@@ -48,9 +51,8 @@ class HyperStreams:
 
     def __init__(self, weights: WeightMap, spec: HyperSpec, model: Backbone, context: LayerContext) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
-        self._weights = _Weights(weights, spec.head, spec.streams, 1, model, context)
-        for part in ("fn", "base", "scale"):
-            weights.alias(f"{spec.head}.hc_{part}", f"{spec.head}_{part}")  # as transformers saves them
+        saved = spec.saved[2] if spec.saved else f"{spec.head}.hc"
+        self._weights = _Weights(weights, spec.head, saved, spec.streams, 1, model, context)
 
     def widened(self, x: Stream) -> Stream:
         """Embeddings [tokens, hidden] → [tokens, streams · hidden]"""
@@ -91,12 +93,13 @@ class HyperConnected:
             replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
             replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out="")),
         )
+        saves = tuple(f"{prefix}.{name}" for name in spec.saved[:2]) if spec.saved else ("", "")
         self._parts = [
             (
-                _Weights(weights, f"{prefix}.{name}", spec.weights, 3, model, context),
+                _Weights(weights, f"{prefix}.{name}", saved, spec.weights, spec.scales, model, context),
                 Layer(weights, layer, model, rotary, context, spec=part),
             )
-            for name, part in zip(spec.parts, parts, strict=True)
+            for name, saved, part in zip(spec.parts, saves, parts, strict=True)
         ]
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
@@ -113,19 +116,24 @@ class HyperConnected:
             given = x.call("a sum of streams", self._sum, self._hidden, traced)
             out, _ = part(None, given, batch)
             assert isinstance(out, Traced)
-            kept = x.call("streams mixed", self._mixed, x.width, traced)
+            kept = x.call("streams mixed", self._mixed, x.width, traced) if self._spec.mixes else x
             # what is added to each stream is its weight times the output
             spread = out.call("an output for each stream", self._spread, x.width, traced)
             return kept.add_(spread)
         made = self._weights(weights, x, batch)
         found, _ = part(None, self._sum(x, made, batch).to(self._stream), batch)
         assert isinstance(found, torch.Tensor)
-        mixed = self._mixed(x, made, batch) + self._spread(found, made, batch)
+        kept = self._mixed(x, made, batch) if self._spec.mixes else x.float()
+        mixed = kept + self._spread(found, made, batch)
         return mixed.to(self._stream)
 
     def _weights(self, weights: _Weights, x: torch.Tensor, _batch: Any) -> torch.Tensor:
         """float32 [tokens, weights]: of the sum, of the output, and of the mixing matrix, by rows"""
         spec = self._spec
+        if not spec.mixes:
+            factors = weights.scale.repeat_interleave(spec.streams)
+            before, after = elementwise(torch.sigmoid, weights(x) * factors + weights.base).chunk(2, dim=1)
+            return torch.cat([before, after * spec.most], dim=1) + spec.eps
         return kernels.stream_weights(
             weights(x), weights.base, weights.scale, streams=spec.streams, iterations=spec.iterations, eps=spec.eps
         )

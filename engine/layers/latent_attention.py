@@ -82,6 +82,10 @@ class LatentAttention:
         self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
         """Projects queries into the latent space."""
         weights.derive(self._keys, lambda: keys.transpose(1, 2))
+        self._sinks: torch.Tensor | None = None
+        if spec.sinks:
+            self._sinks = context.empty(spec.heads, dtype=torch.float32)
+            weights.add(f"{prefix}.{spec.name}.{spec.sinks}", self._sinks)
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._query_scales: torch.Tensor | None = None
         if spec.temperature_beta:
@@ -122,7 +126,7 @@ class LatentAttention:
         spec = self._spec
         cache = batch.caches[self._cache]
         paged = batch.paged[cache.group]
-        gates = spec.heads if spec.gate else 0
+        gates = spec.gate_count
         asked = made.shape[1] - spec.latent_dim - gates
         query, kept, gate = made.split_with_sizes((asked, spec.latent_dim, gates), dim=1)
         if self._queries is not None:
@@ -149,8 +153,10 @@ class LatentAttention:
         found = self._attended(q, q_rotated, cache, paged, chosen, added, batch.drawn)
         if not gates:
             return found
-        by_head = found.view(-1, spec.heads, spec.v_dim)
-        return (by_head * elementwise(torch.sigmoid, gate.float()).to(found.dtype).unsqueeze(2)).flatten(1)
+        opened = elementwise(torch.sigmoid, gate.float()).to(found.dtype)
+        if spec.gate_by_value:
+            return found * opened
+        return (found.view(-1, spec.heads, spec.v_dim) * opened.unsqueeze(2)).flatten(1)
 
     def _added_by(self, rows: AdapterRows | None) -> Added:
         """The adapters that change the matrix of keys and values."""
@@ -227,6 +233,7 @@ class LatentAttention:
             rank=spec.kv_lora_rank,
             scale=spec.scale,
             chosen=chosen,
+            sinks=self._sinks,
         )
         out = kernels.linear_heads(found, self._values, invariant=self._invariant)
         for part, own in added:
@@ -273,6 +280,7 @@ class LatentAttention:
                 length,
                 scale=spec.scale,
                 causal=True,
+                sinks=None if self._sinks is None else self._sinks[some],
                 layout=layout,
             )
             out[:, some] = attended[..., : spec.v_dim]

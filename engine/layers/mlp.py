@@ -1,5 +1,6 @@
 """The feed-forward network of a layer, the same for all tokens."""
 
+import math
 from dataclasses import replace
 from typing import overload
 
@@ -74,6 +75,7 @@ class MLP:
         into, out = spec.projections(hidden)
         self._gated, self._activation = spec.gated, spec.activation
         self._gate_scale, self._gate_cutoff, self._limit = spec.gate_scale, spec.gate_cutoff, spec.limit
+        self._gate_limit = _before_silu(spec.limit) if spec.limits_active else spec.limit
         self._invariant, self._ranks = context.invariant, context.ranks
         self._inner = spec.inner
         fused: kernels.ActivationKind | None = None
@@ -93,8 +95,8 @@ class MLP:
             self.input.gate = spec.activation
         if spec.also:
             for name in (*spec.into, spec.out):
-                other = name.replace("mlp", spec.also, 1)
-                weights.alias(f"{prefix}.{other}.weight", f"{prefix}.{name}.weight")
+                if (other := name.replace(*spec.also, 1)) != name:
+                    weights.alias(f"{prefix}.{other}.weight", f"{prefix}.{name}.weight")
         self._norm: SplitNorm | None = None
         if spec.norm:
             # it norms what has the stream's dtype
@@ -157,7 +159,7 @@ class MLP:
 
     def _limit_(self, up: torch.Tensor) -> torch.Tensor:
         gate, up_ = up.chunk(2, dim=1)
-        gate.clamp_(max=self._limit)
+        gate.clamp_(max=self._gate_limit)
         up_.clamp_(-self._limit, self._limit)
         return up
 
@@ -176,6 +178,14 @@ class MLP:
         sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)
         sums = self._ranks.sum_(sums)
         return sums[:, :1] / sums[:, 1:]
+
+
+def _before_silu(limit: float) -> float:
+    """The gate above 0 whose silu is ``limit``. From there on silu grows, so a limit of gates is one of their silu."""
+    gate = limit
+    for _ in range(50):
+        gate = limit * (1 + math.exp(-gate))
+    return gate
 
 
 def _swiglu_oai(up: torch.Tensor) -> torch.Tensor:

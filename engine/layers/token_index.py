@@ -42,6 +42,7 @@ class TokenIndex:
         self._norm = LayerNorm(weights, f"{prefix}.{name}.k_norm", spec.index.head_dim, spec.index.norm_eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._rotates = spec.rope is not None
+        self._turned_last = spec.rope_dim if spec.index.rotates_last else 0
 
     def __call__(
         self,
@@ -61,6 +62,8 @@ class TokenIndex:
         spec = self._spec
         key = self._norm.exact(self._key(x, rows)).to(self._dtype).unsqueeze(1)
         q = self._queries(latent, rows).view(len(x), spec.heads, spec.head_dim)
+        if self._turned_last:  # in keys and queries alike, which their products do not show
+            q, key = (each.roll(self._turned_last, 2) for each in (q, key))
         if self._rotates:
             kernels.rotary_(q, key, self._cos, self._sin, positions, interleaved=spec.interleaved)
         kernels.write_latents_(key.squeeze(1), cache.index, paged.slots)

@@ -131,8 +131,8 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
         }.get(stem)
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))
     layer, inner = int(block[1]), block[2]
-    if layer >= len(spec.layers) and not spec.draft_layers:
-        return Part(()) if spec.draft_prefix else Part((name,))  # heads of another form
+    if layer >= len(spec.layers) and not (spec.draft_layers and spec.drafts_read):
+        return Part(()) if spec.draft_layers or spec.draft_prefix else Part((name,))  # heads of another form
     if layer > len(spec.layers):
         return Part(())  # only the first of several heads for multi-token prediction is used
     if layer < len(spec.layers):

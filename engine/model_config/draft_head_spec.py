@@ -139,8 +139,9 @@ def eagle_head(
 def mtp_head(model: ModelSpec) -> DraftHeadSpec:
     """The first head in this model's checkpoint. Raises :class:`.config_fields.ConfigError` if there is none, or it is
     of another kind."""
-    if not model.draft_layers:
-        where = "in another form than DeepSeek's or Qwen's" if model.draft_prefix else "without heads"
+    if not (model.draft_layers and model.drafts_read):
+        unread = model.draft_layers or model.draft_prefix
+        where = "in another form than DeepSeek's or Qwen's" if unread else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
     names, apart = mtp_names(model), bool(model.draft_prefix)
     return DraftHeadSpec(

@@ -20,7 +20,7 @@ from .gguf_recurrent import (
     tiled,
 )
 from .gguf_translation import GGUFFacts, GGUFTranslation, Values
-from .gguf_windowed import gemma3n, gemma4, mimo2
+from .gguf_windowed import gemma3n, gemma4, mimo2, step35, stretched_full
 from .hf_latent import with_temperature
 from .latent_attention_spec import LatentAttentionSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
@@ -354,6 +354,17 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         unsaid={"norm_topk_prob": True},
         made=mimo2,
         finish=_undrafted,
+    ),
+    "step35": GGUFTranslation(
+        "Step3p5ForCausalLM",
+        keys={
+            "share_expert_dim": "expert_shared_feed_forward_length",
+            "moe_router_scaling_factor": "expert_weights_scale",
+        },
+        made=step35,
+        finish=stretched_full,
+        turned=False,
+        plus_one=True,
     ),
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
     "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),

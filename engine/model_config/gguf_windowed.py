@@ -1,9 +1,11 @@
 """Fields of GGUF architectures whose layers with a window differ from full ones in more than the window."""
 
+from dataclasses import replace
 from statistics import NormalDist
 
 from .config_fields import ConfigError
 from .gguf_translation import GGUFFacts, Values
+from .model_spec import ModelSpec, with_mixers
 
 
 def mimo2(facts: GGUFFacts) -> Values:
@@ -29,6 +31,39 @@ def mimo2(facts: GGUFFacts) -> Values:
 def _heads_of(heads: list[int], which: list[bool]) -> int:
     """Of the first of these layers, or of the first at all."""
     return next((each for each, has in zip(heads, which, strict=True) if has), heads[0])
+
+
+def step35(facts: GGUFFacts) -> Values:
+    """Layers with a window have other heads. Full layers rotate half of each head, which no key says."""
+    fields, slides = facts.fields, facts.slides(4)
+    heads, clamped = facts.each("attention.head_count"), ("swiglu_clamp_exp", "swiglu_clamp_shexp")
+    limits = {key: list(fields.numbers(key))[: facts.layers] for key in clamped}
+    turning = {"rope_type": "default", "rope_theta": fields.number("rope.freq_base", 10_000.0)}
+    return {
+        "num_attention_heads": _heads_of(heads, [not each for each in slides]),
+        "num_sliding_attention_heads": _heads_of(heads, slides),
+        "layer_types": facts.layer_types(4),
+        "mlp_layer_types": ["sparse" if each else "dense" for each in facts.having("ffn_gate_inp.weight")],
+        "swiglu_limits": limits["swiglu_clamp_exp"] or None,
+        "swiglu_limits_shared": limits["swiglu_clamp_shexp"] or None,
+        "rope_parameters": {
+            "full_attention": {**turning, "partial_rotary_factor": 0.5},
+            "sliding_attention": {**turning, "rope_theta": fields.number("rope.freq_base_swa", 10_000.0)},
+        },
+    }
+
+
+def stretched_full(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """With the divisors of frequencies that full layers have: of their pairs that rotate, the rest are padding."""
+    if "rope_freqs.weight" not in facts.shapes:
+        return spec
+    full = [not layer.attention.window for layer in spec.layers]
+    attention = next((layer.attention for layer, has in zip(spec.layers, full, strict=True) if has), None)
+    if attention is None or attention.rope is None:
+        return spec
+    pairs = (attention.rope.rotary_dim or attention.head_dim) // 2
+    divisors = facts.read_floats("rope_freqs.weight")[:pairs]
+    return with_mixers(spec, full, rope=replace(attention.rope, frequency_divisors=divisors))
 
 
 def gemma4(facts: GGUFFacts) -> Values:

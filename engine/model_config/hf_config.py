@@ -14,6 +14,7 @@ from . import (
     hf_gemma3n,
     hf_gemma4,
     hf_hub,
+    hf_hy4,
     hf_hybrid,
     hf_latent,
     hf_llama4,
@@ -21,6 +22,7 @@ from . import (
     hf_minimax,
     hf_moe,
     hf_moe_variants,
+    hf_step,
     hf_text_part,
     hf_variants,
 )
@@ -178,6 +180,7 @@ _ALONE: Mapping[str, Decoder] = {
     "GraniteMoeSWAForCausalLM": Decoder("granitemoe_swa", hf_moe_variants.granite_moe_swa),
     "LagunaForCausalLM": Decoder("laguna", hf_moe_variants.laguna),
     "MellumForCausalLM": Decoder("mellum", hf_moe_variants.mellum),
+    "HYV4ForCausalLM": Decoder("hy_v4", hf_hy4.hunyuan_v4),
     "HYV3ForCausalLM": Decoder("hy_v3", hf_moe_variants.hunyuan_v3),
     "AriaTextForCausalLM": Decoder("aria_text", hf_moe_variants.aria),
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
@@ -194,6 +197,7 @@ _ALONE: Mapping[str, Decoder] = {
     "Gemma3nForCausalLM": Decoder("gemma3n_text", hf_gemma3n.gemma3n),
     "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
     "Gemma4UnifiedForCausalLM": Decoder("gemma4_unified_text", hf_gemma4.gemma4_unified),
+    "Step3p5ForCausalLM": Decoder("step3p5", hf_step.step),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
 }
 """Text-only decoders by architecture."""

@@ -126,7 +126,7 @@ def glm_moe_dsa(fields: Fields, name: str) -> ModelSpec:
     others = {"routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "indexer_rope_interleave": True}
     spec = _indexed(Fields({**defaults, **sizes, **others, **fields.values}), name)
     layers = []
-    for layer, shared in zip(spec.layers, _shares(fields, len(spec.layers)), strict=True):
+    for layer, shared in zip(spec.layers, index_shares(fields, len(spec.layers)), strict=True):
         assert isinstance(layer.mixer, LatentAttentionSpec)
         assert layer.mixer.index is not None
         index = replace(layer.mixer.index, shared=shared)
@@ -147,7 +147,7 @@ def _indexed(fields: Fields, name: str) -> ModelSpec:
     return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=3)
 
 
-def _shares(fields: Fields, layers: int) -> list[bool]:
+def index_shares(fields: Fields, layers: int) -> list[bool]:
     """Which layers have no index of their own: as listed, by a pattern, or by a period."""
     pattern = fields.get("index_topk_pattern")
     kinds: Sequence[str] | None = fields.texts("indexer_types")
@@ -229,7 +229,7 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     mixer = spec.layers[0].mixer
     assert isinstance(mixer, LatentAttentionSpec)
     check_silu(fields)
-    mlp = replace(dense_mlp(spec), also="block_sparse_moe")
+    mlp = replace(dense_mlp(spec), also=("mlp", "block_sparse_moe"))
     spec = with_layers(spec, mixer=replace(mixer, rope=None), mlp=mlp)
     heads, dim = (
         linear.integer(inner, fields.integer(outer, default))

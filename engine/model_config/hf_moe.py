@@ -181,6 +181,16 @@ def sparse_from(spec: ModelSpec, first: int) -> list[bool]:
     return [layer >= first for layer in range(len(spec.layers))]
 
 
+def sparse_kinds(fields: Fields, spec: ModelSpec, first: int) -> list[bool]:
+    """Which layers have experts: as listed, or all from ``first`` on."""
+    kinds = fields.texts("mlp_layer_types")
+    if kinds is None:
+        return sparse_from(spec, first)
+    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
+        raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
+    return [kind == "sparse" for kind in kinds]
+
+
 def deepseek_experts(
     fields: Fields, spec: ModelSpec, *, renormalize: bool, top_k: int | None = None, shared: int = 0
 ) -> MoESpec:

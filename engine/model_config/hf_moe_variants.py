@@ -8,7 +8,16 @@ from typing import Final
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
 from .hf_dense import exaone4, llama
-from .hf_moe import MIXTRAL, deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
+from .hf_moe import (
+    MIXTRAL,
+    deepseek_experts,
+    experts_of,
+    granite_moe,
+    shared_experts,
+    sparse_from,
+    sparse_kinds,
+    with_experts,
+)
 from .hf_rope import media_axes, rope_from_hf
 from .hf_variants import LAYER_NORM, command, ernie, granite_windows, hunyuan
 from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
@@ -127,7 +136,7 @@ def hunyuan_v3(fields: Fields, name: str) -> ModelSpec:
     if moe.shared is not None:
         moe = replace(moe, shared=shared_experts(spec, "mlp.shared_mlp", moe.shared.inner))
     first = fields.integer("first_k_dense_replace", 1, least=0)
-    return replace(with_experts(spec, moe, _sparse_kinds(fields, spec, first)), draft_prefix=_behind(spec))
+    return replace(with_experts(spec, moe, sparse_kinds(fields, spec, first)), draft_prefix=_behind(spec))
 
 
 def _behind(spec: ModelSpec) -> str:
@@ -142,7 +151,7 @@ def mellum(fields: Fields, name: str) -> ModelSpec:
     spec = _turned_by_type(fields, with_mixers(attention_bias(fields, common(fields, name)), qk_norm="head"))
     router = RouterSpec(fields.integer("num_experts_per_tok", 8), renormalize=fields.flag("norm_topk_prob", True))
     moe = experts_of(fields, spec, router, experts=64)
-    spec = with_experts(spec, moe, _sparse_kinds(fields, spec, 0))
+    spec = with_experts(spec, moe, sparse_kinds(fields, spec, 0))
     window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 1024, least=0)
     slides = sliding_layers(fields) or [False] * len(spec.layers)
     return replace(slide(spec, window, slides), draft_prefix="mtp.")
@@ -182,7 +191,7 @@ def laguna(fields: Fields, name: str) -> ModelSpec:
     )
     names = _named(correction="mlp.experts.e_score_correction_bias", held="mlp.gate.e_score_correction_bias")
     moe = replace(moe, correction=True, names=names, shared=shared_experts(spec, "mlp.shared_expert", shared))
-    spec = with_experts(spec, moe, _sparse_kinds(fields, spec, 1))
+    spec = with_experts(spec, moe, sparse_kinds(fields, spec, 1))
     window = fields.integer("sliding_window", 512, least=0)
     return slide(spec, window, sliding_layers(fields) or [False] * len(spec.layers))
 
@@ -221,18 +230,8 @@ def exaone_moe(fields: Fields, name: str) -> ModelSpec:
     stored = "e_score_correction_bias"
     names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
     moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8), names=names)
-    sparse = _sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 1, least=0))
+    sparse = sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 1, least=0))
     return replace(with_experts(spec, moe, sparse), draft_prefix="mtp")
-
-
-def _sparse_kinds(fields: Fields, spec: ModelSpec, first: int) -> list[bool]:
-    """Which layers have experts: as listed, or all from ``first`` on."""
-    kinds = fields.texts("mlp_layer_types")
-    if kinds is None:
-        return sparse_from(spec, first)
-    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
-    return [kind == "sparse" for kind in kinds]
 
 
 def granite_moe_swa(fields: Fields, name: str) -> ModelSpec:
@@ -270,7 +269,7 @@ def cohere2_moe(fields: Fields, name: str) -> ModelSpec:
         norms = replace(spec.layers[0].norms, kind="rms")
         spec = replace(with_layers(spec, norms=norms), norm_eps=fields.number("rms_norm_eps"))
     first = fields.integer("first_k_dense_replace", 0, least=0)
-    sparse = _sparse_kinds(fields, spec, first)
+    sparse = sparse_kinds(fields, spec, first)
     prefix = fields.integer("prefix_dense_sliding_window_pattern", 1)
     slides = sliding_layers(fields) or _cohere2_slides(fields, len(spec.layers), first, prefix)
     still = [not (slid or (prefix == 1 and not mixed)) for slid, mixed in zip(slides, sparse, strict=True)]
@@ -340,7 +339,7 @@ def mimo_v2_flash(fields: Fields, name: str) -> ModelSpec:
     scale = fields.number("attention_value_scale", 1.0 if "attention_value_scale" in fields.values else 0.707)
     # values times a number are the heads' output, and that of a projection without a bias, times it
     spec = with_layers(spec, mixer_scale=scale)
-    sparse = _listed(fields, "moe_layer_freq", len(spec.layers)) or _sparse_kinds(fields, spec, 1)
+    sparse = _listed(fields, "moe_layer_freq", len(spec.layers)) or sparse_kinds(fields, spec, 1)
     spec = with_experts(spec, deepseek_experts(fields, spec, renormalize=True, top_k=8), sparse)
     window = fields.integer("sliding_window", 129)
     if fields.has("sliding_window_size"):  # without the token itself

@@ -238,6 +238,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama", "images, video"),
+    "Step3p7ForConditionalGeneration": Seeing("step3p7", "step3p5"),
     "UltravoxModel": Seeing("ultravox", "llama", "audio"),
     "VideoLlama3ForConditionalGeneration": Seeing("video_llama_3", "qwen2", "images, video"),
     "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),

@@ -29,6 +29,8 @@ class IndexSpec:
     """Whether the layer uses the choice of the last layer with an index, and caches no keys."""
     norm_eps: float = 1e-6
     """Epsilon of the keys' LayerNorm."""
+    rotates_last: bool = False
+    """Whether the last dimensions of queries and keys rotate, not the first (Hy4)."""
 
     @property
     def scale(self) -> float:
@@ -93,6 +95,10 @@ class LatentAttentionSpec:
     """Chooses the visible tokens; None: all before the current one."""
     gate: str = ""
     """Stored name of a gate of each head, whose sigmoid multiplies the head's output (Ling 3.0); "": none."""
+    gate_by_value: bool = False
+    """Whether there is a gate for each number of the heads' outputs, not one a head (Hy4)."""
+    sinks: str = ""
+    """Stored name of a score of each head that takes part in its softmax and has no value (Hy4); "": none."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊p / floor⌋) (Mistral 4)."""
     temperature_floor: int = 0
@@ -138,7 +144,12 @@ class LatentAttentionSpec:
     @property
     def gates(self) -> tuple[tuple[str, int], ...]:
         """The part of the first projection with the heads' gates, its last; empty without."""
-        return ((f"{self.name}.{self.gate}", self.heads),) if self.gate else ()
+        return ((f"{self.name}.{self.gate}", self.gate_count),) if self.gate else ()
+
+    @property
+    def gate_count(self) -> int:
+        """Of all heads."""
+        return 0 if not self.gate else self.v_size if self.gate_by_value else self.heads
 
     def attending(self, hidden: int) -> tuple[Projection, ...]:
         """The projections to latents; from the queries' latent, if there is one; from the cached latent to keys and
@@ -167,6 +178,8 @@ class LatentAttentionSpec:
             yield f"{prefix}.{self.name}.v_b_proj.weight", (self.heads, self.v_dim, self.kv_lora_rank)
         for name, size in self.latent_norms:
             yield f"{prefix}.{name}.weight", (size,)
+        if self.sinks:
+            yield f"{prefix}.{self.name}.{self.sinks}", (self.heads,)
         if self.index:
             yield from self.index.shapes(self.index_name, prefix, hidden, self.q_lora_rank)
 

@@ -11,10 +11,11 @@ from .projection import Projection
 Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu", "swiglu_oai"]
 """``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010).
 ``swiglu_oai``: as of experts."""
-ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10"]
+ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10", "silu_7"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925).
-``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4)."""
-OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10")
+``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4). ``silu_7``: silu(gate) · up with silu(gate) and up
+clamped at 7 (Step 3.5)."""
+OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10", "silu_7")
 """Those of experts that have a gate of their own, and no plain form."""
 RouterScore = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
 GroupScore = Literal["max", "top2"]
@@ -48,6 +49,8 @@ class MLPSpec:
     0 below (Gemma 3n)."""
     limit: float = 0.0
     """Gates are at most this, and ups between this and its negative (DeepSeek-V4); 0: no limit."""
+    limits_active: bool = False
+    """Whether gates have that limit behind their activation, not before it (Step 3.5)."""
     out_bias: bool | None = None
     act: str = "mlp.act_fn"
     """Stored name of the activation's learned values."""
@@ -55,8 +58,8 @@ class MLPSpec:
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     norm: str = ""
     """Stored name of an RMS norm of the last product's input (BitNet); "": none."""
-    also: str = ""
-    """Alternative to ``mlp`` in stored names (Kimi Linear in transformers' form)."""
+    also: tuple[str, str] | None = None
+    """A part of these names, and what files may have in its place (Kimi Linear and Hy4 as transformers saves them)."""
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """The projections to gate and up, and down."""
@@ -95,6 +98,8 @@ class MLPSpec:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
         if not self.gated and self.limit:
             raise ConfigError(f"gates are at most {self.limit} in an MLP that has none")
+        if self.limits_active and (self.activation != "silu" or self.limit < 1):
+            raise ConfigError(f"a limit of {self.limit} behind {self.activation} is not known")
         if not self.gated and self.gate_cutoff is not None:
             raise ConfigError(f"gates are cut off at {self.gate_cutoff} deviations in an MLP that has none")
 

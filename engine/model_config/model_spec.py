@@ -269,6 +269,8 @@ class ModelSpec(Backbone):
     """Whether all tokens of a prompt attend to each other, and only those behind it causally (PaliGemma)."""
     draft_layers: int = 0
     """Multi-token prediction heads in its checkpoints, one layer each behind the last; see :mod:`.draft_head_spec`."""
+    drafts_read: bool = True
+    """Whether these heads have a known form; else they are ignored (Step 3.5)."""
     draft_prefix: str = ""
     """Prefix of these heads if stored separately. Without :attr:`draft_layers` their form is unknown, and they are
     ignored."""

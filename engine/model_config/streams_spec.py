@@ -66,11 +66,22 @@ class HyperSpec:
     """Beginnings of the stored names, of mixer and network."""
     head: str = "hc_head"
     """Of the sum behind the last layer."""
+    saved: tuple[str, str, str] | None = None
+    """Other beginnings of these three, in files that transformers has saved (Hy4)."""
+    mixes: bool = True
+    """Whether the streams are mixed; otherwise outputs are added to them as they are (Hy4)."""
+    most: float = 2.0
+    """Of the weights of outputs, without :attr:`eps`, which is added to them if streams are not mixed."""
 
     @property
     def weights(self) -> int:
         """Of a part, for a token: of its sum, of its output, and of the mixing matrix."""
-        return self.streams * (2 + self.streams)
+        return self.streams * (2 + (self.streams if self.mixes else 0))
+
+    @property
+    def scales(self) -> int:
+        """Of a part's weights."""
+        return 3 if self.mixes else 2
 
     def outer_shapes(self, hidden: int) -> Shapes:
         """Of what makes one stream of all behind the last layer."""
@@ -83,7 +94,7 @@ class HyperSpec:
         for part in self.parts:
             yield f"{prefix}.{part}_fn", (self.weights, self.streams * hidden)
             yield f"{prefix}.{part}_base", (self.weights,)
-            yield f"{prefix}.{part}_scale", (3,)
+            yield f"{prefix}.{part}_scale", (self.scales,)
 
     def products(self, hidden: int) -> int:
         """Elements of the matrices of a layer that a token is multiplied with."""

@@ -55,5 +55,13 @@ struct Swiglu10 {
         return Silu::apply(gate) * up;
     }
 };
+// Step 3.5: the activated gate is clamped.
+struct Silu7 {
+    static vf apply(vf gate, vf up) {
+        const vf limit = set1(7.0f), active = Silu::apply(gate);
+        up = select(up > limit, limit, select(up < -limit, -limit, up));
+        return select(active > limit, limit, active) * up;
+    }
+};
 
 }  // namespace stentor

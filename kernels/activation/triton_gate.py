@@ -33,6 +33,10 @@ def gated(gate, up, KIND: tl.constexpr):
         gate = tl.where(gate > 10.0, 10.0, gate)
         up = tl.where(up > 10.0, 10.0, tl.where(up < -10.0, -10.0, up))
         return activated(gate, "silu") * up
+    elif KIND == "silu_7":
+        active = activated(gate, "silu")
+        up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
+        return tl.where(active > 7.0, 7.0, active) * up
     elif KIND != "swiglu_oai":
         return activated(gate, KIND) * up
     else:

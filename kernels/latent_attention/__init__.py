@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "write_latents_"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _F, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _P, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
 _LAUNCHES: "Kept[LatentLaunch]" = Kept()
 
@@ -77,6 +77,7 @@ def latent_attention(
     rank: int,
     scale: float,
     chosen: Tensor | None = None,
+    sinks: Tensor | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
     """Attends each new token to the latents of its sequence up to its own, or to the chosen ones of these.
@@ -93,6 +94,7 @@ def latent_attention(
         chosen: [T, top_k] int32, contiguous: the positions that each token attends to, as many as it sees and top_k at
             most (:func:`stentor.kernels.top_tokens`); None: all that it sees. The Triton variant does not check that it
             sees them.
+        sinks: [H] float32, a score per head that takes part in its softmax and has no value; None: none.
         variant: forces an implementation.
 
     Returns:
@@ -106,10 +108,10 @@ def latent_attention(
             position that a token does not see.
         MemoryError: on the CPU, no room to plan the batch.
     """
-    given = (q, cache, batch.block_tables) if chosen is None else (q, cache, batch.block_tables, chosen)
+    given = tuple(each for each in (q, cache, batch.block_tables, chosen, sinks) if each is not None)
     numbers = (rank, scale, batch.num_tokens, batch.max_seq_len, variant)
     if (launch := _LAUNCHES.find(given, *numbers)) is not None:
-        return launch.run(q, cache, batch, chosen)
+        return launch.run(q, cache, batch, chosen, sinks)
     fits = (
         cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0
     )
@@ -123,14 +125,18 @@ def latent_attention(
         chosen.dim() != 2 or chosen.dtype != torch.int32 or len(chosen) != len(q) or not chosen.is_contiguous()
     ):
         raise ValueError(f"latent_attention: chosen {describe(chosen)} must be contiguous int32 [{len(q)}, top_k]")
+    if sinks is not None and (
+        sinks.shape != (q.shape[1],) or sinks.dtype != torch.float32 or not sinks.is_contiguous()
+    ):
+        raise ValueError(f"latent_attention: sinks {describe(sinks)} must be contiguous float32 [{q.shape[1]}]")
     selected = choose(q, cache, rank, variant)
     if selected == "reference":
-        return reference.latent_attention(q, cache, batch, rank, scale, chosen)
+        return reference.latent_attention(q, cache, batch, rank, scale, chosen, sinks)
     if selected == "triton":
         from .triton import prepare_latents  # late: Triton takes long to import
 
-        launch = prepare_latents(q, cache, batch, rank, scale, chosen)
-        return _LAUNCHES.keep(launch, given, *numbers).run(q, cache, batch, chosen)
+        launch = prepare_latents(q, cache, batch, rank, scale, chosen, sinks)
+        return _LAUNCHES.keep(launch, given, *numbers).run(q, cache, batch, chosen, sinks)
     tokens, heads, dim = q.shape
     blocks, size, _ = cache.shape
     out = q.new_empty((tokens, heads, rank))
@@ -140,6 +146,7 @@ def latent_attention(
         *(tokens, heads, dim, rank, size, blocks, batch.block_tables.shape[1]),
         *pointers(chosen),
         0 if chosen is None else chosen.shape[1],
+        *pointers(sinks),
         scale,
         threads(),
     )

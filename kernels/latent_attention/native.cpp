@@ -33,6 +33,7 @@ struct Call {
     const T* q;      // [tokens, heads, dim]
     const T* cache;  // [blocks, size, dim]
     T* out;          // [tokens, heads, rank]
+    const float* sinks;     // [heads], scores without a value that take part in the softmax; null: none
     const int32_t* chosen;  // [tokens, most] positions, of which a token has as many as it sees; null: it sees all
     paged::Sequences batch;
     int64_t heads, dim, rank, most;
@@ -182,7 +183,10 @@ template <class T>
 void finish(const Call<T>& c, const Item& item, const Running& state) {
     for (int64_t row = 0; row < item.rows(); ++row) {
         T* const to = c.out + item.place(row, c.heads) * c.rank;
-        const vf total = set1(hsum(load(state.totals + row * LANES)));
+        float sum = hsum(load(state.totals + row * LANES));
+        if (c.sinks)  // capped as in attend.h, to stay finite
+            sum += exp2(set1(std::min(c.sinks[item.first + row % item.heads()] * LOG2E + state.starts[row], 126.0f)))[0];
+        const vf total = set1(sum);
         for (int64_t d = 0; d < c.rank; d += LANES) {
             const vf mean = load(state.sums + row * state.width + d) / total;
             if (d + LANES <= c.rank)
@@ -287,10 +291,10 @@ using namespace stentor;
     STENTOR_EXPORT int64_t NAME(const T* q, const T* cache, T* out, const int32_t* query_start,                     \
                                 const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,  \
                                 int64_t heads, int64_t dim, int64_t rank, int64_t size, int64_t blocks,             \
-                                int64_t table_width, const int32_t* chosen, int64_t most, float scale,              \
-                                int64_t threads) try {                                                              \
+                                int64_t table_width, const int32_t* chosen, int64_t most, const float* sinks,       \
+                                float scale, int64_t threads) try {                                                 \
         return latent_attention<T>(                                                                                 \
-            {q, cache, out, chosen,                                                                                 \
+            {q, cache, out, sinks, chosen,                                                                          \
              {query_start, seq_lens, tables, sequences, tokens, size, blocks, table_width}, heads, dim, rank, most, \
              scale},                                                                                                \
             threads);                                                                                               \

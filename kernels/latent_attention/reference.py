@@ -1,4 +1,5 @@
-"""out = softmax(mask(scale · q cᵀ)) c[:rank], of each head, over the latents c of its sequence.
+"""out = softmax(mask(scale · q cᵀ)) c[:rank], of each head, over the latents c of its sequence. With sinks the softmax
+has one more column, the head's sink, which has no value.
 
 A query has a part that is projected into the space of latents, and a rotated part (DeepSeek-V2, arXiv:2405.04434). Its
 product with a token's cache entry equals that of the whole query with the key computed from the entry.
@@ -12,7 +13,13 @@ from ..attention.reference import attend
 
 
 def latent_attention(
-    q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None = None
+    q: Tensor,
+    cache: Tensor,
+    batch: AttentionBatch,
+    rank: int,
+    scale: float,
+    chosen: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     out = q.new_empty((*q.shape[:2], rank))
     starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
@@ -31,7 +38,7 @@ def latent_attention(
         hidden = torch.arange(length, device=q.device).unsqueeze(0) > position
         if chosen is not None:
             hidden |= _left_out(chosen[begin:end].long(), position, length)
-        out[begin:end] = attend(q[begin:end], latents, latents, hidden, scale, 0.0, None)[..., :rank]
+        out[begin:end] = attend(q[begin:end], latents, latents, hidden, scale, 0.0, sinks)[..., :rank]
     return out
 
 

@@ -27,7 +27,9 @@ class LatentLaunch(NamedTuple):
     kept: int
     """Parts per token that are to be joined."""
 
-    def run(self, q: Tensor, cache: Tensor, batch: AttentionBatch, chosen: Tensor | None) -> Tensor:
+    def run(
+        self, q: Tensor, cache: Tensor, batch: AttentionBatch, chosen: Tensor | None, sinks: Tensor | None
+    ) -> Tensor:
         """Launches the kernels. Nothing waits for the device, and nothing on it is checked."""
         tokens, heads, rank = self.shape
         out = q.new_empty(self.shape)
@@ -35,14 +37,20 @@ class LatentLaunch(NamedTuple):
         partial_lse = torch.empty((tokens, heads, self.kept), dtype=torch.float32, device=q.device)
         starts, lens, tables = batch.query_start, batch.seq_lens, batch.block_tables
         choices = tables if chosen is None else chosen
-        self.attend(q, cache, starts, lens, tables, choices, out, partial, partial_lse)
+        self.attend(q, cache, starts, lens, tables, choices, sinks, out, partial, partial_lse)
         if self.join is not None:
-            self.join(partial, partial_lse, starts, lens, out)
+            self.join(partial, partial_lse, starts, lens, sinks, out)
         return out
 
 
 def prepare_latents(
-    q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None
+    q: Tensor,
+    cache: Tensor,
+    batch: AttentionBatch,
+    rank: int,
+    scale: float,
+    chosen: Tensor | None,
+    sinks: Tensor | None,
 ) -> LatentLaunch:
     """Returns the prepared launch of :func:`stentor.kernels.latent_attention`."""
     tokens, heads, dim = q.shape
@@ -71,7 +79,7 @@ def prepare_latents(
     attend = prepare(
         latent_kernel,
         (tokens * m_blocks, splits),
-        (q, cache, starts, lens, tables, tables if chosen is None else chosen, out, partial, partial_lse),
+        (q, cache, starts, lens, tables, tables if chosen is None else chosen, sinks, out, partial, partial_lse),
         batch.num_sequences,
         splits,
         scale,
@@ -93,7 +101,7 @@ def prepare_latents(
         join = prepare(
             join_kernel,
             (tokens, heads),
-            (partial, partial_lse, starts, lens, out),
+            (partial, partial_lse, starts, lens, sinks, out),
             batch.num_sequences,
             splits,
             config=Config.of(TILE=tile, BLOCK_R=block_r, num_warps=4, num_stages=1),

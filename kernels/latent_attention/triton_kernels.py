@@ -51,6 +51,13 @@ def tiles_each(seen, splits, TILE: tl.constexpr, MIN_TILES: tl.constexpr):
     return tl.maximum(ceil_div(ceil_div(seen, TILE), splits), MIN_TILES)
 
 
+@triton.jit
+def sink_weight(sinks, head, peak, HEADS: tl.constexpr):
+    """Returns what the sinks of heads add to sums of weights whose origin is ``peak``; capped, to stay finite."""
+    above = tl.load(sinks + head, mask=head < HEADS, other=0.0) * LOG2_E - peak
+    return tl.exp2(tl.minimum(above, 126.0))
+
+
 @triton.jit(do_not_specialize=["sequences", "splits", "table_stride"])
 def latent_kernel(
     q,
@@ -59,6 +66,7 @@ def latent_kernel(
     seq_lens,
     block_tables,
     choices,
+    sinks,
     out,
     partial,
     partial_lse,
@@ -139,6 +147,8 @@ def latent_kernel(
         sums = tl.dot(weights.to(c.dtype), c, sums * shrink[:, None], input_precision="ieee")
         peak = new_peak
 
+    if sinks is not None:  # with several parts, joining adds it
+        total += tl.where(splits == 1, sink_weight(sinks, head, peak, HEADS), 0.0)
     total = tl.where(total > 0.0, total, 1.0)
     result = sums / total[:, None]
     if splits == 1:
@@ -155,6 +165,7 @@ def join_kernel(
     partial_lse,
     query_start,
     seq_lens,
+    sinks,
     out,
     sequences,
     splits,
@@ -186,5 +197,7 @@ def join_kernel(
         total = total * shrink + weight
         sums = sums * shrink + weight * part
         peak = new_peak
+    if sinks is not None:
+        total += sink_weight(sinks, tl.program_id(1), peak, HEADS)
     result = sums / tl.where(total > 0.0, total, 1.0)
     tl.store(out + query * RANK + r, result.to(out.dtype.element_ty), mask=r < RANK)

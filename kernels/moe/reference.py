@@ -15,7 +15,7 @@ from ..linear_packed import PackedWeight
 from ..linear_packed.reference import linear_packed
 from .router import Router, Routing
 
-LIMITS = {"swiglu_oai": 7.0, "swiglu_10": 10.0}
+LIMITS = {"swiglu_oai": 7.0, "swiglu_10": 10.0, "silu_7": 7.0}
 """Limits of gates and ups, by activation."""
 ALPHA = 1.702
 """The other constant of gpt-oss's activation."""
@@ -91,6 +91,9 @@ def activate_experts(
     if limit is None:
         return gate(gate_up, activation)  # type: ignore[arg-type]  # all others are gated kinds
     gates, up = gate_up.float().chunk(2, dim=1)
+    if activation == "silu_7":
+        active = gate(torch.cat((gates, torch.ones_like(gates)), dim=1), "silu")
+        return (active.clamp(max=limit) * up.clamp(-limit, limit)).to(gate_up.dtype)
     gates, up = gates.clamp(max=limit), up.clamp(-limit, limit)
     if activation == "swiglu_10":
         return gate(torch.cat((gates, up), dim=1), "silu").to(gate_up.dtype)

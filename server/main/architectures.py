@@ -43,6 +43,13 @@ _GEMMA3N: Final = {
     "num_kv_shared_layers": 2,
 }
 _BLOCK: Final = {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.0}}
+_STEP: Final = {
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "sliding_window": 24,
+    "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0],
+    "num_nextn_predict_layers": 1,
+}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
@@ -73,6 +80,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "MptForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
+    "Step3p5ForCausalLM": _STEP,
+    "Step3p7ForConditionalGeneration": _STEP,
     "MiMoV2FlashForCausalLM": {"v_head_dim": 8, "partial_rotary_factor": 0.5},
     "PhiForCausalLM": {"qk_layernorm": True},
     "StableLmForCausalLM": {"qk_layernorm": True},
@@ -169,9 +178,9 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
         found.append("media are encoded in transformers' code")
     if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
-    if spec.draft_layers:
+    if spec.draft_layers and spec.drafts_read:
         found.append("may have a head for multi-token prediction")
-    elif spec.draft_prefix:
+    elif spec.draft_layers or spec.draft_prefix:
         found.append("layers for multi-token prediction are ignored")
     if not parity_models(architecture):
         found.append("no parity test")

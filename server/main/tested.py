@@ -129,6 +129,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "HunYuanMoEV1ForCausalLM": ("hunyuan-moe",),
     "HyperCLOVAXForCausalLM": ("hyperclovax",),
     "HYV3ForCausalLM": ("hy-v3",),
+    "HYV4ForCausalLM": (
+        "hy-v4",
+        "hy-v4-shared",
+    ),
     "InternLM2ForCausalLM": (
         "internlm2",
         "internlm2-biased",
@@ -260,6 +264,8 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "RecurrentGemmaForCausalLM": ("recurrent-gemma",),
     "SeedOssForCausalLM": ("seed-oss",),
     "SmolLM3ForCausalLM": ("smollm3",),
+    "Step3p5ForCausalLM": ("step3.5",),
+    "Step3p7ForConditionalGeneration": ("step3.7-seeing",),
     "SolarOpenForCausalLM": ("solar-open",),
     "StableLmForCausalLM": (
         "stablelm",
@@ -343,6 +349,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
+    "Step3p7ForConditionalGeneration": ("step",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VideoLlama3ForConditionalGeneration": ("video_llama_3", "video_llama_3_film"),
     "VoxtralForConditionalGeneration": ("voxtral",),

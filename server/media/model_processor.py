@@ -42,6 +42,7 @@ from .images.llama4 import Llama4Images
 from .images.minicpm import MiniCPMOcrImages
 from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
+from .images.step import StepImages
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles
 from .picture_processors import (
@@ -98,6 +99,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
+    "Step3p7Processor": StepImages,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name

@@ -28,7 +28,12 @@ class Latents:
     scale: float
 
     def run(
-        self, parts: list[Part], variant: Choice = "native", padding: int = 0, chosen: list[Tensor] | None = None
+        self,
+        parts: list[Part],
+        variant: Choice = "native",
+        padding: int = 0,
+        chosen: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> list[Tensor]:
         """Attends positions [begin, end) of sequences in one batch, to the ``chosen`` ones of each [end - begin, top_k]
         if these are given; before them stand so many rows of padding, and behind them a row with five times as many
@@ -45,6 +50,7 @@ class Latents:
             rank=self.rank,
             scale=self.scale,
             chosen=choices,
+            sinks=None if sinks is None else sinks.to(DEVICE),
             variant=variant,
         )
         return list(out.split(counts))

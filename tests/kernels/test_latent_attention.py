@@ -51,6 +51,22 @@ def test_mixed_prefill_and_decode_is_the_reference(
         assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sinks_take_part_in_the_softmax_without_a_value(dtype: torch.dtype) -> None:
+    """Also ones that leave nothing to all others, and ones that change nothing; with rows of several parts."""
+    world = make_latents([1, 70, 1300], heads=5, rank=32, rotated=16, dtype=dtype)
+    parts = [(0, 0, 1), (1, 60, 70), (2, 1299, 1300)]
+    sinks = torch.tensor([-200.0, -1.0, 0.0, 2.0, 300.0])
+    plain = world.run(parts)
+    for native, reference, without in zip(
+        world.run(parts, sinks=sinks), world.run(parts, "reference", sinks=sinks), plain, strict=True
+    ):
+        assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
+        assert_same_bits(native[:, 0], without[:, 0])
+        assert not torch.allclose(native[:, 1:4], without[:, 1:4], rtol=1e-2)
+        assert not native[:, 4].any()
+
+
 @settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data: st.DataObject) -> None:
@@ -117,6 +133,8 @@ def test_what_does_not_fit_is_refused() -> None:
         latent_attention(q[..., :-1].contiguous(), world.cache, batch, rank=32, scale=1.0)
     with pytest.raises(ValueError, match="the batch has 1"):
         latent_attention(world.queries[0], world.cache, batch, rank=32, scale=1.0)
+    with pytest.raises(ValueError, match=r"sinks .* must be contiguous float32"):
+        latent_attention(q, world.cache, batch, rank=32, scale=1.0, sinks=torch.zeros(1 + q.shape[1]))
     with pytest.raises(ValueError, match="rank 41"):
         latent_attention(q, world.cache, batch, rank=41, scale=1.0)
     with pytest.raises(ValueError, match="multiple of 16"):

@@ -33,6 +33,17 @@ def test_decode_chunks_and_padding_are_the_reference(
         assert_close(triton.cpu(), reference.cpu(), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("config", [WHOLE, PARTS], ids=["whole", "parts"])
+def test_sinks_are_added_once_however_a_row_is_split(config: Config) -> None:
+    world = make_latents([1, 130], heads=20, rank=40, rotated=6, size=32)
+    parts, sinks = [(0, 0, 1), (1, 127, 130)], torch.linspace(-3, 3, 20)
+    with overridden(OPERATION, config):
+        padded, *found, behind = world.run(parts, "triton", padding=1, sinks=sinks)
+    assert not torch.cat((padded, behind)).any(), "padding sees nothing"
+    for triton, reference in zip(found, world.run(parts, "reference", sinks=sinks), strict=True):
+        assert_close(triton.cpu(), reference.cpu(), TOLERANCE[torch.float32])
+
+
 def test_a_default_is_among_what_the_tuner_may_try() -> None:
     from stentor.kernels.latent_attention.triton import default_config
 

@@ -163,6 +163,8 @@ def gated_in_double(both: Tensor, activation: ExpertActivation) -> Tensor:
     if activation == "swiglu_10":
         gate = gate.clamp(max=10.0)
         return gate * gate.sigmoid() * up.clamp(-10.0, 10.0)
+    if activation == "silu_7":
+        return (gate * gate.sigmoid()).clamp(max=7.0) * up.clamp(-7.0, 7.0)
     if activation == "quick_gelu":
         return gate * (1.702 * gate).sigmoid() * up
     if activation == "relu":

@@ -222,6 +222,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             },
             audio_config=None,
         ),
+        "step3.7-seeing": lambda: step(shape),
         "llama4-seeing": lambda: transformers.Llama4Config(
             text_config={**llama4, "attention_chunk_size": 17},
             vision_config={
@@ -237,3 +238,28 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             },
         ),
     }
+
+
+def step(shape: Mapping[str, Any]) -> Any:
+    """A Step 3.7 with limits that gates pass."""
+    text = {**shape, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 24, "num_sliding_attention_heads": 8}
+    text |= {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+    text |= {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "n_routed_experts": 6}
+    text |= {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "share_expert_dim": 48}
+    text |= {"moe_router_scaling_factor": 1.5, "swiglu_limits": [0, None, 7, 7]}
+    text |= {"swiglu_limits_shared": [1.5, 0, 1.5, 0.0]}
+    llama3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0}
+    full = {**llama3, "original_max_position_embeddings": 32, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    window = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
+    text |= {"rope_parameters": {"full_attention": full, "sliding_attention": window}}
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_ratio": 2.0}
+    vision |= {"image_size": 56, "patch_size": 14, "max_position_embeddings": 16}
+    return transformers.Step3p7Config(text_config=text, vision_config=vision, image_token_id=5)
+
+
+def hy4(shape: Mapping[str, Any], **more: Any) -> Any:
+    """A Hy4 whose index leaves tokens out."""
+    sizes = {**shape, "moe_intermediate_size": 32, "n_routed_experts": 6, "num_experts_per_tok": 2}
+    sizes |= {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20}
+    sizes |= {"index_topk": 24, "index_head_dim": 16, "index_n_heads": 16, "hc_mult": 3, "num_hidden_layers": 3}
+    return transformers.HYV4Config(**{**sizes, "attn_implementation": "eager", **more})

@@ -12,6 +12,8 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
+from stentor.tests.parity.families import hy4, step
+
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
@@ -56,6 +58,9 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **shape, **experts, n_group=4, topk_group=2, n_shared_experts=2, rms_norm_eps=1e-6
         ),
         "mimo": lambda: transformers.Qwen2Config(**shape),
+        "step3.5": lambda: step(shape),
+        "hy-v4": lambda: hy4(shape),
+        "hy-v4-shared": lambda: hy4(shape, hc_mult=2, indexer_types=["full", "shared", "shared"], hc_magnitude=1.5),
         "nemotron-nas": lambda: transformers.LlamaConfig(
             **{**shape, "num_hidden_layers": len(_BLOCKS), "num_key_value_heads": 4, "intermediate_size": 512},
             rms_norm_eps=1e-5,
@@ -105,7 +110,8 @@ def stored(name: str, tensors: Tensors, config: Any) -> Tensors:
 def described(name: str, config: Any) -> Values:
     """The config.json of a published file."""
     form = PUBLISHED[name]
-    said = {field: getattr(config, field) for field in _SIZES}
+    sizes = config.get_text_config().to_dict()
+    said = {field: sizes[field] for field in _SIZES}
     said |= {"architectures": [form.architecture], **form.described(config)}
     return {field: value for field, value in said.items() if value is not ...}
 
@@ -259,6 +265,74 @@ def _without_lacking(tensors: Tensors, config: Any) -> Tensors:
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
+def _step(config: Any) -> Values:
+    """With two layers behind the last that predict further tokens."""
+    text, behind = config.text_config, 2
+    full, window = (text.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    by_kind = {"full_attention": full, "sliding_attention": window}
+    kinds = [*text.layer_types, *["sliding_attention"] * behind]
+    scaling = {field: value for field, value in full.items() if field not in ("rope_theta", "partial_rotary_factor")}
+    absent = dict.fromkeys(("num_key_value_heads", "bos_token_id"), ...)
+    own = {"model_type": "step3p5", "num_attention_groups": text.num_key_value_heads, "layer_types": kinds}
+    own |= {"rope_theta": [by_kind[kind]["rope_theta"] for kind in kinds], "rope_scaling": scaling}
+    own |= {"partial_rotary_factors": [by_kind[kind]["partial_rotary_factor"] for kind in kinds]}
+    own |= {"yarn_only_types": ["full_attention"], "use_rope_layers": [], "use_head_wise_attn_gate": True}
+    own |= {"moe_num_experts": text.n_routed_experts, "moe_top_k": text.num_experts_per_tok}
+    own |= {"moe_layers_enum": "1,2,3", "moe_router_activation": "sigmoid", "use_moe_router_bias": True}
+    own |= {"num_nextn_predict_layers": behind, "zero_centered": True, "att_impl_type": "GQA"}
+    own |= {"swiglu_limits": [0.0, 0.0, 7, 7, 0.0, 0.0], "swiglu_limits_shared": [1.5, 0.0, 1.5, 0.0, 0.0, 0.0]}
+    other = {"attention_type": "sliding_attention", "num_attention_heads": text.num_sliding_attention_heads}
+    own |= {"attention_other_setting": {**other, "num_attention_groups": text.num_key_value_heads, "head_dim": 16}}
+    same = ("head_dim", "moe_intermediate_size", "share_expert_dim", "moe_router_scaling_factor", "sliding_window")
+    return {**absent, **own, **{field: getattr(text, field) for field in same}}
+
+
+def _text_alone(tensors: Tensors, config: Any) -> Tensors:
+    """Without what sees, with layers that predict further tokens."""
+    found = {name: tensor for name, tensor in tensors.items() if not name.startswith(("vision_model", "vit_large"))}
+    return {**found, **{f"model.layers.{layer}.eh_proj.weight": torch.ones(1, 2) for layer in (4, 5)}}
+
+
+@torch.no_grad()
+def _beyond_limits(model: Any) -> None:
+    """With gates and ups of experts that pass their limit."""
+    for layer in model.model.language_model.layers[2:]:
+        layer.mlp.experts.gate_up_proj.mul_(6)
+        layer.mlp.experts.down_proj.div_(20)
+
+
+def _hy4(config: Any) -> Values:
+    own = {"model_type": "hy_v4", "enable_ihc": True, "learnable_sink": True, "num_key_value_heads": 2}
+    absent = ("architectures", "transformers_version", "head_dim", "qk_head_dim", "layer_types", "dtype")
+    return {**{field: value for field, value in config.to_dict().items() if field not in absent}, **own}
+
+
+@torch.no_grad()
+def _strong(model: Any) -> None:
+    """With weights of streams, sinks, and gates of experts beyond what random small numbers make."""
+    for layer in model.model.layers:
+        for each in (layer.attn_hc, layer.ffn_hc):
+            each.scale.uniform_(0.5, 1.5)
+        layer.self_attn.sinks.uniform_(-1.0, 3.0)
+    for layer in model.model.layers[1:]:
+        layer.mlp.experts.gate_up_proj.mul_(6)
+        layer.mlp.experts.down_proj.div_(20)
+    model.model.hc_head.hc_scale.fill_(0.7)
+
+
+_HY4 = Published(
+    "HYV4ForCausalLM",
+    {
+        "hc_pre.hc_attn_layer.": "hc_attn_layer.hc_pre.",
+        "hc_pre.hc_mlp_layer.": "hc_mlp_layer.hc_pre.",
+        "hc_pre.hc_head.": "hc_head.",
+        "mlp.linear_gate": "mlp.gate_proj",
+        "shared_experts.linear_gate": "shared_experts.gate_proj",
+    },
+    _hy4,
+    lambda tensors, _: {**tensors, "model.mtp_layers.0.eh_proj.weight": torch.ones(1, 2)},
+    _strong,
+)
 PUBLISHED: Mapping[str, Published] = {
     "internlm2": _INTERNLM2,
     "internlm2-biased": _INTERNLM2,
@@ -278,6 +352,9 @@ PUBLISHED: Mapping[str, Published] = {
         },
         _exaone,
     ),
+    "hy-v4": _HY4,
+    "hy-v4-shared": _HY4,
+    "step3.5": Published("Step3p5ForCausalLM", {}, _step, _text_alone, _beyond_limits),
     "minicpm": Published("MiniCPMForCausalLM", {}, _minicpm),
     "minicpm4": Published("MiniCPMForCausalLM", {}, _minicpm),
     "ling2": Published(

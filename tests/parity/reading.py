@@ -294,6 +294,27 @@ def _minimax_m3() -> Any:
     )
 
 
+def _step() -> Any:
+    text = {**TEXT, "head_dim": 16, "sliding_window": 24, "num_sliding_attention_heads": 8, "n_routed_experts": 4}
+    text |= {"layer_types": ["full_attention", *["sliding_attention"] * (TEXT["num_hidden_layers"] - 1)]}
+    text |= {"mlp_layer_types": ["dense", *["sparse"] * (TEXT["num_hidden_layers"] - 1)], "num_experts_per_tok": 2}
+    text |= {"moe_intermediate_size": 32, "share_expert_dim": 48}
+    vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 1.5}
+    vision |= {"image_size": SIDE, "patch_size": PATCH, "max_position_embeddings": (SIDE // PATCH) ** 2}
+    return transformers.Step3p7Config(text_config=text, vision_config=vision, image_token_id=token("<image>"))
+
+
+def _whole_and_squares(random: torch.Generator, size: int) -> Picture:
+    """A whole of one embedding, and for the second size two squares of four before it."""
+    tensors = {"pixel_values": torch.randn(1, 3, SIDE, SIDE, generator=random)}
+    tensors["num_local_patches"] = torch.tensor([2 * size])
+    inside = [token("<image>")] * 4
+    if size:
+        tensors["pixel_values_local"] = torch.randn(2, 3, 8 * PATCH, 8 * PATCH, generator=random)
+    squares = [token("<start_of_image>"), *inside, token("<end_of_image>")] * 2 * size
+    return Picture(tensors, [*squares, token("<img>"), token("<image>"), token("</img>")])
+
+
 def _gemma4_unified() -> Any:
     """With a window that is shorter than its pictures, and no encoder of any media."""
     text = {**TEXT, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 4}
@@ -452,6 +473,7 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "minicpmv4_6": (_minicpm, Kind(_sliced, _PAD, _along_patches)),
     "minicpm_ocr": (lambda: _minicpm("MiniCPMOcr"), Kind(partial(_sliced, merged=4), _PAD, _along_patches)),
     "minimax_m3": (_minimax_m3, Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "step": (_step, Kind(_whole_and_squares, _IMAGE, _one_by_one)),
     "gemma4_unified": (_gemma4_unified, Kind(_of_squares, token("<image_soft_token>"), cat())),
     "gemma4_unified_film": (_gemma4_unified, Kind(_frames_of_squares, token("<video>"), cat())),
     "gemma4_unified_hears": (

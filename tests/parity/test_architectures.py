@@ -35,6 +35,7 @@ STREAMS = {"streams of embeddings", "streams predicted", "the stream of a layer"
 STREAMS |= {"the mean of streams"}
 HYPER = {"streams of embeddings", "weights of streams", "a sum of streams", "streams mixed"}
 HYPER |= {"an output for each stream", "the sum of streams"}
+HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"}
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
@@ -52,6 +53,7 @@ CALLED = {
     "deepseek-v3.2": {"sparse latent attention"},
     "deepseek-v4": {*DEEPSEEK4, "experts"},
     "deepseek-v4-plain": DEEPSEEK4,
+    **dict.fromkeys(("hy-v4", "hy-v4-shared"), HY4),
     "glm-moe-dsa": {"latent attention", "sparse latent attention"},
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},
@@ -83,6 +85,7 @@ CALLED = {
     "recurrent-gemma": {"a gated linear recurrence"},
     "ling": {"a gated delta rule", "latent attention"},
     "ling-unbound": {"a gated delta rule", "latent attention"},
+    **{name: {"attention with a gate", "gates with a limit"} for name in ("step3.5", "step3.7-seeing")},
     "mimo-v2-flash": {"attention with narrow values"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},

@@ -57,6 +57,7 @@ MODELS = {
     "lfm2-moe": "lfm2moe",
     "minimax-m2": "minimax-m2",
     "mimo-v2-flash": "mimo2",
+    "step3.5": "step35",
     "glm4-moe": "glm4moe",
     "llama4": "llama4",
     "qwen2-moe": "qwen2moe",
@@ -207,10 +208,10 @@ def test_adapters_find_no_place_where_rows_lie_in_another_order_than_theirs(name
     assert "gpt_neox.layers.0.attention.query_key_value" not in places.by_name
 
 
-@pytest.mark.parametrize("name", ["glm4-moe", "mimo-v2-flash"])
+@pytest.mark.parametrize("name", ["glm4-moe", "mimo-v2-flash", "step3.5"])
 def test_layers_that_predict_further_tokens_are_passed_over(name: str, tmp_path: Path) -> None:
     model = made(name, tmp_path)
-    block = f"blk.{model.config.num_hidden_layers}"
+    block = f"blk.{model.config.get_text_config().num_hidden_layers}"
     drafts = {f"{block}.nextn.eh_proj.weight": torch.ones(64, 128), f"{block}.attn_norm.weight": torch.ones(64)}
     write_family(tmp_path / "m.gguf", model, MODELS[name], metadata={"nextn_predict_layers": 1}, beside=drafts)
     check_whole(model, PagedDecoder(tmp_path / "m.gguf"))

@@ -65,6 +65,16 @@ def test_experts_that_are_stored_as_transformers_holds_them_are_read(
     torch.testing.assert_close(logits(tmp_path, packed=packed), expected(model), rtol=1e-4, atol=2e-4)
 
 
+def test_a_hy4_that_transformers_has_saved_is_read(tmp_path: Path) -> None:
+    """Whose rules for names, turned round, also rename the gates of networks."""
+    model = tiny.make("hy-v4", tmp_path)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        renamed = [key for key in file.keys() if key.endswith("mlp.linear_gate.weight")]  # noqa: SIM118
+    assert renamed
+    torch.testing.assert_close(logits(tmp_path), expected(model), rtol=1e-4, atol=2e-4)
+
+
 def test_the_parameters_that_a_token_uses_are_told_beside_all(tmp_path: Path) -> None:
     model = tiny.make("qwen3-moe", tmp_path)
     spec = open_checkpoint(tmp_path).decoder

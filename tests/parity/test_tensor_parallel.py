@@ -74,6 +74,7 @@ EXPERTS = (
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
+    "step3.5",
     *(
         "deepseek-v3",
         "glm-moe-dsa",

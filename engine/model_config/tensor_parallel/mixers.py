@@ -121,7 +121,10 @@ def _cut_latent(spec: LatentAttentionSpec, rank: Rank, prefix: str, hidden: int)
     queries = replace(queries, parts=queries.parts[:1])  # without those of the latent beside them
     yield from rank.columns(queries, prefix, [of_heads(spec.nope_dim + spec.rope_dim)])
     if spec.gate:
-        yield from rank.columns(Projection(spec.gates, hidden, bias=False), prefix, [of_heads(1)])
+        of_gates = [of_heads(spec.gate_count // spec.heads)]
+        yield from rank.columns(Projection(spec.gates, hidden, bias=False), prefix, of_gates)
+    if spec.sinks:
+        yield f"{prefix}.{spec.name}.{spec.sinks}", Cut(0, spec.heads, (own,))
     if spec.made_apart:
         yield from ((f"{prefix}.{spec.name}.{which}.weight", Cut(0, spec.heads, (own,))) for which in _APART)
     else:

@@ -79,7 +79,7 @@ def _cut_mlp(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, own: tuple[int
     for name, cut in (*rank.columns(into, prefix, [ranges] * len(into.parts)), *rank.rows(out, prefix, own)):
         yield name, cut
         if spec.also:
-            yield name.replace(f"{prefix}.mlp", f"{prefix}.{spec.also}", 1), cut
+            yield f"{prefix}{name.removeprefix(prefix).replace(*spec.also, 1)}", cut
 
     if spec.norm:
         yield f"{prefix}.{spec.norm}.weight", Cut(0, spec.inner, (own,))

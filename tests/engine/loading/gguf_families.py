@@ -11,6 +11,7 @@ from typing import Any
 
 import gguf
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from stentor.tests.engine.loading.gguf_metadata import COMMON, METADATA, of_full
 from stentor.tests.engine.loading.k_quants import quantize
@@ -35,7 +36,7 @@ def write_family(
     """Matrices are float32 but for those that ``kinds`` names. ``metadata`` is what is said otherwise, None for what is
     not said, ``convert`` another converter's way, ``beside`` further tensors, ``vocabulary`` writes one that is no
     made-up one, ``behind`` is a head for multi-token prediction behind the layers."""
-    writer, config = gguf.GGUFWriter(path, arch), model.config
+    writer, config = gguf.GGUFWriter(path, arch), model.config.get_text_config()
     writer.add_block_count(config.num_hidden_layers + (metadata or {}).get("nextn_predict_layers", 0))
     said = {
         key: field(config) if callable(field) else getattr(config, field, None)
@@ -148,9 +149,9 @@ def _converted(model: Any, arch: str, convert: Convert, behind: Mapping[str, tor
     for stem in _STREAMS:
         if (matrices := getattr(getattr(model, "model", None), stem, None)) is not None:
             yield f"model.{stem}.weight", torch.stack([each.weight for each in matrices])
-    weights = model.state_dict()
+    weights = {name.replace("model.language_model.", "model."): each for name, each in model.state_dict().items()}
     for name, tensor in chain((_joined(weights) if arch in _JOINED else weights).items(), behind.items()):
-        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+        if name == "lm_head.weight" and model.config.get_text_config().tie_word_embeddings:
             continue
         stem, _, last = name.rpartition(".")
         experts = stem.endswith(".experts") and last in ("gate_up_proj", "up_proj", "down_proj")
@@ -164,7 +165,7 @@ def _converted(model: Any, arch: str, convert: Convert, behind: Mapping[str, tor
         elif last in ("e_score_correction_bias", "expert_bias"):
             yield f"blk.{stem.split('.')[2]}.exp_probs_b.bias", tensor
         else:
-            yield from convert(name, tensor, model.config)
+            yield from convert(name, tensor, model.config.get_text_config())
 
 
 def as_it_is(name: str, tensor: torch.Tensor, config: Any) -> Named:
@@ -415,6 +416,17 @@ def mimo2(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name.replace("sinks", "attention_sink_bias.weight"), tensor
 
 
+def step(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Without what sees. What stretches the rotation of full layers is filled up to that of others."""
+    if name == "model.norm.weight":
+        rope = config.rope_parameters["full_attention"]
+        slow, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"), layer_type="full_attention")
+        divisors = rope["rope_theta"] ** (-torch.arange(len(slow)) / len(slow)) / slow
+        yield "rope_freqs.weight", torch.cat([divisors, torch.ones(config.head_dim // 2 - len(slow))])
+    if not name.startswith(("model.vision_model.", "model.multi_modal_projector.")):
+        yield name, tensor + 1 if name.endswith("norm.weight") else tensor
+
+
 def phimoe(name: str, tensor: torch.Tensor, config: Any) -> Named:
     """What stretches rotation lies beside the weights."""
     if name == "model.norm.weight" and config.rope_parameters["rope_type"] == "longrope":
@@ -464,6 +476,7 @@ CONVERT: Mapping[str, Convert] = {
     "deci": nemotron_nas,
     "olmo": llama,
     "mimo2": mimo2,
+    "step35": step,
     "phimoe": phimoe,
     "gpt2": gpt2,
     "gptneox": by_group,

@@ -297,6 +297,20 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
         "expert_weights_norm": lambda config: None,
     },
+    "step35": {
+        "attention.head_count": lambda config: [
+            config.per_layer_config[layer].num_attention_heads for layer in range(config.num_hidden_layers)
+        ],
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "share_expert_dim",
+        "expert_weights_scale": "moe_router_scaling_factor",
+        "expert_weights_norm": lambda config: True,
+        "swiglu_clamp_exp": lambda config: [float(limit or 0) for limit in config.swiglu_limits],
+        "swiglu_clamp_shexp": lambda config: [float(limit) for limit in config.swiglu_limits_shared],
+        "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
+    },
     "mistral3": {
         "attention.temperature_scale": lambda config: config.rope_parameters["llama_4_scaling_beta"],
     },

@@ -17,6 +17,7 @@ from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.images.minimax import MiniMaxM3Images
 from stentor.server.media.images.phi4 import Phi4Images
+from stentor.server.media.images.step import StepImages
 from stentor.tests.parity.reading import ARIA_SIDE
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (
@@ -146,6 +147,15 @@ def _minimax_m3() -> _Processor:
         **{"<|vision_start|>": "]<]start of image[>[", "<|vision_end|>": "]<]end of image[>["},
     }
     return _Processor("MiniMaxM3VLProcessor", images, CHATML.replace("IMAGE", "]<]image[>["), spelled=spelled)
+
+
+def _step() -> _Processor:
+    images = StepImages(size=_SQUARE, patch_size=8 * PATCH, vision_patch_size=PATCH)
+    spelled = {
+        **{"<image>": "<im_patch>", "<img>": "<im_start>", "</img>": "<im_end>"},
+        **{"<start_of_image>": "<patch_start>", "<end_of_image>": "<patch_end>", "[IMG_BREAK]": "<patch_newline>"},
+    }
+    return _Processor("Step3p7Processor", images, CHATML.replace("IMAGE", "<im_patch>"), spelled=spelled)
 
 
 def _paddleocr_vl() -> _Processor:
@@ -313,6 +323,7 @@ _PROCESSORS: Final = {
     "llama4": _llama4,
     "kimi_k25": _kimi,
     "minimax_m3": _minimax_m3,
+    "step": _step,
 }
 
 

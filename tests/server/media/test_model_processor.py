@@ -79,7 +79,7 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 MediaPositions.of(count, [(RowSpan(0, 0, count, inputs.grid), [(0, count)])], axes)
 
 
-OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal")
+OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal", "step")
 """Of which transformers has no image processor without torchvision."""
 
 

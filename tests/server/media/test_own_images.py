@@ -16,6 +16,7 @@ from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.images.minimax import MiniMaxM3Images
 from stentor.server.media.images.phi4 import Phi4Images, canvas
+from stentor.server.media.images.step import StepImages, laid_out
 from stentor.server.media.images.tiles import resized
 
 _SQUARE: Final = {"height": 16, "width": 16}
@@ -27,6 +28,7 @@ PROCESSORS: Final[dict[str, Any]] = {
     ),
     "llama4": lambda: Llama4Images(size=_SQUARE, max_patches=6),
     "phi4": lambda: Phi4Images(size=_SQUARE, patch_size=4, dynamic_hd=6),
+    "step": lambda: StepImages(size=_SQUARE, patch_size=24, max_image_size=64),
 }
 MADE: Final = [
     ("cohere2", (50, 21), (7, 3, 16, 16), [0.2221, 1.2467, 1.2296, 1.5946], {"num_patches": [7]}),
@@ -72,6 +74,25 @@ MADE: Final = [
         *("phi4", (16, 16), (2, 3, 16, 16), [0.3782, 0.5839, 0.6078, 0.5686]),
         {"image_sizes": [[16, 16]], "num_img_tokens": [13], "unseen": 0},
     ),
+    (
+        *("step", (50, 21), (1, 3, 16, 16), [0.2222, 1.2266, 1.215, 1.5654]),
+        {"num_local_patches": [2], "patch_newline_masks": [[False, False]], "squares": [2, 3, 24, 24]},
+    ),
+    (
+        *("step", (30, 90), (1, 3, 16, 16), [0.1547, 1.1233, 1.7552, 1.6822]),
+        {"num_local_patches": [3], "patch_newline_masks": [[True, True, False]], "squares": [3, 3, 24, 24]},
+    ),
+    (
+        *("step", (200, 7), (1, 3, 16, 16), [-1.6155, 0.2879, -1.2667, -1.7631]),
+        {
+            **{"num_local_patches": [9], "squares": [9, 3, 24, 24]},
+            **{"patch_newline_masks": [[False, False, True, False, False, True, False, False, False]]},
+        },
+    ),
+    (
+        *("step", (9, 12), (1, 3, 16, 16), [1.4021, 0.5543, 0.6895, 0.6457]),
+        {"num_local_patches": [0], "patch_newline_masks": [[]]},
+    ),
 ]
 """What transformers 5.23 makes with torchvision 0.28 of pictures of these widths and heights: the shape of its pixel
 values; their mean and deviation, the sixth value of the first tile and the 21st of the last; and what else."""
@@ -95,6 +116,8 @@ def test_pictures_become_what_torchvision_makes_of_them(
     if name == "phi4":
         found["pixel_values"] = found.pop("image_pixel_values")[0]
         found["unseen"] = (found.pop("image_attention_mask") == 0).sum()
+    if "pixel_values_local" in found:
+        found["squares"] = found.pop("pixel_values_local").shape
     pixels = found.pop("pixel_values")
     assert pixels.shape == shape
     assert pixels.dtype == np.float32
@@ -116,6 +139,20 @@ def test_a_canvas_of_phi_4_covers_a_picture_or_is_the_largest_of_its_shape(
     size: tuple[int, int], grid: tuple[int, int]
 ) -> None:
     assert canvas(*size, 448, 36) == grid
+
+
+@pytest.mark.parametrize(
+    ("size", "squares"),
+    [
+        *(((728, 728), (0, 0)), ((728, 400), (1, 2)), ((729, 728), (2, 2)), ((3024, 3024), (6, 6))),
+        *(((9000, 9000), (6, 6)), ((31, 3000), (6, 6)), ((32, 3000), (94, 1)), ((1, 1), (0, 0))),
+    ],
+)
+def test_squares_of_step_are_cut_by_the_shape_of_a_picture(size: tuple[int, int], squares: tuple[int, int]) -> None:
+    """As transformers plans them."""
+    width, height = size
+    layout = laid_out(height, width, 728, 504, 3024)
+    assert (layout.rows, layout.columns) == squares
 
 
 def test_pictures_are_resized_as_torch_resizes_them() -> None:

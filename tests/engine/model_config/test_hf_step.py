@@ -1,0 +1,114 @@
+"""Step 3.5 Flash as its authors' file describes it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.draft_head_spec import mtp_head
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
+
+_WINDOW, _FULL = "sliding_attention", "full_attention"
+STEP: Mapping[str, Any] = {
+    "architectures": ["Step3p5ForCausalLM"],
+    "att_impl_type": "GQA",
+    "attention_other_setting": {
+        "attention_type": _WINDOW,
+        "head_dim": 128,
+        "num_attention_groups": 8,
+        "num_attention_heads": 96,
+    },
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 11264,
+    "layer_types": [_FULL, _WINDOW, _WINDOW, _WINDOW] * 12,
+    "max_position_embeddings": 262144,
+    "model_type": "step3p5",
+    "moe_intermediate_size": 1280,
+    "moe_layers_enum": ",".join(str(layer) for layer in range(3, 45)),
+    "moe_num_experts": 288,
+    "moe_router_activation": "sigmoid",
+    "moe_router_scaling_factor": 3.0,
+    "moe_top_k": 8,
+    "norm_expert_weight": True,
+    "num_attention_groups": 8,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 45,
+    "num_nextn_predict_layers": 3,
+    "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0] * 12,
+    "rope_scaling": {
+        "factor": 2.0,
+        "high_freq_factor": 32.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 131072,
+        "rope_type": "llama3",
+    },
+    "rope_theta": [5_000_000.0, 10_000.0, 10_000.0, 10_000.0] * 12,
+    "share_expert_dim": 1280,
+    "sliding_window": 512,
+    "swiglu_limits": [0.0] * 43 + [7, 7] + [0.0] * 3,
+    "swiglu_limits_shared": [0.0] * 44 + [16] + [0.0] * 3,
+    "use_head_wise_attn_gate": True,
+    "use_moe_router_bias": True,
+    "use_rope_layers": [],
+    "vocab_size": 128896,
+    "yarn_only_types": [_FULL],
+    "zero_centered": True,
+}
+
+
+def test_the_published_model_has_the_published_parameters() -> None:
+    """196 billions; of the active ones its authors leave out the 1.06 of embedding and head."""
+    spec = model_spec_from_hf(STEP)
+    assert spec.parameters / 1e9 == pytest.approx(196, rel=0.005)
+    assert (spec.active_parameters - 2 * spec.vocab_size * spec.hidden_size) / 1e9 == pytest.approx(11, rel=0.01)
+
+
+def test_layers_with_a_window_have_more_heads_and_rotate_whole_without_an_extension() -> None:
+    spec = model_spec_from_hf(STEP)
+    full, window = (spec.layers[number].attention for number in (0, 1))
+    assert (full.heads, full.window, window.heads, window.window) == (64, 0, 96, 512)
+    assert full.rope is not None
+    assert window.rope is not None
+    assert (full.rope.kind, full.rope.theta, full.rope.rotary_dim) == ("llama3", 5_000_000.0, 64)
+    assert (window.rope.kind, window.rope.theta, window.rope.rotary_dim) == ("default", 10_000.0, 0)
+    assert [bool(layer.attention.window) for layer in spec.layers] == [number % 4 != 0 for number in range(45)]
+
+
+def test_limits_are_of_the_last_layers_alone() -> None:
+    spec = model_spec_from_hf(STEP)
+    networks = [layer.mlp for layer in spec.layers]
+    assert [type(each) for each in networks] == [MLPSpec] * 3 + [MoESpec] * 42
+    mixtures = [each for each in networks if isinstance(each, MoESpec)]
+    assert [each.activation for each in mixtures] == ["silu"] * 40 + ["silu_7"] * 2
+    assert [each.shared.limit for each in mixtures if each.shared] == [0.0] * 41 + [16.0]
+
+
+def test_its_layers_that_predict_further_tokens_are_of_no_known_form() -> None:
+    with pytest.raises(ConfigError, match="in another form than DeepSeek's"):
+        mtp_head(model_spec_from_hf(STEP))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"swiglu_limits": [10.0] * 45}, "swiglu_limits holds 10, expected 0 or 7"),
+        ({"swiglu_limits_shared": [0.5] * 45}, "a limit of 0.5 behind silu is not known"),
+        ({"swiglu_limits": [7] * 44}, "swiglu_limits says what 44 layers are, expected 45"),
+        ({"layer_types": [_FULL] * 46}, "layer_types says what 46 layers are, expected 45"),
+        ({"rope_theta": [1e4, 2e4] * 24}, r"rope_theta differs among layers that see alike: \[10000.0, 20000.0\]"),
+        ({"use_rope_layers": [True] * 44 + [False]}, "use_rope_layers holds false, expected true"),
+        ({"moe_layers_enum": "3,x"}, "moe_layers_enum is '3,x', expected numbers of layers"),
+        ({"moe_router_activation": "softmax"}, "moe_router_activation is 'softmax', expected 'sigmoid'"),
+        ({"zero_centered": False}, "zero_centered is 'False', expected True"),
+        ({"yarn_only_types": [_WINDOW]}, "yarn_only_types is .*, expected .'full_attention'."),
+        ({"mlp_bias": True}, "mlp_bias is set, expected false"),
+        ({"num_attention_groups": 4}, "attention_other_setting has num_attention_groups 8, expected 4"),
+        ({"attention_other_setting": {"attention_type": _FULL}}, "attention_other_setting is of 'full_attention'"),
+    ],
+)
+def test_what_step_cannot_be_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**STEP, **changed})
