@@ -102,15 +102,17 @@ class _Module:
         self._first, self._last = points
         self._weight = _stored(weights, f"{prefix}.depthwise_conv.weight", context, hidden, 1, spec.width)
         self._bias = _stored(weights, f"{prefix}.depthwise_conv.bias", context, hidden) if bias else None
-        names = ("running_mean", "running_var", "weight", "bias")
-        self._norm = [_stored(weights, f"{prefix}.norm.{name}", context, hidden) for name in names]
+        self._mean, self._variance, self._factor, self._shift = (
+            _stored(weights, f"{prefix}.norm.{name}", context, hidden)
+            for name in ("running_mean", "running_var", "weight", "bias")
+        )
         self._activation, self._pad = spec.activation, spec.width // 2
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[positions, hidden] → the same"""
         opened = glu(self._first(x.unsqueeze(0)), dim=2).transpose(1, 2)
         seen = conv1d(opened, self._weight, self._bias, padding=self._pad, groups=x.shape[1])
-        seen = batch_norm(seen, *self._norm, training=False, eps=_EPS)  # type: ignore[misc]
+        seen = batch_norm(seen, self._mean, self._variance, self._factor, self._shift, eps=_EPS)
         assert self._activation != "xielu"
         assert self._activation != "swiglu_oai"
         return self._last(kernels.activate_(seen.transpose(1, 2).contiguous(), self._activation))[0]
@@ -138,10 +140,17 @@ class _Block:
     def __call__(self, x: torch.Tensor, distances: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         first, attended, convolved, second, last = self._norms
         one, other = self._networks
-        x = x + 0.5 * one(first(x), batch)
+        x = x + 0.5 * _fed(one, first(x), batch)
         x = x + self._attention(attended(x), distances)
         x = x + self._module(convolved(x))
-        return last(x + 0.5 * other(second(x), batch))
+        return last(x + 0.5 * _fed(other, second(x), batch))
+
+
+def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    """[positions, hidden] → the same"""
+    found = network(x, batch)
+    assert isinstance(found, torch.Tensor)
+    return found
 
 
 class FastConformer:

@@ -6,8 +6,10 @@ import msgspec
 
 from stentor.protocols.ipc.adapters import AdapterRef
 
-from .vocabulary import MAX_TOKENS, TEMPERATURE_FALLBACK
-
+TEMPERATURE_FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Temperatures that are tried one after the other until a transcript is good enough."""
+MAX_TOKENS: Final = 224
+"""Tokens of one window; half of Whisper's context."""
 MAX_PROMPT_TOKENS: Final = 223
 """Tokens of the preceding text; its end is kept."""
 

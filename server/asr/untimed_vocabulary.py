@@ -26,7 +26,7 @@ _SPARE_TOKENS: Final = 8
 
 
 class UntimedVocabulary:
-    """See :class:`.model.Vocabulary`."""
+    """What :class:`.vocabulary.Vocabulary` is for Whisper."""
 
     no_speech: Final = None
     has_times: Final = False
@@ -102,7 +102,7 @@ class _Family:
     samples: int
     """Of a position."""
     prompt: Sequence[str] = ()
-    """Tokens by name, with :data:`_SOURCE` and :data:`_TARGET`; empty: the decoder's first token."""
+    """Tokens by name, and the places of :data:`PromptToken`; empty: the decoder's first token."""
     languages: Sequence[str] = ()
     """Codes that the prompt may name."""
 
@@ -171,7 +171,12 @@ def untimed_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> UntimedVocabula
 
 
 def _prompted(tokenizer: Tokenizer, name: str) -> PromptToken:
-    return name if name == "source" or name == "target" else _id_of(tokenizer, name)
+    match name:
+        case "source":
+            return "source"
+        case "target":
+            return "target"
+    return _id_of(tokenizer, name)
 
 
 def _id_of(tokenizer: Tokenizer, name: str) -> int:

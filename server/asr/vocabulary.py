@@ -16,11 +16,8 @@ from stentor.protocols.ipc.audio import TokenRules
 
 from ..text.tokenizer import Tokenizer
 from .languages import NAMES, code_of
+from .options import MAX_TOKENS, TEMPERATURE_FALLBACK
 
-TEMPERATURE_FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Temperatures that are tried one after the other until a transcript is good enough."""
-MAX_TOKENS: Final = 224
-"""Tokens of one window; half of Whisper's context."""
 INITIAL_STEPS: Final = 50
 """A window's first timestamp is at most that many steps after its beginning."""
 
