@@ -251,7 +251,7 @@ class Attention:
             texts.varlen.max_seqlen,
             scale=self._spec.scale,
             causal=self._spec.causal,
-            window=(side, side),
+            window=(side, side if self._spec.ahead < 0 else self._spec.ahead),
             softcap=self._spec.softcap,
             sinks=sinks,
             layout=texts.layout,

@@ -27,12 +27,7 @@ class LogMel:
 
         Each is padded with silence to ``samples`` and cut there.
         """
-        padded = torch.zeros(len(windows), samples, device=self._device)
-        for row, pcm in zip(padded, windows, strict=True):
-            count = min(len(pcm) // 2, samples)
-            if count:
-                values = torch.frombuffer(bytearray(pcm[: 2 * count]), dtype=torch.int16)
-                row[:count] = values.to(self._device).float() / 32768.0
+        padded = samples_of(windows, samples, self._device)
         frames = torch.nn.functional.pad(padded, (WINDOW // 2, WINDOW // 2), mode="reflect").unfold(1, WINDOW, HOP)
         spectrum = torch.fft.rfft(frames[:, : samples // HOP] * self._window)  # [windows, frames, WINDOW // 2 + 1]
         power = torch.view_as_real(spectrum).square().sum(-1)
@@ -41,9 +36,23 @@ class LogMel:
         return torch.maximum(mel, loudest - _RANGE).add_(4.0).div_(4.0)
 
 
-def mel_filters(bins: int) -> torch.Tensor:
-    """float32 [WINDOW // 2 + 1, bins]: triangles of equal area on the mel scale of Slaney's toolbox."""
-    frequencies = torch.linspace(0.0, _HIGHEST, WINDOW // 2 + 1, dtype=torch.float64)
+def samples_of(windows: Sequence[bytes | memoryview], samples: int, device: torch.device) -> torch.Tensor:
+    """Windows of signed 16-bit little-endian samples → float32 [windows, samples] within -1 and 1.
+
+    Each is padded with silence to ``samples`` and cut there.
+    """
+    padded = torch.zeros(len(windows), samples, device=device)
+    for row, pcm in zip(padded, windows, strict=True):
+        count = min(len(pcm) // 2, samples)
+        if count:
+            values = torch.frombuffer(bytearray(pcm[: 2 * count]), dtype=torch.int16)
+            row[:count] = values.to(device).float() / 32768.0
+    return padded
+
+
+def mel_filters(bins: int, fft: int = WINDOW) -> torch.Tensor:
+    """float32 [fft // 2 + 1, bins]: triangles of equal area on the mel scale of Slaney's toolbox."""
+    frequencies = torch.linspace(0.0, _HIGHEST, fft // 2 + 1, dtype=torch.float64)
     edges = _hertz(torch.linspace(0.0, _mel(_HIGHEST), bins + 2, dtype=torch.float64))
     slopes = edges.unsqueeze(0) - frequencies.unsqueeze(1)  # [frequencies, bins + 2]
     widths = edges.diff()

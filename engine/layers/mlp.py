@@ -17,7 +17,7 @@ from ..model_config.model_spec import TaskAdapters
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
-from .linear import Linear
+from .linear import Linear, check_arranged
 from .moments import row_mean
 from .quantized import Delta, Input, Stream, Unnormed, changed
 from .rank_norm import SplitNorm
@@ -84,8 +84,19 @@ class MLP:
         # the activation's input is rounded as the next product would
         dtype = context.dtype if fused else context.stream
         self.input = Linear.of(
-            weights, prefix, into, context, adapters=adapters, adaptable=True, activation=fused, dtype=dtype
+            weights,
+            prefix,
+            into,
+            context,
+            adapters=adapters,
+            adaptable=not spec.gate_last,  # an adapter's B has its rows in the order of the stored weights
+            activation=fused,
+            dtype=dtype,
         )
+        if spec.gate_last:
+            check_arranged(f"{prefix}.{spec.into[0]}", context)
+            for name, shape in into.shapes(prefix):
+                weights.arrange(name, shape, _gate_first)
         self.out = Linear.of(
             weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=summed
         )
@@ -186,6 +197,11 @@ def _before_silu(limit: float) -> float:
     for _ in range(50):
         gate = limit * (1 + math.exp(-gate))
     return gate
+
+
+def _gate_first(stored: torch.Tensor) -> torch.Tensor:
+    """Reorder rows stored as up and gate."""
+    return torch.cat([*reversed(stored.chunk(2))])
 
 
 def _swiglu_oai(up: torch.Tensor) -> torch.Tensor:

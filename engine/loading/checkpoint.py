@@ -13,6 +13,7 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoder_config import EncoderConfig
+from ..model_config.encoder_decoder_config import EncoderDecoderConfig
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import described_part, is_of_tower, text_name
 from ..model_config.model_spec import Backbone, ModelSpec
@@ -24,7 +25,6 @@ from ..model_config.vision_spec import VisionSpec
 from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import ARCHITECTURE as WHISPER
-from ..model_config.whisper_config import WhisperConfig
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.stored_tensors import correct_by_tensors
@@ -49,11 +49,11 @@ CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
 _UNUSED = (
-    *(".attn.bias", ".attention.bias"),
+    *(".attn.bias", ".attention.bias", ".num_batches_tracked"),
     *(f".ple_embedding.{each}" for each in ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")),
 )
-"""Integers that are not used: attention masks in files of GPT-2 and GPT-NeoX, and what follows from the configuration
-in those of Qwen4."""
+"""Integers that are not used: attention masks in files of GPT-2 and GPT-NeoX, counts of norms over batches, and what
+follows from the configuration in files of Qwen4."""
 _NUMBERS = (".tid2eid",)
 """Tables of integers in files of DeepSeek-V4."""
 
@@ -87,7 +87,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order of reading; empty for dummy weights."""
-    config: ModelSpec | WhisperConfig | VoxtralRealtimeConfig | PoolingConfig
+    config: ModelSpec | EncoderDecoderConfig | VoxtralRealtimeConfig | PoolingConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for blocks."""
     defaults: GenerationConfig
@@ -165,9 +165,9 @@ class Checkpoint:
         return self.config
 
     @property
-    def whisper(self) -> WhisperConfig:
+    def encoder_decoder(self) -> EncoderDecoderConfig:
         """The config of a transcription model. Raises :class:`CheckpointError` for another kind of model."""
-        if not isinstance(self.config, WhisperConfig):
+        if not isinstance(self.config, EncoderDecoderConfig):
             raise CheckpointError(
                 f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "
                 f"({WHISPER}) is expected here."

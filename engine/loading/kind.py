@@ -10,7 +10,14 @@ from ..model_config.encoder_hf import is_encoder
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 
-_TRANSCRIPTION: Final = frozenset({"whisper", "voxtral_realtime"})
+_TRANSCRIPTION: Final = frozenset(
+    {
+        *("whisper", "voxtral_realtime", "moonshine", "moonshine_streaming"),
+        *("WhisperForConditionalGeneration", "MoonshineForConditionalGeneration"),
+        *("MoonshineStreamingForConditionalGeneration", "canary", "CanaryForConditionalGeneration"),
+        *("cohere_asr", "CohereAsrForConditionalGeneration"),
+    }
+)
 _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
 """A file of sentence-transformers."""
@@ -37,7 +44,7 @@ def kind_of(path: Path) -> ModelKind:
         return "speech"
     config = _config_of(path)
     kinds = {*_texts([config.get("model_type")]), *_texts(config.get("architectures"))}
-    if kinds & _TRANSCRIPTION or "WhisperForConditionalGeneration" in kinds:
+    if kinds & _TRANSCRIPTION:
         return "transcription"
     if kinds & _SPEAKING or "VitsModel" in kinds:
         return "speech"

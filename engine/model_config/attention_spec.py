@@ -99,7 +99,10 @@ class AttentionSpec:
     rope: RopeConfig | None = field(default_factory=RopeConfig)
     """None: no positions."""
     window: int = 0
-    """Tokens that a token sees, itself included; 0: all before it. Within whole texts, as many again behind it."""
+    """Tokens that a token sees, itself included; 0: all before it. Within whole texts, see ``ahead``."""
+    ahead: int = -1
+    """Tokens behind it that a token of a whole text sees if there is a window (Moonshine Streaming); -1: as many as
+    before it."""
     chunked: bool = False
     """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
     index: BlockIndexSpec | None = None

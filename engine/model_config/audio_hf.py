@@ -5,10 +5,11 @@ from typing import Final, NamedTuple
 
 from .audio_spec import AudioSpec, SoundGroups
 from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .encoder_decoder_config import MOST_POSITIONS
 from .model_spec import LayerSpec
 from .vision_fields import activation_of
 from .vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
-from .whisper_config import MOST_MEL_BINS, MOST_POSITIONS, whisper_layer
+from .whisper_config import MOST_MEL_BINS, whisper_layer
 
 _MOST_STACKED: Final = 1 << 10
 

@@ -72,10 +72,7 @@ def ernie_vl_moe(fields: Fields, name: str) -> ModelSpec:
     names = replace(moe.names[0], router_turned=True, correction_rows=2)
     of_media = replace(names, router="mlp.gate.weight_1", router_bare=True, correction_at=1, first=moe.experts)
     media = replace(moe, inner=sizes[1], names=(of_media,), shared=None)
-    kinds = fields.texts("mlp_layer_types") or ("dense", *["sparse"] * (len(spec.layers) - 1))
-    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(f"mlp_layer_types is {kinds!r}, expected 'dense' or 'sparse' for each layer")
-    spec = with_experts(spec, replace(moe, names=(names,), media=media), [kind == "sparse" for kind in kinds])
+    spec = with_experts(spec, replace(moe, names=(names,), media=media), sparse_kinds(fields, spec, 1))
     rope = spec.layers[0].attention.rope
     assert rope is not None
     if rope.kind != "default":

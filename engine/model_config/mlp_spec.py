@@ -42,6 +42,8 @@ class MLPSpec:
     """Stored names of gate and up, or of both fused."""
     out: str = "mlp.down_proj"
     gated: bool = True
+    gate_last: bool = False
+    """Whether gate and up are fused with the gate behind the up (Moonshine)."""
     gate_scale: float = 1.0
     """Factor on the gate before its activation (Falcon-H1)."""
     gate_cutoff: float | None = None
@@ -90,6 +92,8 @@ class MLPSpec:
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
+        if self.gate_last and (not self.gated or len(self.into) > 1):
+            raise ConfigError("a gate that is stored behind what it gates, and not fused with it, is not known")
         if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
         if self.activation == "swiglu_oai" and not (self.gated and self.gate_scale == 1 and self.gate_cutoff is None):

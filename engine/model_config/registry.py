@@ -9,17 +9,32 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
+from .encoder_decoder_config import EncoderDecoderConfig
+from .fast_conformer_config import (
+    CANARY,
+    CANARY_TYPE,
+    COHERE,
+    COHERE_TYPE,
+    canary_config_from_hf,
+    cohere_asr_config_from_hf,
+)
 from .hf_config import DECODERS, Decoder, named_architecture
 from .model_spec import ModelSpec, checked
+from .moonshine_config import ARCHITECTURE as MOONSHINE
+from .moonshine_config import MODEL_TYPE as MOONSHINE_TYPE
+from .moonshine_config import moonshine_config_from_hf
+from .moonshine_streaming_config import ARCHITECTURE as MOONSHINE_STREAMING
+from .moonshine_streaming_config import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
+from .moonshine_streaming_config import moonshine_streaming_config_from_hf
 from .transformers_config import transformers_spec
 from .voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from .voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
 from .whisper_config import ARCHITECTURE as WHISPER
-from .whisper_config import WhisperConfig, whisper_config_from_hf
+from .whisper_config import whisper_config_from_hf
 
 T = TypeVar("T")
 Implementation = Literal["auto", "native", "transformers"]
-Described = ModelSpec | WhisperConfig | VoxtralRealtimeConfig
+Described = ModelSpec | EncoderDecoderConfig | VoxtralRealtimeConfig
 
 
 class Architecture(NamedTuple):
@@ -37,6 +52,10 @@ def _decoder(name: str, decoder: Decoder, config: Mapping[str, object], _generat
 ARCHITECTURES: Mapping[str, Architecture] = {
     **{name: Architecture(each.model_type, partial(_decoder, name, each)) for name, each in DECODERS.items()},
     WHISPER: Architecture("whisper", whisper_config_from_hf),
+    MOONSHINE: Architecture(MOONSHINE_TYPE, moonshine_config_from_hf),
+    MOONSHINE_STREAMING: Architecture(MOONSHINE_STREAMING_TYPE, moonshine_streaming_config_from_hf),
+    CANARY: Architecture(CANARY_TYPE, canary_config_from_hf),
+    COHERE: Architecture(COHERE_TYPE, cohere_asr_config_from_hf),
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .attention_spec import AttentionSpec, CacheSpec
+from .attention_spec import AttentionSpec
 from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .encoder_decoder_config import MOST_POSITIONS, EncoderDecoderConfig
 from .mlp_spec import MLPSpec
 from .model_spec import Backbone, LayerSpec, Norms
 
@@ -15,10 +16,7 @@ FRAMES_PER_POSITION = 2
 """The second convolution halves the frames."""
 SECONDS_PER_POSITION = 0.02
 """Time of one encoder position."""
-ENCODER_BLOCK = 16
-"""Encoder positions of a block of an encoder slot."""
 _EPS = 1e-5
-MOST_POSITIONS = 1 << 20
 MOST_MEL_BINS = 1024
 
 
@@ -31,39 +29,20 @@ def whisper_layer(hidden: int, heads: int, inner: int) -> LayerSpec:
     return LayerSpec(mixer, MLPSpec(inner, "gelu", True, ("fc1",), "fc2", gated=False), norms)
 
 
-@dataclass(frozen=True)
-class WhisperConfig:
-    """An encoder over log-mel frames, and a decoder with cross-attention and as many key heads as query heads."""
+@dataclass(frozen=True, kw_only=True)
+class WhisperConfig(EncoderDecoderConfig):
+    """An encoder over log-mel frames, and a decoder with learned positions."""
 
-    architecture: str
-    """transformers' class name, for messages."""
-    vocab_size: int
-    hidden_size: int
     mel_bins: int
-    source_positions: int
-    """Encoder positions of a window: 1500, for 30 seconds."""
     encoder_layers: int
     encoder_heads: int
     encoder_intermediate_size: int
-    num_layers: int
-    """Layers of the decoder."""
-    num_heads: int
-    """Heads of the decoder's attention."""
     intermediate_size: int
     """Inner size of the decoder's MLPs."""
-    max_position: int
-    """Most tokens of the decoder: 448."""
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    """<|endoftext|>, which ends a transcript; empty if no file has it."""
     suppressed: tuple[int, ...] = ()
     """Tokens that no transcript contains."""
     suppressed_first: tuple[int, ...] = ()
     """Tokens that no transcript begins with."""
-    alignment_heads: tuple[tuple[int, int], ...] = ()
-    """(decoder layer, head) of cross-attention that follows the speech; see :attr:`aligning_heads`."""
-    median_filter: int = 7
-    """Width, in positions, of the median filter on aligning heads' weights; odd."""
 
     @property
     def encoder(self) -> Backbone:
@@ -78,6 +57,14 @@ class WhisperConfig:
         layer = replace(layer, cross=cross, norms=replace(layer.norms, cross_in="encoder_attn_layer_norm"))
         return self._backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)
 
+    @property
+    def decoder_norm(self) -> str:
+        return "model.decoder.layer_norm"
+
+    @property
+    def position_table(self) -> str:
+        return "model.decoder.embed_positions"
+
     def _backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
         return Backbone(
             architecture=self.architecture,
@@ -90,24 +77,8 @@ class WhisperConfig:
         )
 
     @property
-    def cache_groups(self) -> tuple[CacheSpec, ...]:
-        """Caches of the decoder's self-attention."""
-        return (CacheSpec("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
-
-    @property
-    def cross_group(self) -> CacheSpec:
-        """Cache of its cross-attention: one encoder slot holds all positions of a window."""
-        return replace(self.cache_groups[0], kind="cross", positions=self.source_positions)
-
-    @property
-    def slot_blocks(self) -> int:
-        """Blocks of an encoder slot."""
-        return -(-self.source_positions // ENCODER_BLOCK)
-
-    @property
-    def head_dim(self) -> int:
-        """Head dim of the decoder."""
-        return self.hidden_size // self.num_heads
+    def aligns(self) -> bool:
+        return True
 
     @property
     def frames(self) -> int:
@@ -116,16 +87,11 @@ class WhisperConfig:
 
     @property
     def samples(self) -> int:
-        """Samples of one window, at 16 kHz."""
         return self.frames * HOP
 
-    @property
-    def aligning_heads(self) -> tuple[tuple[int, int], ...]:
-        """The configured alignment heads, or all heads of the upper half of the layers."""
-        if self.alignment_heads:
-            return self.alignment_heads
-        layers = range(self.num_layers // 2, self.num_layers)
-        return tuple((layer, head) for layer in layers for head in range(self.num_heads))
+    def positions(self, samples: int) -> int:
+        """All of a window: it is filled with silence."""
+        return self.source_positions
 
 
 def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> WhisperConfig:

@@ -18,9 +18,9 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.attention_spec import CacheSpec
-from ..model_config.whisper_config import ENCODER_BLOCK
+from ..model_config.encoder_decoder_config import ENCODER_BLOCK
+from ..models.encoder_decoder import EncoderDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
-from ..models.whisper import Whisper
 from .adapter_rows import AdapterRowsOf
 from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
@@ -41,7 +41,7 @@ _NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales fo
 
 
 class Transcription:
-    """Whisper: memory is divided into encoder slots and blocks for as many transcripts. See
+    """An encoder-decoder: memory is divided into encoder slots and blocks for as many transcripts. See
     :class:`.families.Family`."""
 
     beside: Sequence[Path] = ()
@@ -50,7 +50,7 @@ class Transcription:
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
-        self.spec = checkpoint.whisper
+        self.spec = checkpoint.encoder_decoder
         self.groups: Sequence[CacheSpec] = self.spec.cache_groups
         self.limits = TRANSCRIPTION[device]
 
@@ -60,23 +60,23 @@ class Transcription:
             raise SetupError(f"the model takes windows of {spec.samples / 16_000:.1f} s, expected 30 s")
         if config.kv_cache_dtype in ("fp8", "int8"):
             raise SetupError(_NO_SCALES % config.kv_cache_dtype)
-        if config.max_num_batched_tokens < spec.max_position:
+        if spec.aligns and config.max_num_batched_tokens < spec.max_position:
             raise SetupError(
                 f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of "
                 f"up to {spec.max_position} tokens"
             )
         return longest_of(config, spec)
 
-    def make(self, context: LayerContext, longest: int) -> Whisper:
-        return Whisper(self.spec, context)
+    def make(self, context: LayerContext, longest: int) -> EncoderDecoder:
+        return EncoderDecoder(self.spec, context)
 
-    def fill(self, model: Whisper, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def fill(self, model: EncoderDecoder, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         model.load(tensors)
 
     def size(
         self,
         config: WorkerConfig,
-        model: Callable[[], Whisper],
+        model: Callable[[], EncoderDecoder],
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
@@ -113,7 +113,7 @@ class Transcription:
     def _span(self, encoder_slot: int) -> RowSpan:
         return RowSpan(encoder_slot, -1, self.spec.source_positions)
 
-    def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> RowExtras:
+    def extras(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> RowExtras:
         spec, context = self.spec, model.context
         blocks = sizes.encoder_slots * spec.slot_blocks
         try:
@@ -129,18 +129,18 @@ class Transcription:
         # adapters first: windows are encoded with the adapters in slots
         return JoinedExtras([AdapterRowsOf(store), windows])
 
-    def first_steps(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[StepPlan]:
+    def first_steps(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> list[StepPlan]:
         job = EncodeJob(0, _SILENCE)
         plans = first_tokens(config, self.spec.vocab_size, sizes, encode=[job], spans=[self._span(0)])
         return [*plans, *as_adapted(plans)] if config.enable_lora else plans
 
-    def memory(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[MemoryLine]:
+    def memory(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> list[MemoryLine]:
         rows = sizes.encoder_slots
         windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
         encoded = MemoryLine("encoded audio", rows * sizes.slot_bytes, windows)
         return [encoded, cache_line(config, sizes), *adapter_lines(config, model.context.adapters)]
 
-    def completed(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> WorkerReady:
         notes = list(ready.notes)
         if sizes.encoder_slots < config.max_num_seqs:
             notes.append(

@@ -1,4 +1,4 @@
-"""30-second windows of audio for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
+"""Windows of audio for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
-from ..models.whisper import Whisper
+from ..models.encoder_decoder import EncoderDecoder
 from .batch import Batch
 from .runner import Findings, MediaReader, no_media
 
@@ -18,11 +18,13 @@ from .runner import Findings, MediaReader, no_media
 class AudioWindows:
     """See :class:`.runner.RowExtras`. An encoded window stays in its slot until another replaces it."""
 
-    def __init__(self, model: Whisper, cross_caches: Sequence[LayerCache], slots: int) -> None:
+    def __init__(self, model: EncoderDecoder, cross_caches: Sequence[LayerCache], slots: int) -> None:
         """``cross_caches`` hold the keys and values of encoded audio."""
         self._model = model
         self._cross_caches = cross_caches
         self._encoder_slot_of = np.zeros(slots, dtype=np.int64)
+        self._length_of: dict[int, int] = {}
+        """Encoded positions, by encoder slot."""
         self._asking: dict[int, tuple[NewRow, PromptProbe]] = {}
         """By slot: rows whose prompt asks for alignment results."""
         self.yield_device: Callable[[], None] | None = None
@@ -38,7 +40,8 @@ class AudioWindows:
             windows = [self.media(job.data) for job in plan.encode]
             slots = [job.encoder_slot for job in plan.encode]
             adapters = [job.adapter for job in plan.encode]
-            self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device, adapters)
+            lengths = self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device, adapters)
+            self._length_of.update(zip(slots, lengths, strict=True))
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -50,7 +53,7 @@ class AudioWindows:
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
         aligns = any(row.slot in self._asking and self._asking[row.slot][1].align is not None for row in rows)
-        paged = self._model.cross_batch(slots)
+        paged = self._model.cross_batch(slots, [self._length_of[slot] for slot in slots.tolist()])
         return replace(batch, encoded=Encoded(paged, self._cross_caches, {} if aligns else None))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:

@@ -11,16 +11,16 @@ from stentor.protocols.ipc.steps import RowStep
 from ..layers.adapters import AdapterRows, rows_among
 from ..layers.forward_batch import LayerCache, Taps
 from ..models.decoder import Decoder
+from ..models.encoder_decoder import EncoderDecoder
 from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
-from ..models.whisper import Whisper
 from .batch import build_batch, few_tokens, last_tokens
 from .pass_graphs import PassGraphs
 from .rows import RowTable
 from .runner import Findings, RowExtras
 
-ServedModel = Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel
+ServedModel = Decoder | TransformersDecoder | EncoderDecoder | VoxtralRealtime | PoolingModel
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.pooling_checkpoint import open_pooling
+from ..model_config.fast_conformer_config import FastConformerConfig
 from ..model_config.model_spec import ModelSpec
+from ..model_config.moonshine_config import MoonshineConfig
+from ..model_config.moonshine_streaming_config import MoonshineStreamingConfig
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_config import TransformersSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
@@ -33,6 +36,9 @@ _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
     TransformersSpec: TransformersText,
     WhisperConfig: Transcription,
+    MoonshineConfig: Transcription,
+    MoonshineStreamingConfig: Transcription,
+    FastConformerConfig: Transcription,
     VoxtralRealtimeConfig: StreamedTranscription,
     PoolingConfig: PoolingFamily,
 }

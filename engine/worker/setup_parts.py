@@ -22,10 +22,10 @@ from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
 from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
+from ..models.encoder_decoder import EncoderDecoder
 from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
-from ..models.whisper import Whisper
 from ..quantization.choose import LinearTraits, select
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from ..sharing.cpu_plan import CpuPlan, WorkerPlace, plan_cpus
@@ -231,7 +231,7 @@ def share_threads(config: WorkerConfig) -> None:
     torch.set_num_threads(choose_cpus(config, torch.get_num_threads()).threads)
 
 
-M = TypeVar("M", bound=Decoder | DraftHead | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel)
+M = TypeVar("M", bound=Decoder | DraftHead | TransformersDecoder | EncoderDecoder | VoxtralRealtime | PoolingModel)
 
 
 def load_weights(
@@ -283,7 +283,7 @@ def _stored_shapes(
         return checkpoint.decoder.shapes()
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True, adapters=None)
     model = make(plain)
-    return model.weights.shapes if isinstance(model, Decoder | DraftHead | TransformersDecoder | Whisper) else {}
+    return model.weights.shapes if isinstance(model, Decoder | DraftHead | TransformersDecoder | EncoderDecoder) else {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

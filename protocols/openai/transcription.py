@@ -40,6 +40,9 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     response_format: ResponseFormat = "json"
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
+    language: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
+    """Of what is spoken."""
+
     # vLLM's
     seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     top_p: Probability = 1.0
@@ -97,7 +100,6 @@ Form = TypeVar("Form", bound=TranslationForm)
 
 
 class TranscriptionForm(TranslationForm, kw_only=True):
-    language: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
     languages: list[Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]] | None = None
     """One of which is spoken."""
     timestamp_granularities: list[Granularity] | None = None

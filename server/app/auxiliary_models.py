@@ -18,6 +18,7 @@ from stentor.engine.processes.supervisor import Supervisor
 from ..asr.model import TranscriptionModel
 from ..asr.stream_vocabulary import stream_vocabulary_of
 from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
+from ..asr.untimed_vocabulary import is_untimed, untimed_vocabulary_of
 from ..asr.vocabulary import Vocabulary, settings_of
 from ..audio.decode import AudioDecoder
 from ..config.config import Config
@@ -163,6 +164,8 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
         tokenizer = load_tokenizer(folder)
     except TokenizerError as error:
         raise CheckpointError(str(error)) from error
+    if is_untimed(folder):
+        return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder, tokenizer))
     vocabulary = Vocabulary(tokenizer, settings_of(folder))
     if vocabulary.multilingual and not vocabulary.languages:
         raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")

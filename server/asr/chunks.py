@@ -1,6 +1,6 @@
 """Cuts audio into chunks for parallel transcription: in silence, at most one window each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import anyio
@@ -8,8 +8,9 @@ import msgspec
 
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
+from ..audio.quiet import cut_quietly
 from .options import Chunking
-from .segments import SAMPLES_A_FRAME, WINDOW_FRAMES
+from .segments import BYTES_A_FRAME, SAMPLES_A_FRAME, WINDOW_FRAMES
 
 _FEWEST_SAMPLES: Final = SAMPLE_RATE // 10
 """Shorter ones are clicks."""
@@ -22,6 +23,16 @@ class Span(msgspec.Struct, frozen=True):
 
     begin: int
     end: int
+
+
+def quiet_spans(pcm: bytes) -> Iterator[Span]:
+    """Spans of all of ``pcm``, at most one window each, cut at quiet places."""
+    begin, frames = 0, -(-len(pcm) // BYTES_A_FRAME)
+    while begin < frames:
+        window = pcm[begin * BYTES_A_FRAME : (begin + WINDOW_FRAMES) * BYTES_A_FRAME]
+        end = begin + -(-len(cut_quietly(window, last=begin + WINDOW_FRAMES >= frames)) // BYTES_A_FRAME)
+        yield Span(begin, end)
+        begin = end
 
 
 async def chunks_of(pcm: bytes, chunking: Chunking, limiter: anyio.CapacityLimiter) -> list[Span]:

@@ -39,11 +39,9 @@ def prompt_for(
     vocabulary, context = model.vocabulary, context_tokens(model)
     continued = continued[-(context - _LEAST_TOKENS) :]
     most = min(MAX_PROMPT_TOKENS, context // 2 - 1, context - _LEAST_TOKENS - len(continued))
-    prompt = [vocabulary.sot_prev, *previous[-most:]] if previous and most > 0 else []
+    prompt = vocabulary.context(previous, most)
     start = len(prompt)
-    prompt += vocabulary.beginning(language, options.task)
-    if not options.timestamps:
-        prompt.append(vocabulary.no_timestamps)
+    prompt += vocabulary.beginning(language, options.task, timestamps=options.timestamps)
     return prompt + continued, start
 
 
@@ -63,8 +61,8 @@ async def draft_window(
     drafts: list[DecodingResult] = []
     vocabulary = model.vocabulary
     prompt, start = prompt_for(model, options, language, previous, continued or [])
-    rules = vocabulary.timed if options.timestamps else vocabulary.going_on if continued else vocabulary.untimed
-    room = context_tokens(model) - len(prompt)
+    rules = vocabulary.rules(timestamps=options.timestamps, continued=bool(continued))
+    room = min(context_tokens(model) - len(prompt), vocabulary.most_tokens(window.seconds))
     for temperature in options.temperatures:
         answer = await decoder.decode(
             window,
@@ -73,7 +71,7 @@ async def draft_window(
             max_tokens=max(1, min(options.max_tokens, room)),
             temperature=temperature,
             rules=rules,
-            no_speech=(start, vocabulary.no_speech),
+            no_speech=None if vocabulary.no_speech is None else (start, vocabulary.no_speech),
             sampling=options.sampling,
         )
         draft = _judged(model, answer, temperature)

@@ -10,7 +10,7 @@ from stentor.protocols.common.errors import refused
 from stentor.protocols.ipc.actors import FinishReason
 
 from ..text.generation import ModelEngine
-from .languages import code_of
+from .untimed_vocabulary import UntimedVocabulary
 from .vocabulary import Vocabulary
 
 _DETECTIONS: Final = 2
@@ -40,7 +40,7 @@ class TranscriptionModel:
     served_names: tuple[str, ...]
     """Never empty."""
     client: ModelEngine
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | UntimedVocabulary
     parallel_windows: int = 8
     """Chunks of one file that are heard at the same time, at most."""
     detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
@@ -57,8 +57,8 @@ class TranscriptionModel:
 
     def language(self, name: str, field: str) -> str:
         """The code of a language by its code or name. Raises BadRequest where the model does not transcribe it."""
-        code = code_of(name)
-        if code is not None and code in self.languages:
+        code = self.vocabulary.knows(name)
+        if code is not None:
             return code
         known = f"{len(self.languages)} languages, by their ISO 639-1 codes" if self.multilingual else "English alone"
         shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"

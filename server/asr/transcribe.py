@@ -3,17 +3,18 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from ..common.task_scope import TaskScope
-from .chunks import Span, chunks_of
+from .chunks import Span, chunks_of, quiet_spans
 from .decoding_result import draft_window, is_silence
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
+from .untimed_vocabulary import UntimedVocabulary
 from .window_decoder import Window, WindowDecoder, is_soundless, window_of
 from .windows import AudioSpan, whole_stretch
 
@@ -30,9 +31,9 @@ async def detect_language(
 
     Raises as :meth:`.window_decoder.WindowDecoder.decode`.
     """
-    if not model.multilingual:
-        return Detected("en", 1.0)
     vocabulary = model.vocabulary
+    if isinstance(vocabulary, UntimedVocabulary) or not vocabulary.detects:
+        return Detected(among[0] if len(among) == 1 else "en", 1.0)
     codes = {id: code for code, id in vocabulary.languages.items() if not among or code in among}
     if len(codes) == 1:
         return Detected(next(iter(codes.values())), 1.0)
@@ -58,7 +59,7 @@ class Transcription:
         self._owner = owner
         self._model = model
         self._pcm = pcm
-        self._options = options
+        self._options = options if model.vocabulary.has_times else msgspec.structs.replace(options, timestamps=False)
         self._decoder = WindowDecoder(model.client, options, open_account)
         self.language = options.language or "en"
 
@@ -68,12 +69,15 @@ class Transcription:
         frames = -(-len(self._pcm) // BYTES_A_FRAME)
         if not frames:
             return
-        spans: Sequence[Span] | None = None
+        spans: Iterable[Span] | None = None
+        first = Span(0, frames)
         if options.chunking is not None:
-            spans = await chunks_of(self._pcm, options.chunking, self._model.detections)
-            if not spans:
+            chunks = await chunks_of(self._pcm, options.chunking, self._model.detections)
+            if not chunks:
                 return
-        first = spans[0] if spans else Span(0, frames)
+            spans, first = chunks, chunks[0]
+        elif not self._model.vocabulary.has_times:
+            spans = quiet_spans(self._pcm)
         language = await self._settle_language(first)
         if spans is None:
             stretch = AudioSpan(self._decoder, self._model, self._pcm, 0, frames, options, language)

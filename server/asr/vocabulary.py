@@ -5,7 +5,7 @@ and those with more languages. The suppressed tokens are the model's own if it h
 Hugging Face, ``config.json`` of CTranslate2), else those of Whisper's code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,8 @@ from stentor.engine.loading.safetensors_index import read_json
 from stentor.protocols.ipc.audio import TokenRules
 
 from ..text.tokenizer import Tokenizer
-from .languages import NAMES
+from .languages import NAMES, code_of
+from .options import MAX_TOKENS, TEMPERATURE_FALLBACK
 
 INITIAL_STEPS: Final = 50
 """A window's first timestamp is at most that many steps after its beginning."""
@@ -33,7 +34,19 @@ _MUSIC: Final = "♩♪♫♬♭♮♯"
 
 
 class Vocabulary:
-    """Token ids by meaning. Raises :class:`CheckpointError` if the tokenizer lacks one."""
+    """Token ids by meaning. Raises :class:`CheckpointError` if the tokenizer lacks one.
+
+    Other models have an :class:`.untimed_vocabulary.UntimedVocabulary`, with the same members where both are used.
+    """
+
+    has_times: Final = True
+    """Whether a transcript has timestamps, and words can be aligned."""
+    takes_context: Final = True
+    """Whether the prompt has text of before."""
+    temperatures: Final = TEMPERATURE_FALLBACK
+    """Tried one after the other."""
+    positions_a_second: Final = 50.0
+    """Encoder positions of a second of audio, counted as input tokens."""
 
     def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
         """``settings`` are from the model's files; see :func:`settings_of`."""
@@ -101,19 +114,49 @@ class Vocabulary:
         """The rules of one that has begun: it may end at once."""
         return TokenRules(sorted(self._suppressed), [], -1, -1, self.eot)
 
-    def beginning(self, language: str | None, task: str) -> list[int]:
+    @property
+    def detects(self) -> bool:
+        """Whether the language can be detected by the token after the start of a transcript."""
+        return self.multilingual
+
+    @property
+    def translates(self) -> bool:
+        """Whether it translates into English."""
+        return self.multilingual
+
+    def knows(self, language: str) -> str | None:
+        """The code of a language that it transcribes, by a code or name; None for others."""
+        code = code_of(language)
+        return code if code in (self.languages if self.multilingual else ("en",)) else None
+
+    def most_tokens(self, seconds: float) -> int:
+        """Tokens of a transcript of so much audio, at most."""
+        return MAX_TOKENS
+
+    def context(self, previous: Sequence[int], most: int) -> list[int]:
+        """Beginning of a prompt: at most ``most`` tokens of the text before."""
+        return [self.sot_prev, *previous[-most:]] if previous and most > 0 else []
+
+    def beginning(self, language: str | None, task: str, *, timestamps: bool) -> list[int]:
         """Beginning of a transcript: its start, and for a multilingual model language and task."""
-        if language is None or not self.multilingual:
-            return [self.sot]
-        return [self.sot, self.languages[language], self.translate if task == "translate" else self.transcribe]
+        found = [self.sot]
+        if language is not None and self.multilingual:
+            found += [self.languages[language], self.translate if task == "translate" else self.transcribe]
+        return found if timestamps else [*found, self.no_timestamps]
+
+    def rules(self, *, timestamps: bool, continued: bool) -> TokenRules | None:
+        """The rules of a transcript; ``continued``: one that has begun."""
+        return self.timed if timestamps else self.going_on if continued else self.untimed
+
+    def is_text(self, token: int) -> bool:
+        return token < self.eot
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, False)
 
     def decode(self, tokens: list[int]) -> str:
         """The text of a transcript, without timestamps and special tokens."""
-        eot = self.eot
-        return self.tokenizer.decode([token for token in tokens if token < eot])
+        return self.tokenizer.decode([token for token in tokens if self.is_text(token)])
 
 
 def settings_of(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media
 from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
-from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe, TokenRules
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Alignment, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
@@ -32,6 +32,10 @@ class Window(msgspec.Struct, frozen=True):
 
     pcm: bytes
     digest: bytes
+
+    @property
+    def seconds(self) -> float:
+        return len(self.pcm) / (SAMPLE_RATE * SAMPLE_BYTES)
 
 
 class EngineOutput(msgspec.Struct):

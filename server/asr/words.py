@@ -17,6 +17,7 @@ from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import FRAMES_A_SECOND, Part, Word
 from .splitting import APPENDED, PREPENDED, SpelledWord, split_words
+from .vocabulary import Vocabulary
 from .window_decoder import Window, WindowDecoder
 
 _SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
@@ -61,13 +62,14 @@ async def time_words(
     seconds of the whole audio. Raises as :meth:`.window_decoder.WindowDecoder.decode`.
     """
     vocabulary = model.vocabulary
-    spoken = [[token for token in tokens[part.begin : part.end] if token < vocabulary.eot] for part in parts]
+    assert isinstance(vocabulary, Vocabulary), "a model without times has none of words"
+    spoken = [[token for token in tokens[part.begin : part.end] if vocabulary.is_text(token)] for part in parts]
     text = [token for each in spoken for token in each]
     if not text:
         for part in parts:
             part.words = []
         return
-    prompt = [*vocabulary.beginning(language, options.task), vocabulary.no_timestamps]
+    prompt = vocabulary.beginning(language, options.task, timestamps=False)
     start = len(prompt)
     answer = await decoder.decode(
         window,

@@ -156,9 +156,9 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     model: Annotated[
         str | None,
         Flag(
-            "transcription model, named as MODEL is: Whisper (Hugging Face or CTranslate2), Voxtral Realtime, "
-            "or a chat model that transcribes (Qwen3-ASR, Voxtral and others) and then does nothing else; by "
-            "default none",
+            "transcription model, named as MODEL is: Whisper (Hugging Face or CTranslate2), Moonshine, Canary, "
+            "Cohere Transcribe, Voxtral Realtime, or a chat model that transcribes (Qwen3-ASR, Voxtral and others) "
+            "and then does nothing else; by default none",
             name="transcription-model",
         ),
     ] = None

@@ -19,6 +19,7 @@ from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec
 from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.encoder_decoder_config import EncoderDecoderConfig
 from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
@@ -37,7 +38,6 @@ from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
-from stentor.engine.model_config.whisper_config import WhisperConfig
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)
@@ -107,7 +107,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
             else:
                 state = spec.state_bytes(CACHE_BYTES, STATE_BYTES)
                 yield from _fits(state, "states", checkpoint.total_bytes, gpus, "them")
-    if isinstance(spec, WhisperConfig):
+    if isinstance(spec, EncoderDecoderConfig):
         yield "context", f"{spec.max_position:,} tokens"
         groups = (*spec.cache_groups, spec.cross_group)
         yield from map(_group, groups)

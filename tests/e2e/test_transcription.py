@@ -19,7 +19,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.transcription import MODEL, Normalizer, WordErrors, folder_of, word_errors
 from stentor.server.asr.vocabulary import settings_of
-from stentor.tests.parity.whispers import real
+from stentor.tests.parity.whispers import real, whisper_of
 from stentor.tests.wire.validate import check_event, check_object
 
 pytest.importorskip("piper", reason="the clips are spoken by a voice of the extra `speech`")
@@ -97,7 +97,7 @@ def test_greedy_tokens_are_those_of_transformers(
         **{"suppress_tokens": suppressed[0], "begin_suppress_tokens": suppressed[1], "forced_decoder_ids": None},
     }.items():
         setattr(model.generation_config, name, value)
-    extractor: Any = transformers.WhisperFeatureExtractor(feature_size=checkpoint.whisper.mel_bins)
+    extractor: Any = transformers.WhisperFeatureExtractor(feature_size=whisper_of(checkpoint).mel_bins)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its threads wait for one another in loops, which on a busy machine takes minutes
     try:

@@ -3,14 +3,14 @@
 import torch
 
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.model_config.encoder_decoder_config import EncoderDecoderConfig
 from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.whisper_config import WhisperConfig
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.models.whisper import Whisper
+from stentor.engine.models.encoder_decoder import EncoderDecoder
 
 
-def plain_shapes(config: ModelSpec | WhisperConfig) -> dict[str, tuple[int, ...]]:
+def plain_shapes(config: ModelSpec | EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
     """By name, in model order. Nothing is allocated."""
     context = LayerContext(torch.device("cpu"), torch.float32, False, shapes_only=True)
-    model = Whisper(config, context) if isinstance(config, WhisperConfig) else Decoder(config, context, 1)
+    model = EncoderDecoder(config, context) if isinstance(config, EncoderDecoderConfig) else Decoder(config, context, 1)
     return model.weights.shapes

@@ -12,7 +12,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.hub import DEMO_TRANSCRIPTION_MODEL, resolve_model
 from stentor.engine.models.alignment import token_times
 from stentor.tests.engine.loading.tiny_ct2 import write_whisper
-from stentor.tests.parity.whispers import VOCAB, PagedWhisper, real, tiny, transformers
+from stentor.tests.parity.whispers import SHAPE, VOCAB, PagedEncoderDecoder, real, tiny, transformers, whisper_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "a decoder": {},
@@ -54,27 +54,26 @@ def test_a_window_that_is_encoded_in_pieces_is_the_same(
     pair: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bitwise: that others share the device must not be heard."""
-    monkeypatch.setattr("stentor.engine.models.whisper._LEAST_PIECE", 7)
-    monkeypatch.setattr("stentor.engine.models.whisper._VALUES_A_PIECE", 1)
-    model = PagedWhisper(pair[1], packed=True).model
+    monkeypatch.setattr("stentor.engine.models.encoder_stack._LEAST_PIECE", 7)
+    monkeypatch.setattr("stentor.engine.models.encoder_stack._VALUES_A_PIECE", 1)
+    model = PagedEncoderDecoder(pair[1], packed=True).model
     pauses: list[None] = []
     with torch.inference_mode():
-        features = model.features([sound(1.4, 2)])
-        whole = model.encode(features)
-        pieces = model.encode(features, lambda: pauses.append(None))
-    assert torch.equal(pieces, whole)
+        whole = model.encoder([sound(1.4, 2)])
+        pieces = model.encoder([sound(1.4, 2)], lambda: pauses.append(None))
+    assert torch.equal(pieces.rows, whole.rows)
     parts = -(-model.config.source_positions // 7)
-    assert len(pauses) == 2 + 3 * parts * model.config.encoder_layers
+    assert len(pauses) == 3 + 3 * parts * SHAPE["encoder_layers"]
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
 def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bool) -> None:
     model, folder = pair
-    ours = PagedWhisper(folder, packed=packed)
+    ours = PagedEncoderDecoder(folder, packed=packed)
     windows = [sound(0.7, 1), sound(1.4, 2), sound(0.0, 3)]
     with torch.inference_mode():
         expected = [model.model.encoder(features(model, pcm)).last_hidden_state[0] for pcm in windows]
-        encoded = ours.model.encode(ours.model.features(windows))
+        encoded = ours.model.encoder(windows).rows.split(model.config.max_source_positions)
     for one, other in zip(encoded, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
     ours.listen(windows)
@@ -96,7 +95,7 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
 
 def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
     model, folder = pair
-    ours = PagedWhisper(folder)
+    ours = PagedEncoderDecoder(folder)
     windows = [sound(0.9, seed) for seed in (4, 5, 6)]
     ours.listen(windows)
     tokens: list[list[int]] = [[151, 9], [151, 9], [151, 9]]
@@ -121,11 +120,11 @@ def test_a_checkpoint_of_ctranslate2_is_the_same_model(dtype: torch.dtype, tmp_p
     config = {"suppress_ids": [3, 4], "suppress_ids_begin": [5], "alignment_heads": [[1, 2]], "lang_ids": [160, 161]}
     state = model.state_dict()
     found = open_checkpoint(write_whisper(tmp_path / "ct2", state, (3, 4), dtype, config, vocabulary))
-    wanted = open_checkpoint(tmp_path / "hf").whisper
+    wanted = whisper_of(open_checkpoint(tmp_path / "hf"))
     assert found.format == "ct2"
     assert found.dtype == str(dtype).removeprefix("torch.")
-    assert found.defaults.eos_token_ids == found.whisper.eos_token_ids == (150,)
-    reported = (found.whisper.suppressed, found.whisper.suppressed_first, found.whisper.alignment_heads)
+    assert found.defaults.eos_token_ids == whisper_of(found).eos_token_ids == (150,)
+    reported = (whisper_of(found).suppressed, whisper_of(found).suppressed_first, whisper_of(found).alignment_heads)
     assert reported == ((3, 4), (5,), ((1, 2),))
     for name in (
         "vocab_size",
@@ -136,10 +135,10 @@ def test_a_checkpoint_of_ctranslate2_is_the_same_model(dtype: torch.dtype, tmp_p
         "num_heads",
         "num_layers",
     ):
-        assert getattr(found.whisper, name) == getattr(wanted, name), name
+        assert getattr(whisper_of(found), name) == getattr(wanted, name), name
     results = []
     for folder in ("hf", "ct2"):
-        ours = PagedWhisper(tmp_path / folder)
+        ours = PagedEncoderDecoder(tmp_path / folder)
         ours.listen([sound(0.8, 7)])
         results.append(ours.step([[151, 9, 8]])[0])
     exact = dtype == torch.float32
@@ -152,7 +151,7 @@ def test_a_checkpoint_of_ctranslate2_is_the_same_model(dtype: torch.dtype, tmp_p
 def test_half_precision_stays_near(pair: tuple[Any, Path], dtype: torch.dtype, packed: bool) -> None:
     _, folder = pair
     outs = []
-    for ours in (PagedWhisper(folder), PagedWhisper(folder, dtype=dtype, packed=packed)):
+    for ours in (PagedEncoderDecoder(folder), PagedEncoderDecoder(folder, dtype=dtype, packed=packed)):
         ours.listen([sound(0.8, 7)])
         outs.append(ours.step([[151, 9, 8, 40]])[0])
     assert outs[1].dtype == torch.float32
@@ -168,27 +167,27 @@ def demo() -> Path:
 def test_the_demo_model_is_transformers(demo: Path) -> None:
     checkpoint = open_checkpoint(demo)
     model = real(checkpoint)
-    ours = PagedWhisper(demo)
+    ours = PagedEncoderDecoder(demo)
     pcm = sound(11.0, 2)
     extractor = transformers.WhisperFeatureExtractor(feature_size=80)
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
     with torch.inference_mode():
         wanted = model.model.encoder(extractor(samples, sampling_rate=16000, return_tensors="pt").input_features)[0]
-        encoded = ours.model.encode(ours.model.features([pcm]))
+        encoded = ours.model.encoder([pcm]).rows.unsqueeze(0)
         torch.testing.assert_close(encoded, wanted, atol=1e-3, rtol=1e-3)
         ours.listen([pcm])
         tokens = [50257, 50362, 1169, 2068, 7586, 21831]
         expected = model(encoder_outputs=(wanted,), decoder_input_ids=torch.tensor([tokens])).logits[0]
     found = torch.cat([ours.step([tokens[:4]])[0], ours.step([tokens[4:]])[0]])
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
-    assert checkpoint.whisper.eos_token_ids == (50256,)
-    assert checkpoint.whisper.suppressed_first == (220, 50256)
-    assert len(checkpoint.whisper.aligning_heads) == 8
+    assert whisper_of(checkpoint).eos_token_ids == (50256,)
+    assert whisper_of(checkpoint).suppressed_first == (220, 50256)
+    assert len(whisper_of(checkpoint).aligning_heads) == 8
 
 
 def test_alignment_is_transformers_and_openais(pair: tuple[Any, Path]) -> None:
     model, folder = pair
-    ours = PagedWhisper(folder)
+    ours = PagedEncoderDecoder(folder)
     pcm, frames = sound(0.7, 8), 35
     ours.listen([sound(0.3, 9), pcm])
     tokens, start = [151, 12, 30, 45, 60, 61, 99, 12, 13], 2
@@ -216,7 +215,7 @@ def test_alignment_is_transformers_and_openais(pair: tuple[Any, Path]) -> None:
 
 def test_token_times_are_transformers_own(pair: tuple[Any, Path]) -> None:
     model, folder = pair
-    ours = PagedWhisper(folder)
+    ours = PagedEncoderDecoder(folder)
     pcm, frames, begun = sound(0.7, 8), 35, 2
     tokens = [151, 12, 30, 45, 60, 61, 99, 12, 13]
     with torch.inference_mode():

@@ -12,8 +12,9 @@ from stentor.engine.layers.forward_batch import Encoded, ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.model_config.whisper_config import ENCODER_BLOCK
-from stentor.engine.models.whisper import Whisper
+from stentor.engine.model_config.encoder_decoder_config import ENCODER_BLOCK
+from stentor.engine.model_config.whisper_config import WhisperConfig
+from stentor.engine.models.encoder_decoder import EncoderDecoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
@@ -58,9 +59,14 @@ def tiny(seed: int = 0, **changes: Any) -> Any:
     return model
 
 
+def whisper_of(checkpoint: Checkpoint) -> WhisperConfig:
+    assert isinstance(checkpoint.config, WhisperConfig)
+    return checkpoint.config
+
+
 def real(checkpoint: Checkpoint) -> Any:
     """The same model in transformers, in float32."""
-    config = checkpoint.whisper
+    config = whisper_of(checkpoint)
     made = transformers.WhisperForConditionalGeneration(
         transformers.WhisperConfig(
             vocab_size=config.vocab_size,
@@ -83,15 +89,15 @@ def real(checkpoint: Checkpoint) -> Any:
     return made.float().eval()
 
 
-class PagedWhisper:
+class PagedEncoderDecoder:
     """Our model with a small cache whose blocks are handed out out of order, one row a window."""
 
     def __init__(self, path: Path, *, dtype: torch.dtype = torch.float32, packed: bool | None = None) -> None:
         checkpoint = open_checkpoint(path)
         if packed is None:
             packed = native.library() is not None and dtype in PLAIN
-        self.config = checkpoint.whisper
-        self.model = Whisper(self.config, LayerContext(torch.device("cpu"), dtype, False, packed=packed))
+        self.config = checkpoint.encoder_decoder
+        self.model = EncoderDecoder(self.config, LayerContext(torch.device("cpu"), dtype, False, packed=packed))
         with torch.inference_mode():
             self.model.load(iterate_weights(checkpoint, dtype))
         own, cross, cpu = self.config.cache_groups, self.config.cross_group, torch.device("cpu")
@@ -108,7 +114,7 @@ class PagedWhisper:
     def listen(self, windows: Sequence[bytes]) -> None:
         """Begins a row for each window, in places that are not in order."""
         self.place_of = [(3 * row + 1) % 5 for row in range(len(windows))]
-        self.model.write_encodings(windows, self.place_of, self.places)
+        self._audio_lengths = self.model.write_encodings(windows, self.place_of, self.places)
         self._tables = [[] for _ in windows]
         self._lengths = [0 for _ in windows]
 
@@ -144,7 +150,11 @@ class PagedWhisper:
                 self.caches,
                 [batch],
                 encoded=Encoded(
-                    self.model.cross_batch([self.place_of[row] for row in owners]), self.places, self.queries
+                    self.model.cross_batch(
+                        [self.place_of[row] for row in owners], [self._audio_lengths[row] for row in owners]
+                    ),
+                    self.places,
+                    self.queries,
                 ),
             )
         ).clone()

@@ -25,6 +25,7 @@ from stentor.protocols.openai.transcription import (
 from ...asr.languages import name_of
 from ...asr.segments import Segment
 from ...asr.streaming import JoinedText
+from ...asr.untimed_vocabulary import UntimedVocabulary
 from ...asr.vocabulary import Vocabulary
 from ...http.sse import DONE, frame_of
 
@@ -32,9 +33,6 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 VTT: Final = "text/vtt; charset=utf-8"
 SRT: Final = "application/x-subrip; charset=utf-8"
-
-_POSITIONS_A_SECOND: Final = 50
-"""Positions of a second of audio, counted as input tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class TranscriptShape:
     format: ResponseFormat
     seconds: float
     """Duration of the audio."""
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | UntimedVocabulary
     task: Literal["transcribe", "translate"] = "transcribe"
     segments: bool = True
     """In ``verbose_json``, as the next."""
@@ -86,14 +84,14 @@ class TranscriptStream:
 
     def end(self) -> bytes:
         shape = self._shape
-        audio, spoken = math.ceil(shape.seconds * _POSITIONS_A_SECOND), sum(map(len, self._spoken()))
+        audio, spoken = math.ceil(shape.seconds * shape.vocabulary.positions_a_second), sum(map(len, self._spoken()))
         read = audio + shape.prompt_tokens
         usage = TokenUsage(read, spoken, read + spoken, InputTokens(audio, shape.prompt_tokens))
         return frame_of(TextDone(self._joined.text, usage, _logprobs(shape, self._segments))) + DONE
 
     def _spoken(self) -> list[list[int]]:
-        eot = self._shape.vocabulary.eot
-        return [[token for token in segment.tokens if token < eot] for segment in self._segments]
+        is_text = self._shape.vocabulary.is_text
+        return [[token for token in segment.tokens if is_text(token)] for segment in self._segments]
 
 
 def _text_of(segments: Sequence[Segment]) -> str:
@@ -136,7 +134,7 @@ def _logprobs(shape: TranscriptShape, segments: Sequence[Segment]) -> list[Logpr
     found = []
     for segment in segments:
         for one in segment.logprobs or ():
-            if one.token < vocabulary.eot:
+            if vocabulary.is_text(one.token):
                 data = vocabulary.tokenizer.token_bytes(one.token)
                 found.append(Logprob(data.decode(errors="replace"), one.logprob, list(data)))
     return found

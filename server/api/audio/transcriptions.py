@@ -21,7 +21,6 @@ from ...asr.observers import observe_windows
 from ...asr.options import (
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
-    TEMPERATURE_FALLBACK,
     Chunking,
     SamplingOptions,
     TranscriptionOptions,
@@ -42,7 +41,13 @@ from ..common.described import Operations, generation
 from ..common.endpoint import GenerationEndpoint
 from ..common.forms import too_large, upload_form
 from .chat_transcriptions import ResolvedChat, answer_chat, resolve_chat
-from .streamed_transcriptions import ResolvedStream, answer_streamed, refuse_translation, resolve_stream
+from .streamed_transcriptions import (
+    ResolvedStream,
+    answer_streamed,
+    check_untimed,
+    refuse_translation,
+    resolve_stream,
+)
 from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
 OPERATIONS: Final[Operations] = {
@@ -159,9 +164,10 @@ def _transcription(
         chunking = Chunking(given.threshold, given.prefix_padding_ms, given.silence_duration_ms)
     if isinstance(model, ChatTranscriber):
         return resolve_chat(form, model, chunking)
+    if not model.vocabulary.has_times:
+        check_untimed(form, model.served_names[0])
     options = msgspec.structs.replace(
-        _options(services, form),
-        language=model.language(form.language, "language") if form.language else None,
+        _options(services, form, model),
         languages=tuple(
             model.language(language, f"languages[{place}]") for place, language in enumerate(form.languages or ())
         ),
@@ -179,6 +185,12 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
         raise refuse_translation(model.served_names[0])
     if isinstance(model, ChatTranscriber):
         return resolve_chat(form, model)
+    if not model.vocabulary.has_times:
+        check_untimed(form, model.served_names[0])
+        if not model.vocabulary.translates:
+            raise refuse_translation(model.served_names[0])
+        if not form.language:
+            raise missing("language")
     if not model.multilingual:
         raise BadRequest(
             f"`{model.served_names[0]}` transcribes English alone and translates nothing; send the file to "
@@ -186,7 +198,9 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
             "model",
             "model_not_supported",
         )
-    return ResolvedTranscription(form, model, msgspec.structs.replace(_options(services, form), task="translate"))
+    return ResolvedTranscription(
+        form, model, msgspec.structs.replace(_options(services, form, model), task="translate")
+    )
 
 
 def _texts(fields: FormData) -> list[tuple[str, str]]:
@@ -208,11 +222,12 @@ def _model(
     return model
 
 
-def _options(services: TranscriptionServices, form: TranslationForm) -> TranscriptionOptions:
+def _options(services: TranscriptionServices, form: TranslationForm, model: TranscriptionModel) -> TranscriptionOptions:
     return TranscriptionOptions(
         adapter=services.registry.adapter_of(form.model) if form.model else None,
+        language=model.language(form.language, "language") if form.language else None,
         prompt=form.hint[-_PROMPT_CHARS:],
-        temperatures=(form.temperature,) if form.temperature else TEMPERATURE_FALLBACK,
+        temperatures=(form.temperature,) if form.temperature else model.vocabulary.temperatures,
         max_tokens=form.max_completion_tokens or MAX_TOKENS,
         sampling=SamplingOptions(
             form.top_p,
@@ -228,7 +243,8 @@ def _options(services: TranscriptionServices, form: TranslationForm) -> Transcri
 
 def _shape(asked: ResolvedTranscription, seconds: float) -> TranscriptShape:
     form, options, vocabulary = asked.form, asked.options, asked.model.vocabulary
-    prompt = vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+    read = options.prompt.strip() if vocabulary.takes_context else ""
+    prompt = vocabulary.encode(" " + read) if read else []
     segments = not isinstance(form, TranscriptionForm) or form.wants_segments
     return TranscriptShape(
         form.response_format,

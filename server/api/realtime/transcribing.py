@@ -68,7 +68,9 @@ class ModelTranscriber:
 
 def _hypothesis(model: TranscriptionModel, turn: TranscribedTurn, given: int, *, tokens: bool) -> Hypothesis:
     drawn = turn.tokens[given:]
-    data = [model.vocabulary.tokenizer.token_bytes(token) if token < model.vocabulary.eot else b"" for token in drawn]
+    data = [
+        model.vocabulary.tokenizer.token_bytes(token) if model.vocabulary.is_text(token) else b"" for token in drawn
+    ]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece) for piece in data]
     text = "".join(texts) + decoder.decode(b"", True)

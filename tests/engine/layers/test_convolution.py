@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from stentor.engine.layers.convolution import Convolution
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.weights import WeightError, WeightMap
-from stentor.engine.models.whisper import Convolution
 
 
 def made(inputs: int, outputs: int, *, packed: bool, stride: int = 1) -> tuple[Convolution, WeightMap]:

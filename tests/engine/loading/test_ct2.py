@@ -172,9 +172,9 @@ def test_another_model_and_a_broken_vocabulary_are_named(state: dict[str, torch.
     with pytest.raises(CheckpointError, match="is a 'TransformerSpec', expected 'WhisperSpec'"):
         open_checkpoint(tmp_path)
     write(tmp_path, model_bin(whisper_variables(state, (3, 4))))
-    assert open_checkpoint(tmp_path).whisper.eos_token_ids == ()
+    assert open_checkpoint(tmp_path).encoder_decoder.eos_token_ids == ()
     (tmp_path / "vocabulary.txt").write_text("a\nb\n<|endoftext|>\n")
-    assert open_checkpoint(tmp_path).whisper.eos_token_ids == (2,)
+    assert open_checkpoint(tmp_path).encoder_decoder.eos_token_ids == (2,)
     (tmp_path / "vocabulary.json").write_text("[")
     with pytest.raises(CheckpointError, match=r"vocabulary.json: it is no vocabulary"):
         open_checkpoint(tmp_path)
@@ -189,6 +189,6 @@ def test_it_is_found_below_a_folder_and_is_no_language_model(state: dict[str, to
     with pytest.raises(CheckpointError, match=r"is a speech recognition model .*: give it as --transcription-model"):
         _ = checkpoint.decoder
     dummy = open_checkpoint(tmp_path, "dummy")
-    names = {name for name, _ in iterate_weights(dummy, torch.float32, shapes=plain_shapes(dummy.whisper))}
+    names = {name for name, _ in iterate_weights(dummy, torch.float32, shapes=plain_shapes(dummy.encoder_decoder))}
     stored = {name for name, _ in iterate_weights(checkpoint, torch.float32)}
     assert names == {name for name in stored if not name.endswith("k_proj.bias")}

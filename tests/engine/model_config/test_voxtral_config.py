@@ -38,7 +38,7 @@ def test_a_model_of_another_kind_is_told_apart(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="a speech recognition model"):
         _ = checkpoint.decoder
     with pytest.raises(CheckpointError):
-        _ = checkpoint.whisper
+        _ = checkpoint.encoder_decoder
 
 
 @pytest.mark.parametrize(

@@ -88,4 +88,19 @@ def test_a_config_needs_layers_and_heads_in_ctranslate2s_file_too() -> None:
     with pytest.raises(ConfigError, match="decoder/embeddings/weight has the shape None, expected 2 dimensions"):
         whisper_config_from_ct2({}, {}, (2, 2), None)
     with pytest.raises(ConfigError, match="8 dimensions do not divide among 0 heads of the encoder"):
-        checked_whisper(WhisperConfig("W", 100, 8, 80, 10, 1, 0, 8, 1, 2, 8, 10))
+        checked_whisper(
+            WhisperConfig(
+                architecture="W",
+                vocab_size=100,
+                hidden_size=8,
+                source_positions=10,
+                num_layers=1,
+                num_heads=2,
+                max_position=10,
+                mel_bins=80,
+                encoder_layers=1,
+                encoder_heads=0,
+                encoder_intermediate_size=8,
+                intermediate_size=8,
+            )
+        )

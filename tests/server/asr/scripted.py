@@ -20,6 +20,7 @@ from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.asr.model import TranscriptionModel
+from stentor.server.asr.untimed_vocabulary import UntimedVocabulary
 from stentor.server.asr.vocabulary import Vocabulary
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.tokenizer import Tokenizer
@@ -41,6 +42,8 @@ def whisper_tokenizer(languages: Sequence[str] = LANGUAGES) -> Tokenizer:
 
 VOCABULARY = Vocabulary(whisper_tokenizer(), {"is_multilingual": True})
 ENGLISH = Vocabulary(whisper_tokenizer(), {"is_multilingual": False})
+UNTIMED = UntimedVocabulary(whisper_tokenizer(), (VOCABULARY.sot,), VOCABULARY.eot, 16_000 / 384)
+"""As Moonshine's."""
 
 
 def at(seconds: float) -> int:
@@ -162,7 +165,7 @@ class ScriptedEngine:
         return _Stream(asked, self.script(asked), self.gate)
 
 
-def model_of(script: Script, vocabulary: Vocabulary = VOCABULARY) -> TranscriptionModel:
+def model_of(script: Script, vocabulary: Vocabulary | UntimedVocabulary = VOCABULARY) -> TranscriptionModel:
     return TranscriptionModel(("whisper",), ScriptedEngine(script), vocabulary)
 
 

@@ -14,6 +14,7 @@ from openai.types import audio as sdk
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.app.state import ServerState
 from stentor.server.asr.model import TranscriptionModel
+from stentor.server.asr.untimed_vocabulary import UntimedVocabulary
 from stentor.server.asr.vocabulary import Vocabulary
 from stentor.server.audio.decode import Decoded
 from stentor.server.config.limits import OverloadConfig
@@ -74,7 +75,9 @@ def hears(asked: Asked) -> Said:
     return Said(says(0.0, " Guten", 0.6, 0.6, " Tag --> ü.", 1.8))
 
 
-def state_with(script: Script = hears, vocabulary: Vocabulary = VOCABULARY, **fields: object) -> ServerState:
+def state_with(
+    script: Script = hears, vocabulary: Vocabulary | UntimedVocabulary = VOCABULARY, **fields: object
+) -> ServerState:
     model = model_of(script, vocabulary)
     return fake_state(
         registry=ModelRegistry(

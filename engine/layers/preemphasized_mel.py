@@ -1,0 +1,34 @@
+"""Log-mel features of NVIDIA's speech models: of emphasised high frequencies, normed over a window's frames."""
+
+import torch
+
+from .log_mel import HOP, WINDOW, mel_filters
+
+_FFT = 512
+_EMPHASIS = 0.97
+_FLOOR = 2.0**-24
+_EPS = 1e-5
+
+
+class PreemphasizedMel:
+    """Converts samples to log-mel frames; holds the window and the filters."""
+
+    def __init__(self, bins: int, dither: float, device: torch.device) -> None:
+        """``dither``: deviation of noise that is added to samples, the same for equal numbers of them."""
+        self._dither = dither
+        self._window = torch.hann_window(WINDOW, periodic=False, device=device)
+        self._filters = mel_filters(bins, _FFT).to(device)
+
+    def __call__(self, samples: torch.Tensor) -> torch.Tensor:
+        """float32 [samples] within -1 and 1, at least two hops → float32 [samples // 160, bins]."""
+        if self._dither:
+            generator = torch.Generator().manual_seed(len(samples))
+            samples = samples + self._dither * torch.randn(len(samples), generator=generator).to(samples.device)
+        samples = torch.cat([samples[:1], samples[1:] - _EMPHASIS * samples[:-1]])
+        found = torch.stft(
+            samples, _FFT, HOP, WINDOW, window=self._window, pad_mode="constant", return_complex=True
+        )  # [_FFT // 2 + 1, frames]
+        power = torch.view_as_real(found[:, : len(samples) // HOP]).square().sum(-1)
+        mel = (power.t() @ self._filters + _FLOOR).log()
+        deviation, mean = torch.std_mean(mel, dim=0)
+        return (mel - mean) / (deviation + _EPS)

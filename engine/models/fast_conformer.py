@@ -1,0 +1,193 @@
+"""A Fast Conformer encoder (arXiv:2305.05084), one window after another."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import batch_norm, conv1d, conv2d, glu, pad, scaled_dot_product_attention
+
+from stentor import kernels
+
+from ..layers.convolution import Convolution
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer_context import LayerContext
+from ..layers.linear import Linear
+from ..layers.log_mel import samples_of
+from ..layers.mlp import MLP
+from ..layers.norm import LayerNorm
+from ..layers.preemphasized_mel import PreemphasizedMel
+from ..layers.sinusoids import sinusoid_angles
+from ..layers.varlen_batch import VarlenBatch
+from ..layers.weights import WeightMap
+from ..model_config.fast_conformer_config import FEWEST_SAMPLES, FastConformerConfig, FastConformerSpec
+from ..model_config.mlp_spec import MLPSpec
+from .encoder_stack import EncodedWindows, Windows, go_on
+
+_EPS = 1e-5
+
+
+def _stored(weights: WeightMap, name: str, context: LayerContext, *shape: int) -> torch.Tensor:
+    """A tensor that torch's own operations take."""
+    made = context.empty(*shape, dtype=context.stream)
+    weights.add(name, made)
+    return made
+
+
+class _Subsampling:
+    """Convolutions over frames and bins, each of which halves both; the last result is projected."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+        channels, bins = spec.channels, spec.mel_bins // 8
+        sizes = ((0, 1, 3), (2, 1, 3), (3, channels, 1), (5, 1, 3), (6, channels, 1))
+        self._convolutions = [
+            (
+                _stored(weights, f"{prefix}.layers.{place}.weight", context, channels, inputs, width, width),
+                _stored(weights, f"{prefix}.layers.{place}.bias", context, channels),
+            )
+            for place, inputs, width in sizes
+        ]
+        parts = {f"{prefix}.linear": spec.hidden_size}
+        self._project = Linear(weights, parts, channels * bins, context, bias=True, dtype=context.stream)
+        self._channels = channels
+
+    def __call__(self, frames: torch.Tensor) -> torch.Tensor:
+        """[frames, bins] → [positions, hidden]"""
+        first, *pairs = self._convolutions
+        x = conv2d(frames[None, None], *first, stride=2, padding=1).relu_()
+        for deep, point in zip(pairs[::2], pairs[1::2], strict=True):
+            x = conv2d(x, *deep, stride=2, padding=1, groups=self._channels)
+            x = conv2d(x, *point).relu_()
+        return self._project(x[0].transpose(0, 1).flatten(1))
+
+
+class _Attention:
+    """Attention whose scores depend on the distance of positions (arXiv:1901.02860)."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+        hidden, self._heads, self._dim = spec.hidden_size, spec.heads, spec.head_dim
+        parts = {f"{prefix}.{name}_proj": hidden for name in "qkv"}
+        self._into = Linear(weights, parts, hidden, context, bias=spec.bias, dtype=context.stream)
+        parts = {f"{prefix}.relative_k_proj": hidden}
+        self._relative = Linear(weights, parts, hidden, context, dtype=context.stream)
+        self._out = Linear(weights, {f"{prefix}.o_proj": hidden}, hidden, context, bias=spec.bias, dtype=context.stream)
+        self._content, self._distance = (
+            _stored(weights, f"{prefix}.bias_{which}", context, spec.heads, spec.head_dim) for which in "uv"
+        )
+
+    def __call__(self, x: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """x [positions, hidden], and [2 · positions - 1, hidden] of distances from the greatest to its negative."""
+        count = len(x)
+        q, k, v = self._into(x).view(count, 3, self._heads, self._dim).permute(1, 2, 0, 3)  # [heads, positions, dim]
+        far = self._relative(distances).view(-1, self._heads, self._dim).permute(1, 2, 0)  # [heads, dim, distances]
+        scores = (q + self._distance.unsqueeze(1)) @ far
+        # a row's own distance moves to the left by one in each row
+        shifted = pad(scores, (1, 0)).view(self._heads, -1, count)[:, 1:].reshape(scores.shape)[..., :count]
+        scale = self._dim**-0.5
+        found = scaled_dot_product_attention(
+            (q + self._content.unsqueeze(1))[None], k[None], v[None], attn_mask=(shifted * scale)[None], scale=scale
+        )
+        return self._out(found[0].transpose(0, 1).flatten(1))
+
+
+class _Module:
+    """A gated convolution over positions, of each channel by itself."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+        hidden, bias = spec.hidden_size, spec.convolution_bias
+        points = [
+            Convolution(weights, f"{prefix}.pointwise_conv{n}", hidden, size, context, width=1, pad=(0, 0), bias=bias)
+            for n, size in ((1, 2 * hidden), (2, hidden))
+        ]
+        self._first, self._last = points
+        self._weight = _stored(weights, f"{prefix}.depthwise_conv.weight", context, hidden, 1, spec.width)
+        self._bias = _stored(weights, f"{prefix}.depthwise_conv.bias", context, hidden) if bias else None
+        self._mean, self._variance, self._factor, self._shift = (
+            _stored(weights, f"{prefix}.norm.{name}", context, hidden)
+            for name in ("running_mean", "running_var", "weight", "bias")
+        )
+        self._activation, self._pad = spec.activation, spec.width // 2
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[positions, hidden] → the same"""
+        opened = glu(self._first(x.unsqueeze(0)), dim=2).transpose(1, 2)
+        seen = conv1d(opened, self._weight, self._bias, padding=self._pad, groups=x.shape[1])
+        seen = batch_norm(seen, self._mean, self._variance, self._factor, self._shift, eps=_EPS)
+        assert self._activation != "xielu"
+        assert self._activation != "swiglu_oai"
+        return self._last(kernels.activate_(seen.transpose(1, 2).contiguous(), self._activation))[0]
+
+
+def _network(spec: FastConformerSpec, name: str) -> MLPSpec:
+    inner, into, out = spec.intermediate_size, (f"{name}.linear1",), f"{name}.linear2"
+    return MLPSpec(inner, spec.activation, spec.bias, into, out, gated=False)
+
+
+class _Block:
+    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+        hidden = spec.hidden_size
+        self._norms = [
+            LayerNorm(weights, f"{prefix}.norm_{name}", hidden, _EPS, context)
+            for name in ("feed_forward1", "self_att", "conv", "feed_forward2", "out")
+        ]
+        self._networks = [
+            MLP(weights, prefix, _network(spec, f"feed_forward{number}"), hidden, replace(context, adapters=None))
+            for number in (1, 2)
+        ]
+        self._attention = _Attention(weights, f"{prefix}.self_attn", spec, context)
+        self._module = _Module(weights, f"{prefix}.conv", spec, context)
+
+    def __call__(self, x: torch.Tensor, distances: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        first, attended, convolved, second, last = self._norms
+        one, other = self._networks
+        x = x + 0.5 * _fed(one, first(x), batch)
+        x = x + self._attention(attended(x), distances)
+        x = x + self._module(convolved(x))
+        return last(x + 0.5 * _fed(other, second(x), batch))
+
+
+def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    """[positions, hidden] → the same"""
+    found = network(x, batch)
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+class FastConformer:
+    """See :class:`.encoder_stack.AudioEncoder`. No adapter changes it."""
+
+    def __init__(self, weights: WeightMap, config: FastConformerConfig, context: LayerContext) -> None:
+        self._config, self._context, spec = config, context, config.encoder
+        encoder, self._hidden = "model.encoder", spec.hidden_size
+        self._scale = math.sqrt(spec.hidden_size) if spec.scaled else 1.0
+        self._subsampling = _Subsampling(weights, f"{encoder}.subsampling", spec, context)
+        self._blocks = [_Block(weights, f"{encoder}.layers.{n}", spec, context) for n in range(spec.layers)]
+        self._project: Linear | None = None
+        if config.project:
+            parts = {"model.decoder.proj": config.hidden_size}
+            self._project = Linear(weights, parts, spec.hidden_size, context, bias=True, dtype=context.stream)
+        self._mel: PreemphasizedMel | None = None
+
+    def __call__(
+        self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
+    ) -> EncodedWindows:
+        found = [self._encoded(window, after_layer or go_on) for window in windows]
+        return EncodedWindows(torch.cat(found), [len(each) for each in found])
+
+    def _encoded(self, window: bytes | memoryview, pause: Callable[[], None]) -> torch.Tensor:
+        """[positions, decoder's hidden]"""
+        if self._mel is None:
+            self._mel = PreemphasizedMel(self._config.encoder.mel_bins, self._config.dither, self._context.device)
+        count = max(len(window) // 2, FEWEST_SAMPLES) if len(window) else self._config.samples
+        frames = self._mel(samples_of([window], count, self._context.device)[0])
+        x = self._subsampling(frames.to(self._context.stream)) * self._scale
+        pause()
+        angles = sinusoid_angles(torch.arange(len(x) - 1, -len(x), -1, device=x.device), self._hidden)
+        distances = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(x.dtype)
+        batch = ForwardBatch.whole(
+            torch.empty(0, dtype=torch.int64, device=x.device), VarlenBatch(torch.tensor([0, len(x)]).int(), len(x))
+        )
+        for block in self._blocks:
+            x = block(x, distances, batch)
+            pause()
+        return x if self._project is None else self._project(x)

@@ -1,0 +1,134 @@
+"""Encoder-decoders without timestamps against transformers: tiny random ones of every kind of shape."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.tests.parity.test_whisper import sound
+from stentor.tests.parity.transcribers import START, tiny, tiny_canary, tiny_cohere, tiny_streaming, transformers
+from stentor.tests.parity.whispers import PagedEncoderDecoder
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "as published": tiny,
+    "with biases": partial(tiny, attention_bias=True),
+    "other activations": partial(tiny, encoder_hidden_act="silu", decoder_hidden_act="gelu"),
+    "a deep decoder": partial(tiny, decoder_num_hidden_layers=3, encoder_num_hidden_layers=1),
+    "streaming": tiny_streaming,
+    "streaming, of one size": partial(tiny_streaming, encoder={"hidden_size": 48}),
+    "canary": tiny_canary,
+    "canary, scaled and without biases": partial(
+        tiny_canary,
+        {"scale_input": True, "attention_bias": False, "convolution_bias": False},
+        {"attention_bias": False, "hidden_act": "gelu"},
+    ),
+    "cohere": tiny_cohere,
+    "cohere, tied": partial(tiny_cohere, {"conv_kernel_size": 9}, tie_word_embeddings=True),
+    "streaming, tied": partial(tiny_streaming, tie_word_embeddings=True, encoder={"attention_bias": True}),
+}
+EXTRACTORS: dict[str, Any] = {
+    "canary": transformers.ParakeetFeatureExtractor,
+    "cohere_asr": transformers.CohereAsrFeatureExtractor,
+}
+SECONDS = (0.7, 1.402, 0.01)
+"""The last is shorter than a position."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    model = KINDS[request.param]()
+    folder = tmp_path_factory.mktemp("moonshine")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+def inputs_of(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
+    """As its processor makes them, of audio filled with silence to one position."""
+    samples = torch.from_numpy(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768)
+    if model.config.model_type in EXTRACTORS:
+        extract = EXTRACTORS[model.config.model_type](feature_size=model.config.encoder_config.num_mel_bins)
+        found = extract(
+            torch.nn.functional.pad(samples, (0, max(0, 1600 - len(samples)))).numpy(), sampling_rate=16_000
+        )
+        return {name: torch.as_tensor(found[name]) for name in ("input_features", "attention_mask")}
+    if model.config.model_type == "moonshine":
+        return {"input_values": torch.nn.functional.pad(samples, (0, max(0, 895 - len(samples)))).unsqueeze(0)}
+    padded = torch.nn.functional.pad(samples, (0, -len(samples) % 80)).unsqueeze(0)
+    mask = (torch.arange(padded.shape[1]) < max(len(samples), 80)).long().unsqueeze(0)
+    return {"input_values": padded, "attention_mask": mask}
+
+
+def logits_of(model: Any, pcm: bytes, tokens: Sequence[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        made = model(**inputs_of(model, pcm), decoder_input_ids=torch.tensor([list(tokens)]))
+    found: torch.Tensor = made.logits[0]
+    return found
+
+
+def encoded_by(model: Any, pcm: bytes) -> torch.Tensor:
+    """As its decoder attends to it."""
+    made = model.model.encoder(**inputs_of(model, pcm))
+    found: torch.Tensor = made.last_hidden_state[0]
+    if made.attention_mask is not None:
+        found = found[made.attention_mask[0].bool()]
+    decoder = model.model.decoder
+    if model.config.model_type == "moonshine_streaming":
+        found = found + decoder.pos_emb.weight[: len(found)]
+    return decoder.proj(found) if hasattr(decoder, "proj") else found
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bool) -> None:
+    model, folder = pair
+    ours = PagedEncoderDecoder(folder, packed=packed)
+    windows = [sound(seconds, seed) for seed, seconds in enumerate(SECONDS)]
+    with torch.inference_mode():
+        encoded = ours.model.encoder(windows)
+        expected = [encoded_by(model, pcm) for pcm in windows]
+    assert (
+        encoded.lengths == [len(one) for one in expected] == [ours.config.positions(len(pcm) // 2) for pcm in windows]
+    )
+    torch.testing.assert_close(encoded.rows, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    ours.listen(windows)
+    prompts = [[START, 7, 9, 11, 33], [START], [START, *range(20, 40)]]
+    first = ours.step(prompts)
+    later = ours.step([[5], [], [6, 8, 77]])
+    reported = [[*prompts[0], 5], prompts[1], [*prompts[2], 6, 8, 77]]
+    for row, tokens in enumerate(reported):
+        found = torch.cat([part[row] for part in (first, later) if len(part[row])])
+        torch.testing.assert_close(found, logits_of(model, windows[row], tokens), atol=2e-4, rtol=1e-4)
+
+
+def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedEncoderDecoder(folder)
+    windows = [sound(seconds, 4 + seed) for seed, seconds in enumerate(SECONDS)]
+    ours.listen(windows)
+    tokens: list[list[int]] = [[START] for _ in windows]
+    logits = ours.step(tokens)
+    for _ in range(8):
+        following = [int(part[-1].argmax()) for part in logits]
+        for row, token in zip(tokens, following, strict=True):
+            row.append(token)
+        logits = ours.step([[token] for token in following])
+    for row, pcm in zip(tokens, windows, strict=True):
+        assert logits_of(model, pcm, row)[:-1].argmax(1).tolist() == row[1:]
+
+
+def test_half_a_minute_has_as_many_positions_as_transformers_makes_of_it() -> None:
+    model = tiny(encoder_num_hidden_layers=1)
+    with torch.inference_mode():
+        positions = model.model.encoder(torch.zeros(1, 480_000)).last_hidden_state.shape[1]
+    assert positions == 1248
+
+
+def test_a_config_as_published_is_read(tmp_path: Path) -> None:
+    """Names of transformers 4, with a rotary factor beside the heads."""
+    tiny(rope_theta=10000.0, partial_rotary_factor=0.9).save_pretrained(tmp_path)
+    config = open_checkpoint(tmp_path).encoder_decoder
+    assert (config.source_positions, config.max_position, config.eos_token_ids) == (1248, 64, (2,))
