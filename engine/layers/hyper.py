@@ -123,9 +123,8 @@ class HyperConnected:
         made = self._weights(weights, x, batch)
         found, _ = part(None, self._sum(x, made, batch).to(self._stream), batch)
         assert isinstance(found, torch.Tensor)
-        kept = self._mixed(x, made, batch) if self._spec.mixes else x.float()
-        mixed = kept + self._spread(found, made, batch)
-        return mixed.to(self._stream)
+        mixed = self._mixed(x, made, batch) if self._spec.mixes else x.float()
+        return (mixed + self._spread(found, made, batch)).to(self._stream)
 
     def _weights(self, weights: _Weights, x: torch.Tensor, _batch: Any) -> torch.Tensor:
         """float32 [tokens, weights]: of the sum, of the output, and of the mixing matrix, by rows"""

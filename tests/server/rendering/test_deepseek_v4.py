@@ -97,7 +97,7 @@ def test_instructions_of_a_developer_are_the_systems() -> None:
 
 
 def test_an_answer_that_was_sent_in_several_messages_is_one() -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"role": "assistant", "content": "It is", "reasoning": "one"},
         {"role": "assistant", "content": "", "reasoning": "two", "tool_calls": [call("1", "{}")]},
         {"role": "tool", "tool_call_id": "1", "content": "cold"},
