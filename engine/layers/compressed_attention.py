@@ -110,8 +110,7 @@ class CompressedAttention:
             most = paged.max_seq_len // spec.ratio
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
             if self._index is not None and self._index.chooses(most):
-                visible = (tokens.positions + 1) // spec.ratio
-                chosen = self._index(x, low, tokens.rows, tokens.positions, visible, most, cache, pages)
+                chosen = self._index(x, low, tokens.rows, tokens.positions, paged, cache, pages)
             self._keep_inputs(inputs.x, batch)
             batch.states.note(self._keep_inputs, inputs.x)
         attend = self._attended if self._by_token else self._attended_together

@@ -1,8 +1,8 @@
 """The index that chooses the entries that each token sees (DeepSeek-V4)."""
 
-from typing import Final
-
 import torch
+
+from stentor import kernels
 
 from ..model_config.compressed_attention_spec import CompressedAttentionSpec
 from .compressor import turned
@@ -13,13 +13,11 @@ from .linear import Linear
 from .rotary import RotaryTable
 from .weights import WeightMap
 
-_BYTES_AT_ONCE: Final = 64 << 20
-"""Most bytes of keys that are brought together at once on a device."""
-
 
 class EntryIndex:
     """Head weights and scores are float32 in any compute dtype, because rounding can change the choice between near
-    scores. On a CPU each token is computed by itself, as in the attention."""
+    scores. On a CPU each token is computed by itself, as in the attention; on a device one kernel reads the keys from
+    their pages, as many as each token sees."""
 
     def __init__(
         self,
@@ -50,39 +48,32 @@ class EntryIndex:
         low: torch.Tensor,
         rows: torch.Tensor,
         positions: torch.Tensor,
-        visible: torch.Tensor,
-        most: int,
+        paged: kernels.AttentionBatch,
         cache: LayerCache,
         pages: EntryPages,
     ) -> torch.Tensor:
-        """The chosen entries, int64 [tokens, top_k]: ascending, those that are not complete last.
+        """The chosen entries, int64 [tokens, top_k]: ascending; last those that are not complete, or -1.
 
         Args:
             x: the layer's input [tokens, hidden]; ``low``: the queries' latents [tokens, q_lora_rank].
             rows, positions: int64 [tokens].
-            visible: int64 [tokens], the complete entries of each token; at most ``most``.
+            paged: the sequences and blocks of the layer's cache.
         """
         spec = self._spec
         q = turned(
             self._queries(low).view(len(x), spec.heads, spec.head_dim), self._cos, self._sin, positions, self._rope_dim
-        ).float()
+        )
         by_head = self._by_head(x.float()) * spec.scale
-        keys = cache.index.view(-1, spec.head_dim)
-        numbers = torch.arange(most, device=x.device)
-        if self._by_token:
-            chosen = numbers[: spec.top_k].repeat(len(x), 1)
-            for at, count in enumerate(visible.tolist()):
-                if count > spec.top_k:
-                    own = keys[pages.slots(rows[at : at + 1], numbers[None, :count])[0]].float()
-                    scores = by_head[at] @ torch.relu(q[at] @ own.T)
-                    chosen[at] = scores.topk(spec.top_k).indices.sort().values
-            return chosen
-        found = []
-        for some in torch.arange(len(x)).split(max(1, _BYTES_AT_ONCE // (most * spec.head_dim * 4))):
-            part = slice(int(some[0]), int(some[-1]) + 1)
-            own = keys[pages.slots(rows[part], numbers.expand(len(some), -1))].float()
-            products = torch.relu(torch.bmm(q[part], own.transpose(1, 2)))  # [tokens, heads, entries]
-            scores = torch.bmm(by_head[part, None], products)[:, 0]
-            scores = scores.masked_fill(numbers >= visible[part, None], -torch.inf)
-            found.append(scores.topk(spec.top_k, dim=1).indices.sort(1).values)
-        return torch.cat(found)
+        if not self._by_token:
+            taken = q.to(cache.index.dtype), by_head.contiguous(), cache.index, paged
+            chosen = kernels.top_tokens(*taken, top_k=spec.top_k, ratio=pages.ratio, block=pages.block)
+            return chosen.long()
+        keys, visible = cache.index.view(-1, spec.head_dim), (positions + 1) // pages.ratio
+        numbers = torch.arange(paged.max_seq_len // pages.ratio, device=x.device)
+        chosen = numbers[: spec.top_k].repeat(len(x), 1)
+        for at, count in enumerate(visible.tolist()):
+            if count > spec.top_k:
+                own = keys[pages.slots(rows[at : at + 1], numbers[None, :count])[0]].float()
+                scores = by_head[at] @ torch.relu(q[at].float() @ own.T)
+                chosen[at] = scores.topk(spec.top_k).indices.sort().values
+        return chosen

@@ -1,5 +1,5 @@
-"""Chooses the tokens that each token attends to, with an index of keys beside the cache: DeepSeek sparse attention
-(DSA)."""
+"""Chooses the tokens, or the entries of several tokens, that each token attends to, with an index of keys beside the
+cache: DeepSeek sparse attention (DSA)."""
 
 import ctypes
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from ..attention import AttentionBatch
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
+from ..launch import cdiv
 from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -20,12 +21,13 @@ _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
 _NATIVE = by_dtype("stentor_top_tokens", *_ARGUMENTS, restype=_I)
 
 
-def choose(q: Tensor, variant: Choice = "auto") -> Variant:
+def choose(q: Tensor, variant: Choice = "auto", ratio: int = 1) -> Variant:
     """Returns the variant that :func:`top_tokens` runs. Raises ValueError if one is asked for that cannot run."""
+    native = native_unsupported_reason(_NATIVE.get(q.dtype), q)
     return select_variant(
         variant,
         triton=triton_unsupported_reason(q, variant),
-        native=native_unsupported_reason(_NATIVE.get(q.dtype), q),
+        native=native if ratio == 1 else f"it takes a key of each token, not of {ratio}",
     )
 
 
@@ -36,9 +38,12 @@ def top_tokens(
     batch: AttentionBatch,
     *,
     top_k: int,
+    ratio: int = 1,
+    block: int = 0,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Chooses for each new token ``top_k`` of the tokens of its sequence up to its own.
+    """Chooses for each new token ``top_k`` of the tokens of its sequence up to its own; or of its entries, each of
+    ``ratio`` tokens, that are complete with it.
 
     They are those with the largest sum over heads of weight · relu(q · k), of equal ones the first. Their keys are in
     the cache already.
@@ -49,20 +54,25 @@ def top_tokens(
         cache: a key of each token (:func:`stentor.kernels.latent_cache_shape`), of the dtype of ``q``, contiguous.
         batch: the sequences; T tokens in all.
         top_k: how many are chosen; all if a token sees fewer.
+        ratio: tokens of an entry, which has a key in the block of its last token.
+        block: tokens of a block, which has a place for every ``ratio`` of them, rounded up; 0: the places times
+            ``ratio``.
         variant: forces an implementation.
 
     Returns:
-        [T, top_k] int32, a new contiguous tensor: positions, ascending, followed by -1. Scores are in float32. In the
-        native variant a row depends only on its own position, query, weights and keys.
+        [T, top_k] int32, a new contiguous tensor: positions of tokens or entries, ascending, followed by -1. Scores are
+        in float32. In the native variant a row depends only on its own position, query, weights and keys.
 
     Raises:
         ValueError: shapes, dtypes, strides or numbers that do not fit.
         IndexError: on the CPU, a block table that leads outside the cache or is shorter than its sequence.
         MemoryError: on the CPU, no room to plan the batch.
     """
-    fits = (
-        cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0
-    )
+    fits = cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype
+    if ratio < 1 or block < 0:
+        raise ValueError(f"top_tokens: {ratio} tokens of an entry and {block} of a block must be positive")
+    block = block or cache.shape[1] * ratio
+    fits = fits and block % BLOCK_MULTIPLE == 0 and cache.shape[1] == cdiv(block, ratio)
     if q.dim() != 3 or q.dtype not in FLOATS or not q.is_contiguous() or not fits or q.shape[2] != cache.shape[2]:
         raise ValueError(f"top_tokens: q {describe(q)} does not fit cache {describe(cache)}")
     if weights.shape != q.shape[:2] or weights.dtype != torch.float32 or not weights.is_contiguous():
@@ -71,13 +81,13 @@ def top_tokens(
         raise ValueError(f"top_tokens: q has {len(q)} tokens, the batch has {batch.num_tokens}")
     if top_k < 1:
         raise ValueError(f"top_tokens: top_k is {top_k}, expected at least 1")
-    chosen = choose(q, variant)
+    chosen = choose(q, variant, ratio)
     if chosen == "reference":
-        return reference.top_tokens(q, weights, cache, batch, top_k)
+        return reference.top_tokens(q, weights, cache, batch, top_k, ratio, block)
     if chosen == "triton":
         from .triton import top_tokens as run  # late: Triton takes long to import
 
-        return run(q, weights, cache, batch, top_k)
+        return run(q, weights, cache, batch, top_k, ratio, block)
     tokens, heads, dim = q.shape
     blocks, size, _ = cache.shape
     out = torch.empty((tokens, top_k), dtype=torch.int32)

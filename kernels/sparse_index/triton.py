@@ -16,10 +16,12 @@ SCORES_BYTES = 256 << 20
 _SELECT = Config.of(TILE=2048, num_warps=8, num_stages=1)
 
 
-def top_tokens(q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch, top_k: int) -> Tensor:
+def top_tokens(
+    q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch, top_k: int, ratio: int, block: int
+) -> Tensor:
     """Runs :func:`stentor.kernels.top_tokens`. Nothing waits for the device, and nothing on it is checked."""
     tokens, heads, dim = q.shape
-    size, width = cache.shape[1], batch.max_seq_len
+    size, width = cache.shape[1], batch.max_seq_len // ratio
     out = torch.empty((tokens, top_k), dtype=torch.int32, device=q.device)
     if tokens == 0:
         return out
@@ -55,6 +57,8 @@ def top_tokens(q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch,
                 HEADS=heads,
                 DIM=dim,
                 SIZE=size,
+                BLOCK=block,
+                RATIO=ratio,
                 TOP=top_k,
                 SEQUENCES=rows,
             )
@@ -69,6 +73,7 @@ def top_tokens(q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch,
             batch.num_sequences,
             width,
             config=_SELECT,
+            RATIO=ratio,
             TOP=top_k,
             SEQUENCES=rows,
         )

@@ -30,6 +30,8 @@ def score_kernel(
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RATIO: tl.constexpr,
     TOP: tl.constexpr,
     SEQUENCES: tl.constexpr,
     TILE: tl.constexpr,
@@ -37,11 +39,15 @@ def score_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """Program (i, j): scores tile j of what token ``first + i`` sees, if that is more than it chooses; writes to
-    ``scores`` int32 [tokens, width]."""
+    ``scores`` int32 [tokens, width].
+
+    SIZE: places of a block of BLOCK tokens, for entries of RATIO tokens each.
+    """
     at = tl.program_id(0).to(tl.int64)
     token = first + tl.program_id(0)
     tile = tl.program_id(1)
     row, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
+    seen = seen // RATIO
     if (seen <= TOP) | (tile * TILE >= seen):
         return
     h, d, in_tile = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_D), tl.arange(0, TILE)
@@ -49,10 +55,16 @@ def score_kernel(
     heads = tl.load(q + query[:, None] * DIM + d[None, :], mask=(h < HEADS)[:, None] & (d < DIM)[None, :], other=0.0)
     weight = tl.load(weights + query, mask=h < HEADS, other=0.0)
     table = block_tables + row.to(tl.int64) * table_stride
-    block = block_of(table, tile, in_tile, seen, SIZE, TILE).to(tl.int64)
     position = tile * TILE + in_tile
-    keys = cache + (block * SIZE + position % SIZE) * DIM
     held = position < seen
+    if BLOCK == SIZE * RATIO:
+        block = block_of(table, tile, in_tile, seen, SIZE, TILE).to(tl.int64)
+        place = position % SIZE
+    else:
+        last = position * RATIO + (RATIO - 1)
+        block = tl.load(table + last // BLOCK, mask=held, other=0).to(tl.int64)
+        place = last % BLOCK // RATIO
+    keys = cache + (block * SIZE + place) * DIM
     k = tl.load(keys[:, None] + d[None, :], mask=held[:, None] & (d < DIM)[None, :], other=0.0)
     products = tl.maximum(tl.dot(heads, tl.trans(k), input_precision="ieee"), 0.0)
     bits = (tl.sum(products * weight[:, None], 0) + 0.0).to(tl.int32, bitcast=True)
@@ -68,13 +80,15 @@ def select_kernel(
     first,
     sequences,
     width,
+    RATIO: tl.constexpr,
     TOP: tl.constexpr,
     SEQUENCES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Program i: writes the positions that token ``first + i`` chooses to ``out`` [tokens, TOP]."""
+    """Program i: writes the positions of what token ``first + i`` chooses to ``out`` [tokens, TOP]."""
     token = first + tl.program_id(0)
     _, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
+    seen = seen // RATIO
     chosen = out + token.to(tl.int64) * TOP
     in_tile = tl.arange(0, TILE)
     if seen <= TOP:

@@ -32,4 +32,4 @@ def workload(heads: int, size: int, device: torch.device) -> Callable[[], object
     q = torch.randn((ROWS, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
     weights = torch.randn((ROWS, heads), device=device, generator=generator)
     cache, batch = scattered(DIM, size, device)
-    return partial(top_tokens, q, weights, cache, batch, TOP_K)
+    return partial(top_tokens, q, weights, cache, batch, TOP_K, 1, size)

@@ -62,6 +62,24 @@ def batch_of(rows: int, keys: int, size: int) -> AttentionBatch:
     )
 
 
+@pytest.mark.parametrize(("block", "ratio"), [(64, 4), (16, 4), (16, 5)])
+def test_an_index_of_entries_of_several_tokens_spills_nothing(block: int, ratio: int) -> None:
+    """At the shapes of DeepSeek-V4; entries of 5 tokens do not fill blocks evenly."""
+    rows, keys, heads, places = 64, 65536, 64, -(-block // ratio)
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with FakeTensorMode(), dry_run() as kernels:
+        cache, weights = empty(rows * keys // block, places, 128), empty(rows, heads, dtype=torch.float32)
+        batch, q = batch_of(rows, keys, block), empty(rows, heads, 128)
+        top_tokens(q, weights, cache, batch, top_k=512, ratio=ratio, block=block)
+    assert [kernel.name for kernel in kernels] == ["score_kernel", "select_kernel"]
+    assert all(kernel.stack_bytes == 0 and kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
+    assert kernels[0].uses_tensor_cores
+    assert "ld.global.v4" in kernels[0].ptx or "cp.async.cg" in kernels[0].ptx  # 16 bytes of a key at once
+
+
 @pytest.mark.parametrize(("index_heads", "heads", "size"), [(64, V3, 64), (32, 64, 16)])
 @pytest.mark.parametrize("config", [None, max(index_candidates(), key=lambda config: config["TILE"])])
 def test_an_index_and_attention_to_what_it_chooses_spill_nothing(

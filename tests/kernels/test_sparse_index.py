@@ -171,6 +171,12 @@ def test_what_does_not_fit_is_refused() -> None:
         top_tokens(q, weights.bfloat16(), world.cache, batch, top_k=4)
     with pytest.raises(ValueError, match="top_k is 0"):
         top_tokens(q, weights, world.cache, batch, top_k=0)
+    with pytest.raises(ValueError, match="0 tokens of an entry"):
+        top_tokens(q, weights, world.cache, batch, top_k=4, ratio=0)
+    with pytest.raises(ValueError, match="does not fit cache"):
+        top_tokens(q, weights, world.cache, batch, top_k=4, ratio=5, block=64)
+    with pytest.raises(ValueError, match="it takes a key of each token, not of 4"):
+        top_tokens(q, weights, world.cache, batch, top_k=4, ratio=4, variant="native")
     with pytest.raises(ValueError, match="the batch has 1"):
         top_tokens(world.queries[0], normal(20, 8, seed=1), world.cache, batch, top_k=4)
     with pytest.raises(ValueError, match=r"chosen .* must be contiguous int32"):
