@@ -59,6 +59,18 @@ def test_a_library_is_built_with_progress_and_then_found_without_being_built_aga
     assert steps == []
 
 
+def test_units_are_compiled_with_what_is_compiled_once_for_all(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prelude = tmp_path / "prelude.h"
+    prelude.write_text("#define FOUND_IN_THE_PRELUDE 43\n")
+    monkeypatch.setattr("stentor.kernels.native.build.PRELUDE", prelude)
+    monkeypatch.setattr("stentor.kernels.native.build.PRELUDE_PAYS", 1)
+    source.write_text(ANSWER.replace("42", "FOUND_IN_THE_PRELUDE"))
+    assert answer(build(sources=[source], cache_dir=tmp_path / "cache")) == 43
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
 def test_a_changed_source_or_header_is_another_library(source: Path, tmp_path: Path) -> None:
     header = tmp_path / "some.h"
     header.write_text("// one\n")
