@@ -253,3 +253,8 @@ def _cpu_flags() -> str:
     wanted = ("model name", "flags", "features", "cpu part", "cpu implementer")
     first = re.split(r"\n\s*\n", text, maxsplit=1)[0]
     return "\n".join(line for line in first.splitlines() if line.split(":")[0].strip().lower() in wanted)
+
+
+if __name__ == "__main__":  # `make venv`, before any package is there; what fails is told by the first start
+    with contextlib.suppress(BuildError):
+        build()

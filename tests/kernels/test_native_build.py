@@ -208,6 +208,22 @@ def test_without_a_compiler_operations_fall_back_and_the_reason_is_told() -> Non
     assert refusal.startswith("the native variant cannot run: no C++ compiler")
 
 
+def test_kernels_are_built_before_packages_are_installed_and_a_failure_is_left_to_the_first_start(
+    tmp_path: Path,
+) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\nexit 1\n")
+    compiler.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(Path(native.__file__).with_name("build.py"))],
+        env={"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
 def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
