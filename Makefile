@@ -235,8 +235,11 @@ $(STAMP): pyproject.toml constraints.txt | .link/stentor
 	  "$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "make: $$found cannot make a virtual environment; on Debian install python3-venv" >&2; exit 1; }; \
 	fi
 	@echo "==> installing what Stentor needs (torch is large: the first time takes minutes)"
-	$(PIP) install -c constraints.txt pip setuptools
-	$(PIP) install -c constraints.txt $(INDEX) --no-build-isolation -e '.[dev,all,speech]'
+	@# the first start on a CPU finds its kernels: they are compiled while pip waits for the network
+	nice $(BIN)/python -P kernels/native/build.py & compiling=$$!; \
+	$(PIP) install -c constraints.txt pip setuptools && \
+	$(PIP) install -c constraints.txt $(INDEX) --no-build-isolation -e '.[dev,all,speech]'; \
+	installed=$$?; wait $$compiling; exit $$installed
 	@# pip compiles what it copies, which an editable install is not: the first start would compile 800 modules
 	@$(BIN)/python -m compileall -q -j 0 __init__.py protocols kernels engine server
 	@touch $@

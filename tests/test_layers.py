@@ -34,6 +34,7 @@ HEAVY_MODULES = (
             "minimax",
             "ovis",
             "phi4",
+            "step",
         )
     ),
 )

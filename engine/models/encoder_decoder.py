@@ -113,8 +113,8 @@ class EncoderDecoder:
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
     ) -> kernels.AttentionBatch:
-        """The encoder slot of each token of a step, and the positions in it → :attr:`..layers.forward_batch.Encoded
-        .paged`."""
+        """The encoder slot of each token of a step, and the positions in it →
+        :attr:`..layers.forward_batch.Encoded.paged`."""
         wanted = np.array([encoder_slots, lengths], dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # decoding rows are the same in many steps

@@ -30,13 +30,15 @@ constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread
 // into their layout for each item.
 static inline int64_t rows_of_item() { return tiles::form() == tiles::Form::NONE ? 96 : 192; }
 
-// Q: the type of queries and outputs. T: the type of the cache.
-template <class Q, class T>
+// T: the type of the cache. That of queries and outputs is a value: what takes long and is many instructions, a tile of keys,
+// does not depend on it.
+template <class T>
 struct Call {
-    const Q* q;        // [tokens, heads, dim], rows of q_stride
+    const void* q;     // [tokens, heads, dim], rows of q_stride
     const T* k_cache;  // [blocks, kv_heads, dim, size]
     const T* v_cache;  // [blocks, kv_heads, size, dim]
-    Q* out;            // [tokens, heads, dim]
+    void* out;         // [tokens, heads, dim]
+    bool brain;        // both are bfloat16, not float
     const int32_t *query_start, *seq_lens, *tables;
     int64_t sequences, tokens, heads, kv_heads, dim, size, blocks, table_width, q_stride;
     float scale;
@@ -87,18 +89,23 @@ int64_t end_visible(const C& c, const Item& item, int64_t token) {
 
 // The queries of an item, scaled, for the query heads [first, last) of a kv head's: `count * (last - first)` rows.
 // Scores are multiplied by log2 e, because weights are powers of two; a soft cap is applied before.
-template <class Kernel, class Q, class T>
-void load_queries(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, float* queries) {
+template <class Kernel, class T>
+void load_queries(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, float* queries) {
     const int64_t group = c.heads / c.kv_heads, stride = Kernel::query_floats(c.dim);
     const float factor = (c.softcap > 0 ? c.scale : c.scale * LOG2E) * c.key_factor(kv_head);
     for (int64_t t = 0; t < item.count; ++t)
-        for (int64_t h = first; h < last; ++h, queries += stride)
-            Kernel::put_query(c.q + (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim, factor, c.dim, queries);
+        for (int64_t h = first; h < last; ++h, queries += stride) {
+            const int64_t at = (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim;
+            if (c.brain)
+                Kernel::put_query((const bf16*)c.q + at, factor, c.dim, queries);
+            else
+                Kernel::put_query((const float*)c.q + at, factor, c.dim, queries);
+        }
 }
 
 // Prefetches keys and values of the next tile: steps of few rows wait for memory, steps of many for the shared cache.
-template <class Q, class T>
-void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int64_t tile, int64_t stop) {
+template <class T>
+void fetch_tile(const Call<T>& c, const int32_t* table, int64_t kv_head, int64_t tile, int64_t stop) {
     const int64_t bytes = c.dim * c.size * (int64_t)sizeof(T), step = std::min(KEYS, c.size);
     for (int64_t key = tile; key < std::min(tile + KEYS, stop); key += step) {
         const int64_t head = (int64_t)table[key / c.size] * c.kv_heads + kv_head;
@@ -129,9 +136,8 @@ struct Bias {
     int64_t from = 0;
 
     Bias behind(int64_t keys) const { return {slope, from + keys}; }
-    template <int N>
-    void add(float* scores) const {
-        for (int64_t key = 0; key < N; ++key) scores[key] += slope * (float)(from + key);
+    void add(float* scores, int64_t keys) const {
+        for (int64_t key = 0; key < keys; ++key) scores[key] += slope * (float)(from + key);
     }
 };
 
@@ -139,11 +145,11 @@ struct Bias {
 template <int N, bool FROM_ZERO, class Weight>
 void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Bias& bias, const Running& state,
                 int64_t row, Weight* weights) {
-    if (softcap > 0) cap<N>(scores, softcap, state.starts[row]);
-    if (bias.slope != 0.0f) bias.add<N>(scores);
-    if (begin > 0 || end < N) hide<N>(scores, begin, end);
-    if (FROM_ZERO && softcap <= 0) return weigh<N, 1, true>(scores, weights, N, state, row);
-    weigh<N, 1>(scores, weights, N, state, row);
+    if (softcap > 0) cap(scores, N, softcap, state.starts[row]);
+    if (bias.slope != 0.0f) bias.add(scores, N);
+    if (begin > 0 || end < N) hide(scores, N, begin, end);
+    if (FROM_ZERO && softcap <= 0) return weigh<N, true>(scores, weights, N, state, row, 1);
+    weigh<N>(scores, weights, N, state, row, 1);
 }
 
 // Computes the weights of a tile for one row, which sees [begin, end) of its keys.
@@ -163,8 +169,8 @@ void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, 
 
 // Computes the softmax state of an item over the keys [part * PART, (part + 1) * PART); `each` rows a token, for the query
 // heads of a kv head from number `first_head` on.
-template <class Kernel, class Q, class T>
-void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first_head, int64_t each, int64_t part,
+template <class Kernel, class T>
+void attend_part(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first_head, int64_t each, int64_t part,
                  const float* queries, Scratch& scratch, const Running& state) {
     using Weight = typename Kernel::Weight;
     const int64_t rows = item.count * each, dim = c.dim, query = Kernel::query_floats(dim);
@@ -197,7 +203,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
         const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
         // every row sees every key, and takes its score as it is
         const bool all = from_all <= key && to_all >= key + KEYS && !c.slopes && c.softcap <= 0;
-        const auto weigh_row = [&](int64_t row, float* from) {
+        const auto weigh_seen = [&](int64_t row, float* from) {
             Weight* const to = weights + row * KEYS;
             const int64_t token = row / each;
             const int64_t begin = std::max<int64_t>(0, first_visible(c, item.position + token) - key);
@@ -210,6 +216,10 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 weigh_runs<Kernel>(from, tile, begin, end, c.softcap, bias, state, row, to);
             }
         };
+        const auto weigh_rows = [&](int64_t first, int64_t count, float* from) {
+            if (all) return weigh<KEYS, Kernel::ON_TILES>(from, weights + first * KEYS, KEYS, state, first, count);
+            for (int64_t row = 0; row < count; ++row) weigh_seen(first + row, from + row * KEYS);
+        };
         if constexpr (Kernel::ON_TILES) {
             const T* next[RUNS];
             int64_t runs = 0;
@@ -217,13 +227,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             fetch_lines(cached.values, RUNS, 0, 12);
             Kernel::score(held, rows, queries, tile, scores, [&](int64_t first, int64_t count, float* from) {
                 if (first == 0) fetch_lines(cached.values, RUNS, 12, 10);
-                if (all)
-                    by_rows<DEEP>(count, [&](int64_t row, auto deep) {
-                        weigh<KEYS, decltype(deep)::value, true>(from + row * KEYS, weights + (first + row) * KEYS, KEYS,
-                                                                 state, first + row);
-                    });
-                else
-                    for (int64_t row = 0; row < count; ++row) weigh_row(first + row, from + row * KEYS);
+                weigh_rows(first, count, from);
             });
             Kernel::lay_out_values(cached, room);
             fetch_lines(next, runs, 0, 12);
@@ -235,8 +239,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 constexpr int R = decltype(deep)::value;
                 const float* const starts = c.softcap > 0 ? ZEROS : state.starts + first;
                 Kernel::template score<R>(queries + first * query, tile, starts, scores);
-                if (all) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
-                for (int64_t row = first; row < first + R; ++row) weigh_row(row, scores + (row - first) * KEYS);
+                weigh_rows(first, R, scores);
             });
             Kernel::accumulate(rows, weights, tile, state.sums, state.width);
         }
@@ -252,17 +255,23 @@ float sink_weight(const C& c, int64_t head, const Running& state, int64_t row) {
 }
 
 // Divides by the sum of weights and writes one row of the output: zeros if it saw no key.
-template <class Q, class T>
-void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
-    Q* to = c.out + (token * c.heads + head) * c.dim;
+template <class T>
+void finish(const Call<T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
+    const auto put = [&](auto* out, int64_t d, vf mean) {
+        auto* const to = out + (token * c.heads + head) * c.dim + d;
+        if (d + LANES <= c.dim)
+            store(to, mean);
+        else
+            store_part(to, mean, c.dim - d);
+    };
     const float sum = hsum(load(state.totals + row * LANES)) + sink_weight(c, head, state, row);
     const vf total = set1(sum > 0 ? sum : 1.0f), factor = set1(c.value_factor(head / (c.heads / c.kv_heads)));
     for (int64_t d = 0; d < c.dim; d += LANES) {
         const vf mean = load(state.sums + row * state.width + d) / total * factor + 0.0f;  // turns -0 into 0
-        if (d + LANES <= c.dim)
-            store(to + d, mean);
+        if (c.brain)
+            put((bf16*)c.out, d, mean);
         else
-            store_part(to + d, mean, c.dim - d);
+            put((float*)c.out, d, mean);
     }
 }
 
@@ -271,8 +280,8 @@ static inline Scratch& scratch_of_thread() {
     return scratch;
 }
 
-template <class Kernel, class Q, class T>
-void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
+template <class Kernel, class T>
+void attend_by(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
     Scratch& scratch = scratch_of_thread();
     const int64_t group = c.heads / c.kv_heads, each = last - first, rows = item.count * each;
     float* const queries = scratch.queries.of<float>(rows * Kernel::query_floats(c.dim));
@@ -289,8 +298,8 @@ void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t f
         finish(c, item.token + row / each, kv_head * group + first + row % each, state, row);
 }
 
-template <class Kernel, class Q, class T>
-void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last,
+template <class Kernel, class T>
+void attend_one_part_by(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last,
                         int64_t part, const Running& state) {
     Scratch& scratch = scratch_of_thread();
     float* const queries = scratch.queries.of<float>((last - first) * Kernel::query_floats(c.dim));
@@ -324,16 +333,16 @@ void by_kernel(int64_t rows, int64_t dim, const Body& body) {
 }
 
 // Computes a whole item, for the query heads [first, last) of a kv head.
-template <class Q, class T>
-void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
+template <class T>
+void attend(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
     by_kernel<T>(item.count * (last - first), c.dim, [&](auto kernel) {
         attend_by<decltype(kernel)>(c, item, kv_head, first, last);
     });
 }
 
 // Computes one part of a single token's rows, for the query heads [first, last) of a kv head, into `state`.
-template <class Q, class T>
-void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, int64_t part,
+template <class T>
+void attend_one_part(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, int64_t part,
                      const Running& state) {
     by_kernel<T>(last - first, c.dim, [&](auto kernel) {
         attend_one_part_by<decltype(kernel)>(c, item, kv_head, first, last, part, state);
@@ -341,18 +350,15 @@ void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int
 }
 
 // Both take long to compile, so each type of cache has one translation unit that instantiates them (native*.cpp).
-#define STENTOR_ATTEND(EXTERN, Q, T)                                                                                \
-    EXTERN template void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last); \
-    EXTERN template void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first,      \
+#define STENTOR_ATTEND(EXTERN, T)                                                                                 \
+    EXTERN template void attend(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last); \
+    EXTERN template void attend_one_part(const Call<T>& c, const Item& item, int64_t kv_head, int64_t first,       \
                                          int64_t last, int64_t part, const Running& state);
 
-STENTOR_ATTEND(extern, float, float)
-STENTOR_ATTEND(extern, float, bf16)
-STENTOR_ATTEND(extern, bf16, bf16)
-STENTOR_ATTEND(extern, float, i8)
-STENTOR_ATTEND(extern, bf16, i8)
-STENTOR_ATTEND(extern, float, e4m3)
-STENTOR_ATTEND(extern, bf16, e4m3)
+STENTOR_ATTEND(extern, float)
+STENTOR_ATTEND(extern, bf16)
+STENTOR_ATTEND(extern, i8)
+STENTOR_ATTEND(extern, e4m3)
 
 // The first sequence whose lengths or blocks are outside the tensors, or -1.
 template <class C>

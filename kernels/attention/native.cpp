@@ -4,7 +4,7 @@
 namespace stentor {
 namespace attention {
 
-STENTOR_ATTEND(, float, float)
+STENTOR_ATTEND(, float)
 
 }  // namespace attention
 }  // namespace stentor

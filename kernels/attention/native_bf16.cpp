@@ -4,8 +4,7 @@
 namespace stentor {
 namespace attention {
 
-STENTOR_ATTEND(, float, bf16)
-STENTOR_ATTEND(, bf16, bf16)
+STENTOR_ATTEND(, bf16)
 
 }  // namespace attention
 }  // namespace stentor

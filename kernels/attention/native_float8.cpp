@@ -4,8 +4,7 @@
 namespace stentor {
 namespace attention {
 
-STENTOR_ATTEND(, float, e4m3)
-STENTOR_ATTEND(, bf16, e4m3)
+STENTOR_ATTEND(, e4m3)
 
 }  // namespace attention
 }  // namespace stentor

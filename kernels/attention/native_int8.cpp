@@ -4,8 +4,7 @@
 namespace stentor {
 namespace attention {
 
-STENTOR_ATTEND(, float, i8)
-STENTOR_ATTEND(, bf16, i8)
+STENTOR_ATTEND(, i8)
 
 }  // namespace attention
 }  // namespace stentor

@@ -8,8 +8,8 @@
 namespace stentor {
 namespace attention {
 
-template <class Q, class T>
-int64_t paged_attention(const Call<Q, T>& c, int64_t threads) {
+template <class T>
+int64_t paged_attention(const Call<T>& c, int64_t threads) {
     const int64_t fault = find_fault(c);
     if (fault >= 0) return fault;
     int64_t work;
@@ -33,9 +33,10 @@ int64_t paged_attention(const Call<Q, T>& c, int64_t threads) {
                                 int64_t table_width, int64_t q_stride, float scale, int64_t window, float softcap,    \
                                 const float* sinks, const float* slopes, const float* k_scales,                       \
                                 const float* v_scales, int64_t after, bool fewer, int64_t threads) try {              \
-        return attention::paged_attention<Q, T>(                                                                      \
-            {q, k_cache, v_cache, out, query_start, seq_lens, tables, sequences, tokens, heads, kv_heads, dim, size,  \
-             blocks, table_width, q_stride, scale, window, softcap, sinks, after, fewer, k_scales, v_scales, slopes}, \
+        return attention::paged_attention<T>(                                                                         \
+            {q, k_cache, v_cache, out, std::is_same<Q, bf16>::value, query_start, seq_lens, tables, sequences,       \
+             tokens, heads, kv_heads, dim, size, blocks, table_width, q_stride, scale, window, softcap, sinks, after, \
+             fewer, k_scales, v_scales, slopes},                                                                      \
             threads);                                                                                                 \
     } catch (const std::bad_alloc&) {                                                                                 \
         return -2;                                                                                                    \

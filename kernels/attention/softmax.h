@@ -108,19 +108,17 @@ static inline void put_weights(const vf* weights, bf16* to) {
 #endif
 
 // Caps the scores of one row, which have neither their start nor the factor log2 e, and then applies both.
-template <int KEYS_HERE>
-void cap(float* scores, float softcap, float start) {
-    for (int64_t i = 0; i < KEYS_HERE; i += LANES)
+static inline void cap(float* scores, int64_t keys, float softcap, float start) {
+    for (int64_t i = 0; i < keys; i += LANES)
         store(scores + i, tanh(load(scores + i) / set1(softcap)) * set1(softcap * LOG2E) + set1(start));
 }
 
 // Masks all keys but [begin, end).
-template <int KEYS_HERE>
-void hide(float* scores, int64_t begin, int64_t end) {
+static inline void hide(float* scores, int64_t keys, int64_t begin, int64_t end) {
     vi lane;
     for (int i = 0; i < LANES; ++i) lane[i] = i;
     const vf hidden = set1(-std::numeric_limits<float>::infinity());
-    for (int64_t i = 0; i < KEYS_HERE; i += LANES) {
+    for (int64_t i = 0; i < keys; i += LANES) {
         const vi at = lane + (int32_t)i;
         store(scores + i, select((at >= (int32_t)begin) & (at < (int32_t)end), load(scores + i), hidden));
     }
@@ -137,13 +135,13 @@ static inline bool any_above(vf x, float limit) {
 #endif
 }
 
-// Turns the scores of R rows over KEYS_HERE keys, at least one of them visible, into weights, and updates origins, totals
+// Turns the scores of `count` rows over KEYS_HERE keys, at least one of them visible, into weights, and updates origins, totals
 // and sums; rows of scores and weights lie `apart`. FROM_ZERO: scores do not include their start yet.
-template <int KEYS_HERE, int R, bool FROM_ZERO = false, class Weight>
-void weigh(const float* scores, Weight* weights, int64_t apart, const Running& state, int64_t row) {
+template <int KEYS_HERE, bool FROM_ZERO = false, class Weight>
+void weigh(const float* scores, Weight* weights, int64_t apart, const Running& state, int64_t row, int64_t count) {
     constexpr int VECTORS = KEYS_HERE / LANES;
     float *const limits = state.limits + row, *const totals = state.totals + row * LANES;
-    for (int r = 0; r < R; ++r) {
+    for (int64_t r = 0; r < count; ++r) {
         vf s[VECTORS];
         #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) s[v] = load(scores + r * apart + v * LANES);

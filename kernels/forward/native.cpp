@@ -59,10 +59,10 @@ struct Run {
 };
 
 template <class T>
-attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
+attention::Call<T> call_of(const Run& run, const Instruction& op) {
     const Buffer &from = run.buffers[op.src], &to = run.buffers[op.dst];
     const Batch& b = run.batch;
-    return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows,     b.query_start, b.seq_lens,
+    return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows, false, b.query_start, b.seq_lens,
             b.tables_of(op.group), b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
             op.block_size, op.blocks,          b.table_width,        from.stride, (float)op.scale, op.window,
             (float)op.softcap, op.sinks,       0,                    false,       op.k_scales, op.v_scales,
@@ -71,7 +71,7 @@ attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
 
 // Cuts rows of one token that see more than one part, if there are too few items for all threads.
 template <class T>
-Queries cut_queries(const attention::Call<float, T>& c, int64_t threads) {
+Queries cut_queries(const attention::Call<T>& c, int64_t threads) {
     Queries out;
     int64_t work;
     out.items = attention::items_of(c, threads, &work);
@@ -90,7 +90,7 @@ Queries cut_queries(const attention::Call<float, T>& c, int64_t threads) {
 
 template <class T>
 void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
-    const attention::Call<float, T> c = call_of<T>(run, op);
+    const attention::Call<T> c = call_of<T>(run, op);
     const Queries& q = run.queries[which];
     const int64_t group = c.heads / c.kv_heads, width = attention::padded(c.dim);
     const int64_t items = (int64_t)q.items.size(), parts = (int64_t)q.parts.size();
@@ -215,11 +215,11 @@ void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
     uint8_t* const out = run.prepared[1];
     walk.phase(ceil_div(tokens, rows) * blocks, [&](int64_t item) {
         const int64_t first = item / blocks * rows, end = std::min(first + rows, tokens), block = item % blocks;
-        if (adapts)
-            gate_up_block(pair, block, x, first, end, out, bytes,
-                          [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, block, both); });
-        else
-            gate_up_block(pair, block, x, first, end, out, bytes);
+        const auto add = [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, block, both); };
+        const auto call = [](const void* adding, int64_t begin, float* both) {
+            (*static_cast<decltype(&add)>(adding))(begin, both);
+        };
+        gate_up_block(pair, block, x, first, end, out, bytes, adapts ? +call : nullptr, &add);
     });
 }
 
@@ -306,11 +306,12 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         case ROTATE:
             by_rows(run, walk, [&](int64_t t) {
                 const int64_t slot = run.batch.slots_of(op.group)[t];
+                rotate_token(op, row(op.src, t), run.batch.positions[t]);
                 switch (op.cache_type) {
-                    case BF16_CACHE: return rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], slot);
-                    case INT8_CACHE: return rotate_token<i8>(op, row(op.src, t), run.batch.positions[t], slot);
-                    case FLOAT8_CACHE: return rotate_token<e4m3>(op, row(op.src, t), run.batch.positions[t], slot);
-                    default: return rotate_token<float>(op, row(op.src, t), run.batch.positions[t], slot);
+                    case BF16_CACHE: return write_token<bf16>(op, row(op.src, t), slot);
+                    case INT8_CACHE: return write_token<i8>(op, row(op.src, t), slot);
+                    case FLOAT8_CACHE: return write_token<e4m3>(op, row(op.src, t), slot);
+                    default: return write_token<float>(op, row(op.src, t), slot);
                 }
             });
             break;
@@ -333,9 +334,8 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
-                const float *const gate = row(op.src, t), *const up = op.gated ? gate + op.width : gate;
-                op.gated ? activate_row(gate, up, op.width, op.activation, format, gated)
-                         : activate_row<false>(gate, up, op.width, op.activation, format, gated);
+                const float* const gate = row(op.src, t);
+                activate_row(gate, op.gated ? gate + op.width : nullptr, op.width, op.activation, format, gated);
                 prepare(t, gated);
             });
     }
@@ -437,7 +437,7 @@ int64_t plan(Run& run) {
         if (const int64_t fault = find_fault(run, op)) return fault;
         if (op.kind == MOE) run.routed.reserve(run.batch.tokens, op.router.top_k, op.router.experts);
         if (op.kind == ATTEND) {
-            const attention::Call<float, float> c = call_of<float>(run, op);
+            const attention::Call<float> c = call_of<float>(run, op);
             run.queries.push_back(cut_queries(c, run.threads));
             run.partial.emplace_back(run.queries.back().parts.size() *
                                      attention::Running::floats(op.heads, attention::padded(op.dim)));

@@ -67,13 +67,10 @@ static inline void turn_head(float* head, const float* cos, const float* sin, in
 }
 
 // Norms (if weights are given) and rotates the heads of one token, in this order or the other. Scales those of q
-// (if scales are given). Writes K and V to the cache.
-template <class T>
-static void rotate_token(const Instruction& op, float* row, int64_t position, int64_t slot) {
+// (if scales are given).
+static inline void rotate_token(const Instruction& op, float* row, int64_t position) {
     const float *cos = op.cos + position * op.half, *sin = op.sin + position * op.half;
-    const int64_t dim = op.dim, size = op.block_size, block = slot / size, offset = slot % size;
-    float* k = row + op.heads * dim;
-    const float* v = k + op.kv_heads * dim;
+    const int64_t dim = op.dim;
     for (int64_t h = 0; h < op.heads + op.kv_heads; ++h) {
         float* const head = row + h * dim;
         const float* weight = h < op.heads ? op.norm : op.second_norm;
@@ -83,6 +80,13 @@ static void rotate_token(const Instruction& op, float* row, int64_t position, in
         if (op.query_scales && h < op.heads)
             for (int64_t d = 0; d < dim; ++d) head[d] *= op.query_scales[position];
     }
+}
+
+// Writes K and V of a rotated token to the cache.
+template <class T>
+static void write_token(const Instruction& op, const float* row, int64_t slot) {
+    const int64_t dim = op.dim, size = op.block_size, block = slot / size, offset = slot % size;
+    const float *k = row + op.heads * dim, *v = k + op.kv_heads * dim;
     for (int64_t h = 0; h < op.kv_heads; ++h) {
         const int64_t place = block * op.kv_heads + h, at = place * size + offset;
         T* keys = (T*)op.k_cache + place * dim * size + offset;

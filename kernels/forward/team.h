@@ -32,10 +32,11 @@ class Team {
         template <class Body>
         void phase(int64_t items, const Body& body) {
             const int64_t threads = team_.threads_;
+            const auto call = [&](int64_t item) STENTOR_ONCE { body(item); };
             if (at_ >= team_.phases_) std::abort();
             if (threads == 1) {
                 ++at_;
-                for (int64_t item = 0; item < items; ++item) body(item);
+                for (int64_t item = 0; item < items; ++item) call(item);
                 return;
             }
             Line* const cursors = team_.state_.get() + at_++ * (threads + 1);
@@ -48,7 +49,7 @@ class Team {
                 while (begin + cursor.load(std::memory_order_relaxed) < end) {
                     const int64_t item = begin + cursor.fetch_add(1, std::memory_order_relaxed);
                     if (item >= end) break;
-                    body(item);
+                    call(item);
                     ++mine;
                 }
             }

@@ -94,8 +94,8 @@ template <int N>
 void weigh_row(float* scores, int64_t count, float factor, const Running& state, int64_t row) {
     const vf by = set1(factor), start = set1(state.starts[row]);
     for (int64_t i = 0; i < N; i += LANES) store(scores + i, fma(load(scores + i), by, start));
-    if (count < N) hide<N>(scores, 0, count);
-    weigh<N, 1>(scores, scores, N, state, row);
+    if (count < N) hide(scores, N, 0, count);
+    weigh<N>(scores, scores, N, state, row, 1);
 }
 
 // Where the latents [key, key + count) of an item lie, in runs: in the cache, or copied to `room`.

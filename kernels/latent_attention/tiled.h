@@ -150,8 +150,8 @@ class TiledRows {
         }
         float* const scores = scores_ + row * KEYS;
         for (int64_t i = 0; i < KEYS; i += LANES) store(scores + i, load(scores + i) * set1(factor_));
-        if (seen < KEYS) hide<KEYS>(scores, 0, seen);
-        weigh<KEYS, 1, true>(scores, to, KEYS, state_, row);
+        if (seen < KEYS) hide(scores, KEYS, 0, seen);
+        weigh<KEYS, true>(scores, to, KEYS, state_, row, 1);
     }
 
     // Adds 32 numbers of each latent to all rows. Missing latents are zero.

@@ -56,24 +56,25 @@ static inline void add_half(const uint8_t* const* at, const ByteBlock* const* fr
     }
 }
 
-// Scales and zeros of tiles that follow each other, from the first on.
-template <int64_t KIND, class Scale>
+// Scales, and mins or zeros, of tiles that follow each other, from the first on. Their precision is a value, as is whether
+// zeros take the place of mins: they are read once a block, and a kernel for each would take as long to compile.
+template <int64_t KIND>
 struct Scaling {
-    const Scale* scales;
-    const Zero<KIND>* zeros;  // or null
-    const f16* factors;       // of whole numbers
+    int64_t precision, bytes;  // of a group's scales
+    const uint8_t* scales;
+    const void* zeros;   // or null
+    const f16* factors;  // of whole numbers
     int64_t shared, groups, spans;
+    bool shifts;  // zeros take the place of mins
 
-    static constexpr bool IS_WHOLE = std::is_same_v<Scale, U8> || std::is_same_v<Scale, S8>;
-
-    Scaling(const Packed& w, int64_t tile) : shared(w.shared), groups(groups_of(w)), spans(spans_of(w)) {
-        factors = (const f16*)w.spans + (IS_WHOLE ? tile * spans * span_parts(KIND) * TILE : 0);
-        scales = (const Scale*)w.scales + tile * groups * scale_parts(KIND) * TILE;
+    Scaling(const Packed& w, int64_t tile)
+        : precision(w.precision), bytes(scale_parts(w.kind) * TILE * scale_bytes(w)), shared(w.shared),
+          groups(groups_of(w)), spans(spans_of(w)), shifts(has_zeros(w.kind)) {
+        factors = (const f16*)w.spans + (is_whole(w) ? tile * spans * span_parts(KIND) * TILE : 0);
+        scales = (const uint8_t*)w.scales + tile * groups * bytes;
         zeros = w.zeros ? (const Zero<KIND>*)w.zeros + tile * groups * TILE : nullptr;
     }
-    const Scale* of(int64_t tile, int64_t group) const {
-        return scales + (tile * groups + group) * scale_parts(KIND) * TILE;
-    }
+    const uint8_t* of(int64_t tile, int64_t group) const { return scales + (tile * groups + group) * bytes; }
     // What multiplies a group's scales, or its mins, of a register's outputs.
     vf factor(int64_t tile, int64_t group, int64_t part, int i) const {
         return load(factors + ((tile * spans + group / SPAN) * span_parts(KIND) + part) * TILE + i * LANES);
@@ -82,33 +83,51 @@ struct Scaling {
     vf shift(int64_t tile, int64_t group, int i) const {
         constexpr float CENTRE = centre_of_codes(KIND);
         if (zeros == nullptr) return set1(CENTRE - zero_of_codes(KIND));
-        const vf zero = load_zeros(zeros + (tile * groups + group) * TILE + i * LANES);
+        const vf zero = load_zeros((const Zero<KIND>*)zeros + (tile * groups + group) * TILE + i * LANES);
         return CENTRE == 0.0f ? -zero : set1(CENTRE) - zero;
+    }
+    // Calls body with a value of the type of the scales.
+    template <class Body>
+    __attribute__((always_inline)) void by_type(const Body& body) const {
+        if constexpr (KIND == MXFP4) return body(E8M0());
+        if constexpr (KIND == NVFP4) return body(E4M3());
+        if constexpr (KIND == Q8H) return body(S8());
+        if constexpr (has_mins(KIND))
+            if (precision == WHOLE) return body(U8());
+        if constexpr (has_mins(KIND) || KIND == Q8)
+            if (precision != HALF) return precision == SINGLE ? body(float()) : body(bf16());
+        body(f16());
     }
 };
 
 // The scales of a group of tile number t, and their second ones, mins, or what zeros add.
-template <int64_t KIND, class Scale>
-__attribute__((always_inline)) static inline void read_scales(const Scaling<KIND, Scale>& scaling, int64_t t,
-                                                              int64_t group, vf* first, vf* second) {
-    const Scale* const scale = scaling.of(t, group);
-    fetch((const uint8_t*)scale);
-    for (int i = 0; i < REGISTERS; ++i) {
-        first[i] = load_scales(scale + i * LANES);
-        if (scale_parts(KIND) == 2) second[i] = load_scales(scale + TILE + i * LANES);
-        if constexpr (has_zeros(KIND)) second[i] = first[i] * scaling.shift(t, group, i);
-        if constexpr (Scaling<KIND, Scale>::IS_WHOLE) {
-            first[i] *= scaling.factor(t, group, 0, i);
-            second[i] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
+template <int64_t KIND>
+__attribute__((always_inline)) static inline void read_scales(const Scaling<KIND>& scaling, int64_t t, int64_t group,
+                                                              vf* first, vf* second) {
+    const uint8_t* const from = scaling.of(t, group);
+    fetch(from);
+    scaling.by_type([&](auto type) __attribute__((always_inline)) {
+        using Scale = decltype(type);
+        const Scale* const scale = (const Scale*)from;
+        for (int i = 0; i < REGISTERS; ++i) {
+            first[i] = load_scales(scale + i * LANES);
+            if (has_mins(KIND) && scaling.shifts)
+                second[i] = first[i] * scaling.shift(t, group, i);
+            else if (scale_parts(KIND) == 2)
+                second[i] = load_scales(scale + TILE + i * LANES);
+            if constexpr (std::is_same_v<Scale, U8> || std::is_same_v<Scale, S8>) {
+                first[i] *= scaling.factor(t, group, 0, i);
+                second[i] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
+            }
         }
-    }
+    });
 }
 
 // What the dot products of a block, or of a half of it, start from: it takes the codes' offset out.
 template <int64_t KIND>
 __attribute__((always_inline)) static inline int32_t start_of(const ByteBlock& b, int half) {
     if constexpr (KIND == Q4) return b.minus8;
-    if constexpr (KIND == Q4M || KIND == Q4Z) return 0;
+    if constexpr (KIND == Q4M) return 0;
     return !has_halves(KIND) ? b.minus128 : half ? b.minus128 - b.half128 : b.half128;
 }
 
@@ -117,7 +136,7 @@ template <int64_t KIND>
 __attribute__((always_inline)) static inline vf with_product(vf sum, vf product, const ByteBlock& b, const vf& first,
                                                              const vf& second) {
     sum = fma(product * set1(b.scale), first, sum);
-    if constexpr (has_mins(KIND) || has_zeros(KIND)) sum = fma(set1(b.sum), second, sum);
+    if constexpr (has_mins(KIND)) sum = fma(set1(b.sum), second, sum);
     return sum;
 }
 
@@ -141,7 +160,7 @@ __attribute__((always_inline)) static inline vf with_block(vf sum, vi dots, vi l
 template <int64_t KIND>
 __attribute__((always_inline)) static inline vf with_excess(vf sum, vf code, const ByteBlock& b, const vf& first,
                                                             const vf& second) {
-    constexpr float OFFSET = KIND == Q4 ? 8.0f : KIND == Q4M || KIND == Q4Z || CENTRED ? 0.0f : 128.0f;
+    constexpr float OFFSET = KIND == Q4 ? 8.0f : KIND == Q4M || CENTRED ? 0.0f : 128.0f;
     return fma((code - OFFSET) * b.excess, has_halves(KIND) && b.peak_at >= 16 ? second : first, sum);
 }
 
@@ -150,8 +169,8 @@ constexpr bool eight_bits(int64_t kind) { return !four_bits(kind) || has_table(k
 constexpr int64_t bytes_of_block(int64_t kind) { return four_bits(kind) ? 256 : 512; }
 
 // R rows meet T tiles of blocks.
-template <int64_t KIND, class Scale, int R, int T>
-static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scaling<KIND, Scale>& scaling,
+template <int64_t KIND, int R, int T>
+static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scaling<KIND>& scaling,
                                 const Prepared& x, int64_t row, int64_t begin, int64_t end,
                                 vf (*acc)[T * REGISTERS]) {
     constexpr int WIDTH = T * REGISTERS;
@@ -204,25 +223,19 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
     }
 }
 
-// Calls body(kind, scale) with the kind of a weight with codes, an integral constant, and a value of its scales' type.
+// Calls body(kind) with the kind of a weight with codes, an integral constant. Kinds with zeros are those with mins: they
+// differ in what they read of a group.
 template <class Body>
 static inline void with_codes(const Packed& w, const Body& body) {
-    const auto as = [&](auto kind, auto scale) { body(kind, scale); };
-    const auto of_groups = [&](auto kind) {
-        w.precision == SINGLE ? as(kind, float()) : w.precision == BRAIN ? as(kind, bf16()) : as(kind, f16());
-    };
-    const auto of_spans = [&](auto kind) { is_whole(w) ? as(kind, U8()) : as(kind, f16()); };
     switch (w.kind) {
-        case Q4: return as(std::integral_constant<int64_t, Q4>(), f16());
-        case Q4M: return of_spans(std::integral_constant<int64_t, Q4M>());
-        case Q4Z: return of_groups(std::integral_constant<int64_t, Q4Z>());
-        case Q8: return of_groups(std::integral_constant<int64_t, Q8>());
-        case Q8M: return of_spans(std::integral_constant<int64_t, Q8M>());
-        case Q8Z: return of_groups(std::integral_constant<int64_t, Q8Z>());
-        case IQ4NL: return as(std::integral_constant<int64_t, IQ4NL>(), f16());
-        case MXFP4: return as(std::integral_constant<int64_t, MXFP4>(), E8M0());
-        case NVFP4: return as(std::integral_constant<int64_t, NVFP4>(), E4M3());
-        default: return as(std::integral_constant<int64_t, Q8H>(), S8());
+        case Q4: return body(std::integral_constant<int64_t, Q4>());
+        case Q4M: case Q4Z: return body(std::integral_constant<int64_t, Q4M>());
+        case Q8: return body(std::integral_constant<int64_t, Q8>());
+        case Q8M: case Q8Z: return body(std::integral_constant<int64_t, Q8M>());
+        case IQ4NL: return body(std::integral_constant<int64_t, IQ4NL>());
+        case MXFP4: return body(std::integral_constant<int64_t, MXFP4>());
+        case NVFP4: return body(std::integral_constant<int64_t, NVFP4>());
+        default: return body(std::integral_constant<int64_t, Q8H>());
     }
 }
 

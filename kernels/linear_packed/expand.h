@@ -5,12 +5,19 @@
 
 #include "packed.h"
 
+#include <cstdlib>
+
 namespace stentor {
 
 static inline bool has_codes(const Packed& w) { return w.kind != F32 && w.kind != BF16; }
 
 // Tiles [tile, last) of a weight with codes as a weight of bfloat16 by themselves, in room of this thread that is theirs until
 // the next ones are written to the same `place`, 0 or 1. native_expand.cpp
+#if defined(STENTOR_TILES)
 Packed expanded(const Packed& w, int64_t tile, int64_t last, int place);
+#else
+// Without tiles no step expands codes (stentor_expands_codes), and what does it is not compiled.
+static inline Packed expanded(const Packed&, int64_t, int64_t, int) { std::abort(); }
+#endif
 
 }  // namespace stentor

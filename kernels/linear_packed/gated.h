@@ -1,45 +1,13 @@
-// Gates: a row of gate and up by itself, and both products of a block of columns, gated on their way.
+// Gates: a row of gate and up by itself, and both products of a block of columns, gated on their way. Defined in
+// native_gated.cpp.
 #pragma once
 
-#include "../activation/gates.h"
-#include "expand.h"
 #include "multiply.h"
 
 namespace stentor {
 
-template <class Act, bool GATED>
-struct Gate {
-    static vf apply(vf gate, vf up) { return GATED ? Act::apply(gate) * up : Act::apply(gate); }
-};
-
-template <class Act>
-static inline void gate_row(const float* gate, const float* up, int64_t width, float* to) {
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) store(to + i, Act::apply(load(gate + i), load(up + i)));
-    if (i < width) {
-        const int64_t n = width - i;
-        store_part(to + i, Act::apply(load_part(gate + i, n), load_part(up + i, n)), n);
-    }
-}
-
-// `format` is what the row is brought into next; `to` may be `gate`. Without a gate, that is what is activated.
-template <bool GATED = true>
-static inline void activate_row(const float* gate, const float* up, int64_t width, int64_t activation,
-                                ActivationFormat format, float* to) {
-    switch (activation) {
-        case 0:
-            return format != ActivationFormat::F32 ? gate_row<Gate<RoughSilu, GATED>>(gate, up, width, to)
-                                                   : gate_row<Gate<Silu, GATED>>(gate, up, width, to);
-        case 1: return gate_row<Gate<GeluTanh, GATED>>(gate, up, width, to);
-        case 2: return gate_row<Gate<Gelu, GATED>>(gate, up, width, to);
-        case 3: return gate_row<Gate<Relu2, GATED>>(gate, up, width, to);
-        case 4: return gate_row<Gate<QuickGelu, GATED>>(gate, up, width, to);
-        case 5: return gate_row<Gate<Relu, GATED>>(gate, up, width, to);
-        case 6: return gate_row<SwigluOai>(gate, up, width, to);
-        case 7: return gate_row<Swiglu10>(gate, up, width, to);
-        default: return gate_row<Silu7>(gate, up, width, to);
-    }
-}
+// to = act(gate) * up, or act(gate) where `up` is null. `format` is what the row is brought into next; `to` may be `gate`.
+void activate_row(const float* gate, const float* up, int64_t width, int64_t activation, ActivationFormat format, float* to);
 
 // Two products whose outputs are gated: tiles [tile, ...) of each weight, as many as `width` outputs need. Or one that is
 // activated alone.
@@ -61,69 +29,12 @@ static inline int64_t rows_gated(int64_t bytes) {
     return tiles::form() == tiles::Form::NONE ? GATED_ROWS : std::min<int64_t>(512, rows_in_cache(bytes));
 }
 
-static inline void weigh_row(float* row, float factor, const float* bias, int64_t width) {
-    for (int64_t i = 0; i < width; ++i) row[i] = row[i] * factor + (bias ? bias[i] : 0.0f);
-}
-
-// A weight of a block's two, and its tiles that are the block's.
-struct Half {
-    const Packed* w;
-    const float* bias;  // of all outputs, or null
-    int64_t tile;
-
-    const float* bias_here() const { return bias ? bias + tile * TILE : nullptr; }
-};
-
 // Block number `block` of 32 columns for rows [first, end) of x. Both products of a few rows stand in the first-level
 // cache until they are gated and brought into their form: of the result's rows, `stride` bytes apart, that block is
-// written, and nothing else. add(first, both) gets these few rows before they are gated: of each 32 columns of
+// written, and nothing else. add(adding, first, both) gets these few rows before they are gated: of each 32 columns of
 // gate, and as many of up.
-template <class Add>
-static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end,
-                                 uint8_t* out, int64_t stride, const Add& add) {
-    constexpr int64_t APART = 2 * BLOCK, FEW = FEW_ROWS;
-    const int64_t columns = std::min(BLOCK, of.width - block * BLOCK), tiles = ceil_div(columns, TILE);
-    const int count = of.up ? 2 : 1;
-    Half halves[2] = {{of.gate, of.gate_bias, of.gate_tile + block * (BLOCK / TILE)},
-                      {of.up ? of.up : of.gate, of.up_bias, of.up_tile + block * (BLOCK / TILE)}};
-    Packed brain[2];
-    for (int p = 0; x.expands && p < count; ++p) {
-        Half& half = halves[p];
-        brain[p] = expanded(*half.w, half.tile, half.tile + tiles, p);
-        half = {&brain[p], half.bias_here(), 0};
-    }
-    const Prepared inputs = x.unexpanded();
-    alignas(64) float both[FEW * APART];
-    for (; first < end; first += FEW) {
-        const int64_t last = std::min(first + FEW, end);
-        const auto to_half = [&](int p) {
-            return Destination{both + p * BLOCK, APART, of.factors ? nullptr : halves[p].bias,
-                               first * APART + halves[p].tile * TILE};
-        };
-        const Destination to[2] = {to_half(0), to_half(1)};
-        const Product products[2] = {{*halves[0].w, halves[0].tile, halves[0].tile + tiles, to[0]},
-                                     {*halves[1].w, halves[1].tile, halves[1].tile + tiles, to[1]}};
-        if (!multiply_on_tiles(products, count, inputs, first, last))
-            for (int p = 0; p < count; ++p)
-                multiply_tiles(products[p].w, products[p].tile, products[p].last, inputs, first, last, products[p].to);
-        for (int p = 0; of.factors && p < count; ++p)
-            for (int64_t r = first; r < last; ++r)
-                weigh_row(both + (r - first) * APART + p * BLOCK, of.factors[r], halves[p].bias_here(), columns);
-        add(first, both);
-        for (int64_t r = first; r < last; ++r) {
-            float* const row = both + (r - first) * APART;
-            if (of.up)
-                activate_row(row, row + BLOCK, columns, of.activation, of.format, row);
-            else
-                activate_row<false>(row, row, columns, of.activation, of.format, row);
-            prepare_block(row, columns, of.format, block, out + r * stride);
-        }
-    }
-}
-
-static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end,
-                                 uint8_t* out, int64_t stride) {
-    gate_up_block(of, block, x, first, end, out, stride, [](int64_t, float*) {});
-}
+using AddFunction = void (*)(const void* adding, int64_t first, float* both);
+void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end, uint8_t* out,
+                   int64_t stride, AddFunction add = nullptr, const void* adding = nullptr);
 
 }  // namespace stentor

@@ -5,6 +5,9 @@
 #include <vector>
 
 namespace stentor {
+
+#if defined(STENTOR_TILES)
+
 namespace {
 
 // Pairs of bfloat16, rounded to the nearest, a pair a lane.
@@ -25,7 +28,7 @@ inline vu pairs_of(vf first, vf second) {
 }
 
 // What codes of a kind are counted from.
-constexpr int32_t middle_of_codes(int64_t kind) { return kind == Q4 ? 8 : kind == Q4M || kind == Q4Z ? 0 : 128; }
+constexpr int32_t middle_of_codes(int64_t kind) { return kind == Q4 ? 8 : kind == Q4M ? 0 : 128; }
 
 #if defined(__AVX512F__)
 // What the 16 codes of a kind of four bits stand for, without their scale.
@@ -60,7 +63,7 @@ void expand_block(const uint8_t* codes, const vf* first, const vf* second, uint8
             for (int i = 0; i < REGISTERS; ++i) {
                 const auto value = [&](int byte) {
                     const vf code = values_of<KIND, HALF>(codes + i * sizeof(vb), v, byte);
-                    if constexpr (has_mins(KIND) || has_zeros(KIND)) return code * first[i] + second[i];
+                    if constexpr (has_mins(KIND)) return code * first[i] + second[i];
                     return code * (HALF && has_halves(KIND) ? second[i] : first[i]);
                 };
                 for (int pair = 0; pair < 2; ++pair) {
@@ -73,9 +76,9 @@ void expand_block(const uint8_t* codes, const vf* first, const vf* second, uint8
     half(std::integral_constant<int, 1>());
 }
 
-template <int64_t KIND, class Scale>
+template <int64_t KIND>
 void expand_tile(const Packed& w, int64_t tile, uint8_t* to) {
-    const Scaling<KIND, Scale> scaling(w, tile);
+    const Scaling<KIND> scaling(w, tile);
     const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs);
     for (int64_t block = 0, left = ceil_div(w.inputs, 2); left > 0; ++block, left -= BLOCK / 2) {
         vf first[REGISTERS], second[REGISTERS];
@@ -109,11 +112,12 @@ uint8_t* room_for(int64_t bytes, int place) {
 Packed expanded(const Packed& w, int64_t tile, int64_t last, int place) {
     const int64_t bytes = tile_bytes(BF16, w.inputs);
     uint8_t* const room = room_for((last - tile) * bytes, place);
-    with_codes(w, [&](auto kind, auto scale) {
-        for (int64_t t = tile; t < last; ++t)
-            expand_tile<decltype(kind)::value, decltype(scale)>(w, t, room + (t - tile) * bytes);
+    with_codes(w, [&](auto kind) {
+        for (int64_t t = tile; t < last; ++t) expand_tile<decltype(kind)::value>(w, t, room + (t - tile) * bytes);
     });
     return {BF16, HALF, std::min(w.outputs, last * TILE) - tile * TILE, w.inputs, 1, room, nullptr, nullptr, nullptr, nullptr};
 }
+
+#endif
 
 }  // namespace stentor

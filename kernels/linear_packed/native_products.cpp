@@ -50,7 +50,7 @@ struct Stretch {
     bool first, last;
 };
 
-template <int64_t KIND, class Scale, int R, int T>
+template <int64_t KIND, int R, int T>
 static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Stretch& k,
                        const Destination& to) {
     const int64_t apart = tile_bytes(KIND, w.inputs);
@@ -66,8 +66,8 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
     } else if constexpr (KIND == BF16) {
         brain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else {
-        const Scaling<KIND, Scale> scaling(w, tile);
-        blocks_tiles<KIND, Scale, R, T>(codes, apart, scaling, x, row, k.begin, k.end, acc);
+        const Scaling<KIND> scaling(w, tile);
+        blocks_tiles<KIND, R, T>(codes, apart, scaling, x, row, k.begin, k.end, acc);
     }
     if (KIND == NVFP4 && k.last)
         for (int j = 0; j < T * REGISTERS; ++j) {
@@ -81,7 +81,7 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
 
 // With many rows, K is cut into stretches whose weights stay in the second-level cache from one group of rows to the
 // next. Sums go on where they stopped, so that nothing is rounded otherwise.
-template <int64_t KIND, class Scale, int T>
+template <int64_t KIND, int T>
 static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t end,
                           const Destination& to) {
     constexpr int DEEP = KIND == F32 || KIND == BF16 ? DEEPEST : DEEPEST_OF_BLOCKS;
@@ -91,21 +91,21 @@ static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int6
     for (int64_t begin = 0; begin < units; begin += most) {
         const Stretch k{begin, std::min(begin + most, units), begin == 0, begin + most >= units};
         int64_t row = first;
-        for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, Scale, DEEP, T>(w, tile, x, row, k, to);
-        if (DEEP > 8 && row + 8 <= end) some_tiles<KIND, Scale, 8, T>(w, tile, x, row, k, to), row += 8;
-        if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, k, to), row += 4;
-        if (DEEP == 4 && row + 3 == end) some_tiles<KIND, Scale, 3, T>(w, tile, x, row, k, to), row += 3;
-        if (DEEP > 2 && row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
-        if (row < end) some_tiles<KIND, Scale, 1, T>(w, tile, x, row, k, to);
+        for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, DEEP, T>(w, tile, x, row, k, to);
+        if (DEEP > 8 && row + 8 <= end) some_tiles<KIND, 8, T>(w, tile, x, row, k, to), row += 8;
+        if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, 4, T>(w, tile, x, row, k, to), row += 4;
+        if (DEEP == 4 && row + 3 == end) some_tiles<KIND, 3, T>(w, tile, x, row, k, to), row += 3;
+        if (DEEP > 2 && row + 2 <= end) some_tiles<KIND, 2, T>(w, tile, x, row, k, to), row += 2;
+        if (row < end) some_tiles<KIND, 1, T>(w, tile, x, row, k, to);
     }
 }
 
-template <int64_t KIND, class Scale>
+template <int64_t KIND>
 static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                   const Destination& to) {
     if (WIDEST > 1)
-        for (; tile + WIDEST <= last; tile += WIDEST) rows_of_tiles<KIND, Scale, WIDEST>(w, tile, x, row, end, to);
-    for (; tile < last; ++tile) rows_of_tiles<KIND, Scale, 1>(w, tile, x, row, end, to);
+        for (; tile + WIDEST <= last; tile += WIDEST) rows_of_tiles<KIND, WIDEST>(w, tile, x, row, end, to);
+    for (; tile < last; ++tile) rows_of_tiles<KIND, 1>(w, tile, x, row, end, to);
 }
 
 }  // namespace
@@ -121,11 +121,9 @@ void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared&
     }
     const Product product{w, tile, last, to};
     if (multiply_on_tiles(&product, 1, x, row, end)) return;
-    if (w.kind == F32) return range<F32, float>(w, tile, last, x, row, end, to);
-    if (w.kind == BF16) return range<BF16, float>(w, tile, last, x, row, end, to);
-    with_codes(w, [&](auto kind, auto scale) {
-        range<decltype(kind)::value, decltype(scale)>(w, tile, last, x, row, end, to);
-    });
+    if (w.kind == F32) return range<F32>(w, tile, last, x, row, end, to);
+    if (w.kind == BF16) return range<BF16>(w, tile, last, x, row, end, to);
+    with_codes(w, [&](auto kind) { range<decltype(kind)::value>(w, tile, last, x, row, end, to); });
 }
 
 }  // namespace stentor

@@ -196,12 +196,12 @@ struct Next {
 
 // What G blocks from number `block` on, the `j`th of those in `dots`, add to the sums of an area of T tiles; their codes
 // lie at packed[t].
-template <int64_t KIND, class Scale, int G, int T>
+template <int64_t KIND, int G, int T>
 void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t block, int64_t j,
                 const uint8_t* const* packed, const Dots& dots, Sums& sums, const Next& next) {
     constexpr int WIDTH = T * REGISTERS;
     vf first[G][WIDTH], second[G][WIDTH];
-    const Scaling<KIND, Scale> scaling(w, area.tile);
+    const Scaling<KIND> scaling(w, area.tile);
     for (int g = 0; g < G; ++g)
         for (int t = 0; t < T; ++t)
             read_scales(scaling, t, (block + g) / w.shared, first[g] + t * REGISTERS, second[g] + t * REGISTERS);
@@ -273,7 +273,7 @@ void unpack_blocks(const Pair& pair, int64_t begin, int64_t end, Unpacked<KIND>&
     }
 }
 
-template <class Tiles, int64_t KIND, class Scale>
+template <class Tiles, int64_t KIND>
 void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row, int64_t rows, int64_t begin,
                int64_t end, Unpacked<KIND>* unpacked, bool alone) {
     Sums sums[MOST_PAIRS];
@@ -312,9 +312,9 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
                 constexpr int G = decltype(of)::value;
                 const uint8_t* const at[2] = {packed[0] + j * bytes_of_block(KIND), packed[1] + j * bytes_of_block(KIND)};
                 if (area.wide())
-                    add_scaled<KIND, Scale, G, 2>(w, x, area, block + j, j, at, dots, sums[p], next);
+                    add_scaled<KIND, G, 2>(w, x, area, block + j, j, at, dots, sums[p], next);
                 else
-                    add_scaled<KIND, Scale, G, 1>(w, x, area, block + j, j, at, dots, sums[p], next);
+                    add_scaled<KIND, G, 1>(w, x, area, block + j, j, at, dots, sums[p], next);
                 next.bytes = next.input_bytes = 0;  // once
             };
             int64_t j = 0;
@@ -333,7 +333,7 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
 }
 
 // Weights of one kind and as many inputs.
-template <class Tiles, int64_t KIND, class Scale>
+template <class Tiles, int64_t KIND>
 void code_tiles(Shaped<Tiles>& shaped, const Pair* pairs, int64_t count, const Prepared& x, int64_t first, int64_t end) {
     constexpr bool HALVES = has_halves(KIND);
     constexpr int64_t MOST = HALVES ? ROWS : MOST_ROWS;
@@ -348,7 +348,7 @@ void code_tiles(Shaped<Tiles>& shaped, const Pair* pairs, int64_t count, const P
         for (int64_t row = first; row < end; row += MOST) {
             const int64_t rows = std::min(MOST, end - row);
             shaped.take(rows, INPUTS<KIND>, HALVES || rows <= ROWS);
-            code_area<Tiles, KIND, Scale>(pairs, count, x, row, rows, begin, stop, unpacked, alone);
+            code_area<Tiles, KIND>(pairs, count, x, row, rows, begin, stop, unpacked, alone);
         }
     }
 }
@@ -361,7 +361,7 @@ struct Products {
     int64_t row, end;
 };
 
-template <class Tiles, int64_t KIND, class Scale>
+template <class Tiles, int64_t KIND>
 void range(const Products& of) {
     Shaped<Tiles> shaped;
     Pair pairs[MOST_PAIRS];
@@ -371,11 +371,11 @@ void range(const Products& of) {
         for (int64_t tile = product.tile; tile < product.last; tile += 2) {
             pairs[count++] = {&product.w, tile, std::min<int64_t>(2, product.last - tile), &product.to};
             if (count < MOST_PAIRS) continue;
-            code_tiles<Tiles, KIND, Scale>(shaped, pairs, count, of.x, of.row, of.end);
+            code_tiles<Tiles, KIND>(shaped, pairs, count, of.x, of.row, of.end);
             count = 0;
         }
     }
-    if (count) code_tiles<Tiles, KIND, Scale>(shaped, pairs, count, of.x, of.row, of.end);
+    if (count) code_tiles<Tiles, KIND>(shaped, pairs, count, of.x, of.row, of.end);
 }
 
 template <class Tiles>
@@ -391,8 +391,7 @@ bool by(const Products& of) {
         return true;
     }
     if (kind == F32 || of.end - of.row < from_rows(four_bits(kind) ? Weights::NIBBLES : Weights::BYTES)) return false;
-    with_codes(of.products[0].w,
-               [&](auto of_kind, auto scale) { range<Tiles, decltype(of_kind)::value, decltype(scale)>(of); });
+    with_codes(of.products[0].w, [&](auto of_kind) { range<Tiles, decltype(of_kind)::value>(of); });
     return true;
 }
 

@@ -87,13 +87,17 @@ static inline const uint8_t* table_of() {
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t span_parts(int64_t kind) { return has_mins(kind) ? 2 : 1; }
 static inline bool is_whole(const Packed& w) { return w.precision == WHOLE || w.precision == SIGNED; }
+static inline int64_t scale_bytes(const Packed& w) {
+    if (w.kind == MXFP4 || w.kind == NVFP4 || is_whole(w)) return 1;
+    return w.precision == SINGLE ? 4 : 2;
+}
 static inline int64_t spans_of(const Packed& w) { return ceil_div(ceil_div(w.inputs, BLOCK), SPAN); }
 static inline int64_t groups_of(const Packed& w) { return ceil_div(ceil_div(w.inputs, BLOCK), w.shared); }
 
 template <int64_t KIND>
-using Zero = std::conditional_t<KIND == Q4Z, uint8_t, int16_t>;
-constexpr float zero_of_codes(int64_t kind) { return kind == Q4Z ? 8.0f : 128.0f; }  // without zeros
-constexpr float centre_of_codes(int64_t kind) { return kind == Q4Z ? 0.0f : 128.0f; }  // the zero of the codes
+using Zero = std::conditional_t<four_bits(KIND), uint8_t, int16_t>;
+constexpr float zero_of_codes(int64_t kind) { return four_bits(kind) ? 8.0f : 128.0f; }  // without zeros
+constexpr float centre_of_codes(int64_t kind) { return four_bits(kind) ? 0.0f : 128.0f; }  // the zero of the codes
 
 // Returns the bytes of the codes of one tile.
 static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {

@@ -43,14 +43,17 @@ static inline void expect(const Destination& to, int64_t row, int64_t column) {
         for (int t = 0; t < T; ++t) __builtin_prefetch(to.at(row + r, column + t * TILE), 1);
 }
 
-// Loads the sums of one register's outputs, of which `outputs` exist.
-static inline vf sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
+// Loads the sums of one register's outputs, of which `outputs` exist. By itself, as is `put`: both have a case for what is
+// cut off, and kernels call them for each of their sums.
+__attribute__((noinline)) static inline vf sums_so_far(const Destination& to, int64_t row, int64_t column,
+                                                          int64_t outputs) {
     const float* at = to.at(row, column);
     if (column + LANES <= outputs) return load(at);
     return column < outputs ? load_part(at, outputs - column) : vf{};
 }
 
-static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, vf sums, bool last) {
+__attribute__((noinline)) static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs,
+                                                    vf sums, bool last) {
     const float* bias = last && to.bias ? to.bias + column : nullptr;
     float* at = to.at(row, column);
     if (column + LANES <= outputs) {

@@ -39,6 +39,9 @@ ABANDONED_SECONDS = 3600.0
 STUCK_SECONDS = 300.0
 """How long a build of another process is waited for while it finishes no unit."""
 _LOOK_SECONDS = 0.1
+PRELUDE = KERNELS / "native" / "prelude.h"
+"""What is compiled once for all units, if there are so many that it pays."""
+PRELUDE_PAYS = 5
 COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
 
 ProgressCallback = Callable[[int, int], None]
@@ -183,9 +186,14 @@ def _compile(
     total = len(sources) + 1
     done = 0
     objects = [scratch / f"{index}.o" for index in range(len(sources))]
-    command = [compiler, *FLAGS, *options, f"-I{Path(__file__).resolve().parent}"]
+    command = [compiler, *FLAGS, *options, f"-I{PRELUDE.parent}"]
     if progress:
         progress(done, total)
+    if len(sources) >= PRELUDE_PAYS:
+        # beside its source, which a compiler reads that does not take what is compiled
+        prelude = Path(shutil.copy(PRELUDE, scratch))
+        _run([*command, "-x", "c++-header", str(prelude), "-o", f"{prelude}.gch"], str(PRELUDE))
+        command += ["-include", str(prelude)]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         jobs = [
             pool.submit(_run, [*command, "-c", str(source), "-o", str(obj)], str(source))
@@ -245,3 +253,8 @@ def _cpu_flags() -> str:
     wanted = ("model name", "flags", "features", "cpu part", "cpu implementer")
     first = re.split(r"\n\s*\n", text, maxsplit=1)[0]
     return "\n".join(line for line in first.splitlines() if line.split(":")[0].strip().lower() in wanted)
+
+
+if __name__ == "__main__":  # `make venv`, before any package is there; what fails is told by the first start
+    with contextlib.suppress(BuildError):
+        build()

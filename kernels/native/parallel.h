@@ -22,15 +22,19 @@ using ItemFunction = void (*)(const void* body, int64_t item);
 // Runs items [0, items) on the caller and up to threads - 1 helpers. Defined in native.cpp.
 void run_parallel(int64_t items, int64_t threads, ItemFunction call, const void* body);
 
+// Keeps a body that two loops call from being compiled into both: many a kernel is all in there.
+#define STENTOR_ONCE __attribute__((noinline))
+
 // Calls body(item) for each item of [0, items). `threads` is an upper bound. At most one item, or
 // one thread, runs in the caller alone.
 template <class Body>
 inline void parallel_for(int64_t items, int64_t threads, const Body& body) {
+    const auto call = [](const void* b, int64_t item) STENTOR_ONCE { (*static_cast<const Body*>(b))(item); };
     if (threads <= 1 || items <= 1) {
-        for (int64_t item = 0; item < items; ++item) body(item);
+        for (int64_t item = 0; item < items; ++item) call(&body, item);
         return;
     }
-    run_parallel(items, threads, [](const void* b, int64_t item) { (*static_cast<const Body*>(b))(item); }, &body);
+    run_parallel(items, threads, call, &body);
 }
 
 // Like parallel_for over rows in chunks: body(begin, end). Below `grain` rows a second thread costs

@@ -97,7 +97,9 @@ struct Weight {
 
 void multiply(int64_t kind, int64_t outputs, int64_t inputs, int64_t rows) {
     const Weight weight(kind, outputs, inputs);
+#if defined(STENTOR_TILES)
     if (has_codes(weight.packed)) expanded(weight.packed, 0, ceil_div(outputs, TILE), 0);
+#endif
     const auto x = filled<float>(rows * inputs), bias = filled<float>(outputs);
     const auto brain = filled<bf16>(rows * inputs);
     const bool ready = kind == BF16 && inputs % 2 == 0;

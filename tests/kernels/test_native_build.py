@@ -59,6 +59,18 @@ def test_a_library_is_built_with_progress_and_then_found_without_being_built_aga
     assert steps == []
 
 
+def test_units_are_compiled_with_what_is_compiled_once_for_all(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prelude = tmp_path / "prelude.h"
+    prelude.write_text("#define FOUND_IN_THE_PRELUDE 43\n")
+    monkeypatch.setattr("stentor.kernels.native.build.PRELUDE", prelude)
+    monkeypatch.setattr("stentor.kernels.native.build.PRELUDE_PAYS", 1)
+    source.write_text(ANSWER.replace("42", "FOUND_IN_THE_PRELUDE"))
+    assert answer(build(sources=[source], cache_dir=tmp_path / "cache")) == 43
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
 def test_a_changed_source_or_header_is_another_library(source: Path, tmp_path: Path) -> None:
     header = tmp_path / "some.h"
     header.write_text("// one\n")
@@ -194,6 +206,22 @@ def test_without_a_compiler_operations_fall_back_and_the_reason_is_told() -> Non
     reason, refusal = done.stdout.splitlines()
     assert "no C++ compiler on PATH" in reason
     assert refusal.startswith("the native variant cannot run: no C++ compiler")
+
+
+def test_kernels_are_built_before_packages_are_installed_and_a_failure_is_left_to_the_first_start(
+    tmp_path: Path,
+) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\nexit 1\n")
+    compiler.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(Path(native.__file__).with_name("build.py"))],
+        env={"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (tmp_path / "asked").read_text() == "asked\n"
 
 
 def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
 
-UNITS = ("linear_packed", "native", "attention", "latent_attention", "moe", "forward", "sampling")
+UNITS = ("linear_packed", "native", "attention", "latent_attention", "moe", "forward", "low_rank", "sampling")
 """Folders that are compiled: what multiplies on tiles, and who calls it."""
 COMPILED_SOON = "-O1"
 """Of what is compiled for the tests alone, in half of the time that it takes for speed: bits do not depend on it."""
