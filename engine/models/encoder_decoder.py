@@ -113,8 +113,8 @@ class EncoderDecoder:
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
     ) -> kernels.AttentionBatch:
-        """The encoder slot of each token of a step, and the positions in it →
-        :attr:`..layers.forward_batch.Encoded.paged`."""
+        """What a step's tokens attend to (:attr:`..layers.forward_batch.Encoded.paged`), from the encoder slot of each
+        and the positions in it."""
         wanted = np.array([encoder_slots, lengths], dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # decoding rows are the same in many steps
@@ -135,7 +135,7 @@ class EncoderDecoder:
             block_tables=torch.from_numpy(tables.astype(np.int32)).to(device),
             slots=torch.zeros(tokens, dtype=torch.int64, device=device),  # nothing is written
             max_query_len=1,
-            max_seq_len=int(lengths.max()),
+            max_seq_len=self.config.source_positions,  # whatever else is in the batch
             decode_rows=tokens,
         )
 
