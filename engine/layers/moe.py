@@ -61,7 +61,8 @@ class MoE:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
             shape = (names.correction_rows, spec.experts) if names.correction_rows else None
             if spec.correction_stored:
-                weights.add(correction, self._correction, shape=shape, read=lambda rows: rows[names.correction_at])
+                read = (lambda rows: rows[names.correction_at]) if names.correction_rows else None
+                weights.add(correction, self._correction, shape=shape, read=read)
             else:
                 weights.offer(correction, self._correction)
                 if not context.filled:

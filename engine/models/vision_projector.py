@@ -108,7 +108,8 @@ def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str
         if product.gated_by_half and name.rpartition(".")[0] == product.name:
             return tensor.roll(product.outputs, 0)  # the gate comes first
         if name == f"{product.name}.weight" and product.repeats > 1:
-            return tensor.unflatten(1, (product.repeats, -1)).float().sum(1).to(tensor.dtype)
+            wide: torch.Tensor = tensor.unflatten(1, (product.repeats, -1)).float()
+            return wide.sum(1).to(tensor.dtype)
         if name == f"{product.name}.weight" and product.transposed:
             return tensor.T
         if name == f"{product.name}.weight" and product.channels_first:

@@ -120,7 +120,7 @@ def pack_factors(rows: Tensor, columns: int, group: int) -> Tensor:
 
 def unpack_factors(factors: Tensor, columns: int, group: int) -> Tensor:
     """Reverses :func:`pack_factors`: [N, groups]."""
-    rows = factors.unflatten(2, (-1, 4)).permute(1, 0, 3, 2).flatten(1)
+    rows: Tensor = factors.unflatten(2, (-1, 4)).permute(1, 0, 3, 2).flatten(1)
     return rows[:, : columns // group]
 
 

@@ -39,8 +39,8 @@ class Config:
         return self._hash
 
     @classmethod
-    def of(cls, *, num_warps: int = 4, num_stages: int = 2, fuse_multiply_add: bool = True, **blocks: int) -> "Config":
-        return _config(num_warps, num_stages, fuse_multiply_add, **blocks)
+    def of(cls, *, num_warps: int = 4, num_stages: int = 2, fuse_multiply_add: int = True, **blocks: int) -> "Config":
+        return _config(num_warps, num_stages, bool(fuse_multiply_add), **blocks)
 
     def __getitem__(self, block: str) -> int:
         return self.sizes[block]
