@@ -12,7 +12,7 @@
 ARG BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
 
 FROM ${BASE} AS base
-# The compiler and Python's headers stay in the image: the CPU kernels are built for the CPU they run
+# The compiler and Python's headers stay in the image: CPU kernels that were not built ahead are built for the CPU they run
 # on, and Triton builds its launchers. libatomic1 has the loads and stores of channels on arm64.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates g++ libatomic1 python3.12 python3.12-dev python3.12-venv \
@@ -36,6 +36,8 @@ COPY engine engine
 COPY server server
 COPY loadtest loadtest
 RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --no-build-isolation ".[all]"
+# CPU kernels for kinds of x86-64 processors: a first start on one of these compiles none.
+RUN python -P -m stentor.kernels.native.prebuilt
 # Kernels of models with these shapes, for GPUs of this compute capability (90 is Hopper): a first start finds them, and
 # compiles what others need.
 ARG CAPABILITY=90

@@ -207,7 +207,7 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
     ``alone``: all large computations run in our kernels, which get the threads; torch gets them if there are no
     kernels.
     """
-    native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
+    kernels = native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
     reason = native.unavailable_reason()
     ours = alone and reason is None
     plan = hold(choose_cpus(config, native.threads() if ours else torch.get_num_threads()))
@@ -223,7 +223,8 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
         products = describe_tiles()
         if (limits := measure_crossover()) is not None:
             products = f"{products}: {describe_crossover(limits)}"
-    return [*([] if products is None else [products]), f"computes with {plan}"], plan.is_own
+    ahead = [] if kernels is None or not kernels.is_prebuilt else [f"CPU kernels were built ahead: {kernels.path}"]
+    return [*ahead, *([] if products is None else [products]), f"computes with {plan}"], plan.is_own
 
 
 def share_threads(config: WorkerConfig) -> None:

@@ -233,9 +233,14 @@ def _compiler_version(compiler: str) -> str:
 
 
 def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, options: Sequence[str]) -> str:
+    machine = (compiler, _compiler_version(compiler), platform.machine(), _cpu_description())
+    return digest_sources((*options, *machine), sources, headers)
+
+
+def digest_sources(parts: Sequence[str], sources: Sequence[Path], headers: Sequence[Path]) -> str:
+    """Returns 24 hexadecimal digits of ``FLAGS``, ``parts`` and the names and contents of the files."""
     digest = hashlib.sha256()
-    parts = [*FLAGS, *options, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags()]
-    for part in parts:
+    for part in (*FLAGS, *parts):
         digest.update(f"{part}\0".encode())
     for file in (*sources, *headers):
         content = file.read_bytes()
@@ -244,7 +249,13 @@ def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, option
     return digest.hexdigest()[:24]
 
 
-def _cpu_flags() -> str:
+def cpu_flags() -> frozenset[str]:
+    """Returns the instructions of this machine's first processor, as ``/proc/cpuinfo`` names them."""
+    found = re.search(r"^(?:flags|features)\s*:(.*)$", _cpu_description(), re.MULTILINE | re.IGNORECASE)
+    return frozenset(found[1].split()) if found else frozenset()
+
+
+def _cpu_description() -> str:
     """Returns what ``-march=native`` depends on: a cache on a shared home must not serve another CPU's code."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")

@@ -3,13 +3,14 @@
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .build import THIS_CPU, BuildError, ProgressCallback, build
+from .prebuilt import find_prebuilt
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class NativeLibrary:
 
     path: Path
     handle: ctypes.CDLL
+    is_prebuilt: bool = False
 
 
 @dataclass
@@ -39,12 +41,15 @@ def prepare(
 ) -> NativeLibrary | None:
     """Builds (or finds) and loads the library. The first call in a process decides; later ones return its result.
 
-    Args as in :func:`.build.build`. Returns None if there is no library; :func:`unavailable_reason` says why.
+    Args as in :func:`.build.build`. For this CPU, a library that was built ahead is taken if there is one. Returns None
+    if there is no library; :func:`unavailable_reason` says why.
     """
     with _lock:
         if not _state.attempted:
             try:
-                _state.library = load(build(cache_dir=cache_dir, progress=progress, compiler=compiler, march=march))
+                ahead = find_prebuilt() if march == THIS_CPU and compiler is None else None
+                path = ahead or build(cache_dir=cache_dir, progress=progress, compiler=compiler, march=march)
+                _state.library = replace(load(path), is_prebuilt=path == ahead)
             except BuildError as error:
                 _state.reason = str(error)
             _state.attempted = True
@@ -67,7 +72,10 @@ def load(path: Path) -> NativeLibrary:
     try:
         return NativeLibrary(path, ctypes.CDLL(str(path)))
     except OSError as error:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            raise BuildError(f"cannot load the native kernels: {error}; remove {path}") from error
         raise BuildError(f"cannot load the native kernels: {error}; the file was removed, start again") from error
 
 
