@@ -9,8 +9,9 @@ from torch import Tensor
 
 from stentor.kernels import AttentionBatch, kv_cache_shape, paged_attention, write_kv_
 from stentor.kernels.attention import choose
+from stentor.kernels.native.processor import multiplies_bfloat16
 from stentor.tests.examples import examples
-from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.helpers import TOLERANCE, assert_close, assert_same_bits, normal, thread_count
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -225,9 +226,11 @@ def test_slopes_lower_scores_by_distance(
     world = replace(plain, slopes=SLOPES)
     parts = [(0, 0, 600), (1, 0, 5)]
     found, expected, without = world.run(parts), world.run(parts, "reference"), plain.run(parts)
-    exact = dtype == torch.float32
+    # codes of float8 meet queries as bfloat16 where the processor multiplies pairs of that
+    exact = dtype == torch.float32 and not (cache_dtype == torch.float8_e4m3fn and multiplies_bfloat16())
+    tolerance = 2e-4 if exact else TOLERANCE[torch.bfloat16]  # an origin is as far from scores as a tile is long
     for native, reference, flat in zip(found, expected, without, strict=True):
-        assert_close(native, reference, 2e-4 if exact else None)  # an origin is as far from scores as a tile is long
+        assert_close(native, reference, tolerance)
         assert_same_bits(native[:, 1], flat[:, 1])  # a slope of 0
         assert (native[3:, 0].float() - flat[3:, 0].float()).abs().max() > 0.05
     for position in (0, 63, 511, 512, 599):

@@ -43,7 +43,7 @@ NEEDS = {
 alone, with what the kernel calls them."""
 PRODUCT = ("linear_packed", "native")
 MIXERS = ("causal_conv", "gated_delta", "mamba2", "selective_scan")
-ALL = (*PRODUCT, *MIXERS, "attention", "forward", "sampling")
+ALL = (*PRODUCT, *MIXERS, "attention", "forward", "low_rank", "sampling")
 """Folders whose units are compiled, some seconds each."""
 PRODUCTS = [("x86-64-v3", ALL), ("x86-64", PRODUCT), ("skylake-avx512", PRODUCT)]
 ATTENTION = ("attention", "native")
