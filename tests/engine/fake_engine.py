@@ -11,6 +11,7 @@ from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.core.request import NOTHING
 from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.scheduler.refusals import spans_refusal_of
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.core.sequence import SequenceState
 from stentor.engine.worker.rows import with_forks
@@ -387,8 +388,9 @@ class Engine:
         self.adapter_slots.clear()
 
     def restart_with(self, cross: CacheGroup) -> None:
-        """The worker dies, and the next one has such an encoder cache."""
+        """The worker dies, and the next one has such an encoder cache, in which not all requests may fit."""
         self.sizes["groups"] = (*(group for group in self.sizes["groups"] if group.kind != "cross"), cross)
+        self.failed |= {rid for rid, client in self.clients.items() if spans_refusal_of(client.submit.inputs, cross)}
         self.kill_worker()
         self.receive(self.scheduler.resize(self._ready(**self.sizes)))
 

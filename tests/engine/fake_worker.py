@@ -314,9 +314,16 @@ class FakeWorker:
             drafts.append(next_token(tokens, row.prompt_len, row.params, row.seed))
         return drafts
 
+    def _encodes_a_prompt(self, plan: StepPlan) -> bool:
+        """Whether all that the step encodes is in one prompt, which it computes as a whole."""
+        if self.cross is None or not self.cross.whole_prompts:
+            return False
+        slots = {job.encoder_slot for job in plan.encode}
+        return any(slots <= {span.encoder_slot for span in new.spans} for new in plan.new)
+
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self._unread(row) for slot, row in self.rows.items() if row.computed is not None}
-        assert len(plan.encode) <= self.max_encodings, "more media than a step may encode"
+        assert len(plan.encode) <= self.max_encodings or self._encodes_a_prompt(plan), "more media than a step may encode"
         self.completed = []
         for slot in plan.forgotten:
             self.encoded.pop(slot, None)

@@ -143,10 +143,10 @@ class World:
         self.slept.append(seconds)
         await asyncio.sleep(0)
 
-    async def replaced(self, count: int) -> None:
-        """Waits until so many engines have been started."""
+    async def replaced(self, count: int, *, or_asleep: bool = False) -> None:
+        """Waits until so many engines have been started, or perhaps until the client sleeps, which starts none."""
         for _ in range(200):
-            if len(self.engines.all) >= count:
+            if len(self.engines.all) >= count or (or_asleep and self.client.controls.asleep):
                 return
             await settle()
         raise AssertionError("no other engine is started")

@@ -76,8 +76,7 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
             engine.read()
         case ("die",):
             engine.die()
-            if not world.client.controls.asleep:
-                await world.replaced(len(world.engines.all) + 1)
+            await world.replaced(len(world.engines.all) + 1, or_asleep=True)
         case ("die at once",):
             engine.die()
         case ("fail",):
