@@ -95,7 +95,8 @@ def values(schema: Schema, schemas: Mapping[str, Schema]) -> st.SearchStrategy[A
             )
         case "array":
             low = schema.get("minItems", 0)
-            return st.lists(values(schema.get("items", {}), schemas), min_size=low, max_size=low + 3)
+            high = min(schema.get("maxItems", low + 3), low + 3)
+            return st.lists(values(schema.get("items", {}), schemas), min_size=low, max_size=high)
         case "object":
             return _objects(schema, schemas)
     raise AssertionError(schema)
@@ -133,6 +134,8 @@ def why_not(value: Any, schema: Schema, schemas: Mapping[str, Schema], where: st
     elif kind is not None and not isinstance(value, kinds[kind]):
         return f"{where}: {value!r} is no {kind}"
     if kind == "array":
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            return f"{where}: {len(value)} items are too few or too many"
         inner = [why_not(item, schema.get("items", {}), schemas, f"{where}[{at}]") for at, item in enumerate(value)]
         return next(filter(None, inner), None)
     if kind == "object":
