@@ -169,7 +169,7 @@ def _running_in_turn(
     at, device = chosen.context.device, chosen.device
     config = with_rows(chosen.config, sizes.num_states)
     runner, calls, caches = _runner(family, chosen, model, sizes, drafter)
-    pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
+    prefault = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
     graphs = runner.compute.graphs if isinstance(runner.compute, SyncCompute) else []
     name = str(at) if device is None else device.name
     memory = [
@@ -177,7 +177,7 @@ def _running_in_turn(
         *draft_lines(drafter),
         *family.memory(config, model, sizes),
     ]
-    executor = partial(SyncExecutor, runner, pages=pages, graphs=graphs)
+    executor = partial(SyncExecutor, runner, prefault=prefault, graphs=graphs)
     return _Running(config, runner, executor, sizes, memory, call_notes(calls), graphs=graphs)
 
 
@@ -204,7 +204,7 @@ def _ready(family: Family, chosen: SetupChoices, model: Any, running: _Running) 
         max_mixed_encodings=family.limits.max_mixed_encodings,
         max_admitted_tokens=family.limits.max_admitted_tokens and config.max_prefill_chunk,
     )
-    groups = cache_groups(family.groups, sizes.pages)
+    groups = cache_groups(family.groups, sizes.block_groups)
     ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, groups, host=sizes.host)
     return family.completed(ready, config, model, sizes)
 
@@ -228,7 +228,7 @@ def _runner(
     blocks = sizes.blocks + (graphs is not None)  # the last one is the null block
     try:
         if family.groups:
-            caches = allocate_caches(family.groups, blocks, config.block_size, at, cache_dtype, sizes.pages)
+            caches = allocate_caches(family.groups, blocks, config.block_size, at, cache_dtype, sizes.block_groups)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         room = format_bytes(sizes.blocks * sizes.block_bytes)
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error

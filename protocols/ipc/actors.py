@@ -318,7 +318,7 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
 
 
 Resource = Literal[
-    "row", "pages", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
+    "row", "blocks", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
 ]
 """What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, encoded media or room for them,
 room in the next step, a slot for its adapter; or what arrives for its request alone: a compiled grammar, the first

@@ -180,7 +180,7 @@ def test_rows_of_any_length_are_the_reference(
 
 
 ROWS_OF_UNEQUAL_LENGTH = ([16, 0, 17, 70, 5, 33], [1, 2, 4, 3, 4, 1])
-"""Keys and new tokens; new tokens of the third and the last begin behind a page, and a row of padding has two."""
+"""Keys and new tokens; new tokens of the third and the last begin behind a block, and a row of padding has two."""
 
 
 @pytest.mark.triton

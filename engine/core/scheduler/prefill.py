@@ -105,7 +105,7 @@ def _lacks(sequence: Sequence, step: StepBuilder, kv_cache: KVCacheManager) -> R
         return "adapter_slot"
     prefix = _find_room(sequence, kv_cache)
     if prefix is None:
-        return "pages"
+        return "blocks"
     start, spans = prefix.length, request.spans_behind(prefix.length)
     if request.inputs and lacks_media(request, kv_cache, start):
         return "media"

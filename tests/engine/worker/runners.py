@@ -16,7 +16,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
-from stentor.engine.worker.caches import allocate_caches, cache_groups, host_memory, kv_block_bytes, page_groups
+from stentor.engine.worker.caches import allocate_caches, block_groups_of, cache_groups, host_memory, kv_block_bytes
 from stentor.engine.worker.graphs import GraphSize
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
@@ -122,16 +122,16 @@ class Pair:
         model.eager = 0
         self.clock = clock or ManualClock()
         groups = model.config.cache_groups
-        pages = page_groups(groups, CONTEXT)
+        block_groups = block_groups_of(groups, CONTEXT)
 
         def caches(count: int) -> list[LayerCache]:
-            return allocate_caches(groups, count, block_size, CPU, torch.float32, pages)
+            return allocate_caches(groups, count, block_size, CPU, torch.float32, block_groups)
 
         kept = model.config.states
         num_states = 3 * slots if kept else 0
 
         dtypes = StateDTypes(torch.float32, torch.float32)
-        block_bytes = kv_block_bytes(groups, block_size, torch.float32, pages)
+        block_bytes = kv_block_bytes(groups, block_size, torch.float32, block_groups)
         host_states = host_blocks if kept else 0
         tier = HostSizes(host_blocks if groups else 0, block_bytes, host_states, dtypes.nbytes(model.config))
 
@@ -178,7 +178,10 @@ class Pair:
                 max_num_batched_tokens=budget,
                 max_model_len=CONTEXT,
                 max_prefill_chunk=chunk,
-                groups=(*cache_groups(groups, pages), *([CacheGroup("state", capacity=num_states)] if kept else [])),
+                groups=(
+                    *cache_groups(groups, block_groups),
+                    *([CacheGroup("state", capacity=num_states)] if kept else []),
+                ),
                 host=tier,
             ),
             CONFIG,
