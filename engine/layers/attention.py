@@ -295,13 +295,13 @@ class Attention:
     ) -> torch.Tensor:
         """Causal attention over the cache; q, k, v [tokens, heads, head_dim] → the shape of q."""
         cache, spec = batch.caches[self._cache], self._spec
-        paged = batch.paged[cache.group]
+        attention = batch.attention[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = scales = cache.scales(self._scales)
         if spec.turned_first or (self._invariant and self._head_norms is not None):
             # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
-            kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
+            kernels.write_kv_(k, v, cache.k, cache.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
         else:
             q = rotate_and_write_kv_(
                 q,
@@ -312,7 +312,7 @@ class Attention:
                 batch.positions,
                 cache.k,
                 cache.v,
-                paged.slots,
+                attention.slots,
                 q_norm=q_norm.weight if q_norm else None,
                 k_norm=k_norm.weight if k_norm else None,
                 eps=self._eps,
@@ -410,7 +410,7 @@ def attend_cached(
 
     ``scales``: of keys and of values, if the cache has any.
     """
-    paged, (k_scale, v_scale) = batch.paged[cache.group], scales
+    attention, (k_scale, v_scale) = batch.attention[cache.group], scales
     shared: dict[str, Any] = {
         "scale": spec.scale,
         "window": window,
@@ -419,10 +419,12 @@ def attend_cached(
         "k_scale": k_scale,
         "v_scale": v_scale,
     }
-    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, slopes=slopes, invariant=invariant, **shared)
+    out = kernels.paged_attention(
+        q, cache.k, cache.v, attention, chunk=chunk, slopes=slopes, invariant=invariant, **shared
+    )
     if spec.whole_spans and batch.media is not None:
         spans = batch.media.spans
-        kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, spans, windowed=spec.windowed_spans, **shared)
+        kernels.attend_whole_spans_(out, q, cache.k, cache.v, attention, spans, windowed=spec.windowed_spans, **shared)
     return out
 
 

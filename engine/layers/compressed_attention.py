@@ -103,14 +103,14 @@ class CompressedAttention:
         blocks, cache, chosen = None, None, None
         if self._compressing is not None:
             cache = batch.caches[self._cache]
-            paged = batch.paged[cache.group]
-            blocks = EntryBlocks(paged.block_tables, cache.block, spec.ratio)
+            attention = batch.attention[cache.group]
+            blocks = EntryBlocks(attention.block_tables, cache.block, spec.ratio)
             inputs = TokenHistory(self._compressing(x, adapters), states[1], rows)
             self._compress(inputs, tokens, cache, blocks)
-            most = paged.max_seq_len // spec.ratio
+            most = attention.max_seq_len // spec.ratio
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
             if self._index is not None and self._index.chooses(most):
-                chosen = self._index(x, low, tokens.rows, tokens.positions, paged, cache, blocks)
+                chosen = self._index(x, low, tokens.rows, tokens.positions, attention, cache, blocks)
             self._keep_inputs(inputs.x, batch)
             batch.states.note(self._keep_inputs, inputs.x)
         attend = self._attended if self._by_token else self._attended_together

@@ -48,7 +48,7 @@ class EntryIndex:
         low: torch.Tensor,
         rows: torch.Tensor,
         positions: torch.Tensor,
-        paged: kernels.AttentionBatch,
+        attention: kernels.AttentionBatch,
         cache: LayerCache,
         blocks: EntryBlocks,
     ) -> torch.Tensor:
@@ -57,7 +57,7 @@ class EntryIndex:
         Args:
             x: the layer's input [tokens, hidden]; ``low``: the queries' latents [tokens, q_lora_rank].
             rows, positions: int64 [tokens].
-            paged: the sequences and blocks of the layer's cache.
+            attention: the sequences and blocks of the layer's cache.
         """
         spec = self._spec
         q = turned(
@@ -65,11 +65,11 @@ class EntryIndex:
         )
         by_head = self._by_head(x.float()) * spec.scale
         if not self._by_token:
-            taken = q.to(cache.index.dtype), by_head.contiguous(), cache.index, paged
+            taken = q.to(cache.index.dtype), by_head.contiguous(), cache.index, attention
             chosen = kernels.top_tokens(*taken, top_k=spec.top_k, ratio=blocks.ratio, block=blocks.block)
             return chosen.long()
         keys, visible = cache.index.view(-1, spec.head_dim), (positions + 1) // blocks.ratio
-        numbers = torch.arange(paged.max_seq_len // blocks.ratio, device=x.device)
+        numbers = torch.arange(attention.max_seq_len // blocks.ratio, device=x.device)
         chosen = numbers[: spec.top_k].repeat(len(x), 1)
         for at, count in enumerate(visible.tolist()):
             if count > spec.top_k:

@@ -26,7 +26,7 @@ class Body:
         tokens = batch.tokens
         if not isinstance(tokens, torch.Tensor) or batch.added is not None:
             raise ValueError("packed weights embed tokens alone: nothing can be added")
-        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch, batch.adapter_rows, batch.coded)
+        self.forward.run(len(tokens), tokens, batch.positions, batch.attention, batch, batch.adapter_rows, batch.coded)
         return self.forward.buffer(self.residual, len(tokens))
 
 

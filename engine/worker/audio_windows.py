@@ -53,8 +53,8 @@ class AudioWindows:
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
         aligns = any(row.slot in self._asking and self._asking[row.slot][1].align is not None for row in rows)
-        paged = self._model.cross_batch(slots, [self._length_of[slot] for slot in slots.tolist()])
-        return replace(batch, encoded=Encoded(paged, self._cross_caches, {} if aligns else None))
+        attention = self._model.cross_batch(slots, [self._length_of[slot] for slot in slots.tolist()])
+        return replace(batch, encoded=Encoded(attention, self._cross_caches, {} if aligns else None))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         if not self._asking:

@@ -59,10 +59,10 @@ class WatchedDecoder(Decoder):
         rows = None if batch.states is None else batch.states.rows
         if rows is not None:
             tensors += (rows.cu_seqlens, rows.reads, rows.writes)
-        for paged in batch.paged:
-            tensors += (paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
+        for attention in batch.attention:
+            tensors += (attention.query_start, attention.seq_lens, attention.block_tables, attention.slots)
         numbers: list[tuple[int, ...]] = [
-            (paged.max_query_len, paged.max_seq_len, paged.decode_rows) for paged in batch.paged
+            (attention.max_query_len, attention.max_seq_len, attention.decode_rows) for attention in batch.attention
         ]
         if rows is not None:
             numbers.append((rows.longest,))
