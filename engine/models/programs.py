@@ -53,7 +53,7 @@ class Programs:
 
     @property
     def expands(self) -> bool:
-        """See :attr:`stentor.kernels.forward.Forward.expands`."""
+        """Whether rows may expand coded weights to bfloat16 (:attr:`stentor.kernels.forward.Forward.expands`)."""
         return self._body.forward.expands
 
     def over(self, caches: Sequence[LayerCache]) -> bool:

@@ -15,7 +15,10 @@ from .runner import Findings, MediaReader, no_media
 
 
 class AudioStreams:
-    """See :class:`.runner.RowExtras`. Streams are encoded one after the other; the decoder runs all rows together."""
+    """Adds encoded audio to the embedding of each position (Voxtral Realtime).
+
+    Streams are encoded one after the other; the decoder runs all rows together. One of the :class:`.runner.RowExtras`.
+    """
 
     def __init__(self, model: VoxtralRealtime) -> None:
         self._encoder = model.encoder

@@ -16,7 +16,10 @@ from .runner import Findings, MediaReader, no_media
 
 
 class AudioWindows:
-    """See :class:`.runner.RowExtras`. An encoded window stays in its slot until another replaces it."""
+    """Encodes windows of audio into slots, which tokens attend to, and reads alignments.
+
+    An encoded window stays in its slot until another replaces it. One of the :class:`.runner.RowExtras`.
+    """
 
     def __init__(self, model: EncoderDecoder, cross_caches: Sequence[LayerCache], slots: int) -> None:
         """``cross_caches`` hold the keys and values of encoded audio."""

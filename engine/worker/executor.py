@@ -192,7 +192,7 @@ class SyncExecutor:
         return 0.0
 
     def _capture(self, graphs: Sequence[PassGraphs]) -> float | None:
-        """See :meth:`.graphs.StepGraphs.advance`."""
+        """Do a piece of work towards capturing a graph; returns seconds until the next, None if all are captured."""
         if self._held is not None:
             return None  # its logits are where a capture would write others
         left = self._idle_from + _IDLE_SECONDS - time.monotonic()
@@ -301,7 +301,7 @@ class AsyncExecutor:
         self._thread.join(_END_SECONDS)
 
     def _capture(self, *, busy: bool) -> float | None:
-        """See :meth:`.async_compute.AsyncCompute.advance`."""
+        """Do a piece of work towards capturing a graph; returns seconds until the next, None if all are captured."""
         with self._capturing:
             try:
                 return self._compute.advance(busy=busy)

@@ -96,7 +96,10 @@ class _Row:
 
 
 class MediaRows:
-    """See :class:`.runner.RowExtras`. Encoded media stay in their slot until the engine evicts them."""
+    """Encodes the media of rows into slots, and puts their embeddings in place of placeholder tokens.
+
+    Encoded media stay in their slot until the engine evicts them. One of the :class:`.runner.RowExtras`.
+    """
 
     def __init__(
         self,
@@ -347,7 +350,8 @@ class MediaRows:
     def _expert_places(
         self, media: Sequence[Int64], rows: Sequence[PlacedRow], bring: Bring
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """See :attr:`MediaBatch.expert_places`; ``media``: the latter's indices."""
+        """Indices of tokens that use the experts of text, and of those that use the experts of ``media``; None if none
+        does."""
         if self._marks is None or not media:
             return None
         at = np.concatenate(media)

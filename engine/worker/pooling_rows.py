@@ -16,7 +16,7 @@ from .runner import Findings, MediaReader, no_media
 
 
 class PoolingRows:
-    """See :class:`.runner.RowExtras`."""
+    """Pools the hidden states of prompts instead of sampling. One of the :class:`.runner.RowExtras`."""
 
     def __init__(self, model: PoolingModel) -> None:
         self._model = model

@@ -31,7 +31,7 @@ def expert_shape(spec: ModelSpec) -> ExpertShape:
 
 
 class RoutedRows:
-    """See :class:`.runner.RowExtras`."""
+    """Collects the experts of rows that ask for them. One of the :class:`.runner.RowExtras`."""
 
     def __init__(self, shape: ExpertShape) -> None:
         self._shape = shape

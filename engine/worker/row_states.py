@@ -120,7 +120,10 @@ class RowStates:
         longest: int,
         inputs: MixerInputs | None = None,
     ) -> StateBatch:
-        """See :class:`stentor.kernels.StateRows`."""
+        """The states of a pass's rows, which read and write these slots, and have ``longest`` tokens at most.
+
+        ``inputs`` records the mixers' inputs.
+        """
         return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer, inputs)
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:

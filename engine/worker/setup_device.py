@@ -15,19 +15,19 @@ from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
 from .adapter_setup import adapter_bytes, adapter_lines, as_adapted
-from .async_compute import AsyncCompute, AsyncRunner
+from .async_compute import AsyncCompute, AsyncRunner, TextExtras
 from .caches import BlockGroup, allocate_caches, block_groups_of, cache_tensors, host_memory, kv_block_bytes, of_groups
 from .device import Device
 from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, named_blocks, with_rows
-from .graphs import GraphSize, graph_sizes, within_rows
+from .graphs import GraphCapture, GraphSize, graph_sizes, within_rows
 from .host_tier import with_host
 from .media_rows import MediaRows
 from .memory import format_bytes
 from .profile import MemoryProfile, measure, run_plans, worst_steps
-from .routed_rows import JoinedExtras
 from .row_states import StateDTypes
-from .runner import ModelRunner, RowExtras
+from .rows import RowLimits
+from .runner import ModelRunner
 from .setup_choices import SetupChoices
 from .setup_parts import dtype_name, fit_length
 from .warmup import warm_up
@@ -220,22 +220,15 @@ def _runner(
     graphs: list[GraphSize],
     media: MediaRows | None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
-    states = family.row_states(config, model.context, sizes)
-    adapters = family.adapter_rows(config, model)
+    extras = TextExtras(media, family.row_states(config, model.context, sizes), family.adapter_rows(config, model))
     compute = AsyncCompute(
         model,
         caches,
         device,
-        slots=config.max_num_seqs,
-        max_model_len=sizes.max_model_len,
-        block_size=config.block_size,
+        RowLimits(config.max_num_seqs, sizes.max_model_len, config.block_size),
         max_num_batched_tokens=config.max_num_batched_tokens,
-        graph_sizes=graphs,
-        graph_stall=config.cuda_graph_stall,
-        states=states,
-        media=media,
-        adapters=adapters,
+        capture=GraphCapture(graphs, config.cuda_graph_stall),
+        extras=extras,
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, device.torch_device),
     )
-    extras: list[RowExtras] = [each for each in (media, states, adapters) if each is not None]
-    return ModelRunner(compute, JoinedExtras(extras) if extras else None), compute
+    return ModelRunner(compute, extras.joined()), compute

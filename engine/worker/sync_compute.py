@@ -16,8 +16,8 @@ from .caches import BlockCopier, cache_tensors
 from .model_pass import ModelPass, Passed, ServedModel
 from .pass_graphs import GraphsOf, PassGraphs
 from .row_sampler import RowSampler
-from .row_states import RowStates
-from .rows import RowTable
+from .row_states import states_of
+from .rows import RowLimits, RowTable
 from .runner import ModelRunner, RowExtras
 from .sampler import Sampler
 from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
@@ -44,32 +44,30 @@ class SyncCompute:
         self,
         model: ServedModel,
         caches: Sequence[LayerCache],
-        *,
-        slots: int,
-        max_model_len: int,
-        block_size: int,
         device: torch.device,
+        limits: RowLimits,
+        *,
         extras: RowExtras | None = None,
-        states: RowStates | None = None,
-        proposer: Proposer | None = None,
-        draft: ProposingModel | None = None,
+        drafts: Proposer | ProposingModel | None = None,
         host: torch.Tensor | None = None,
         graphs: GraphsOf | None = None,
     ) -> None:
         """
         Args:
-            states: recurrent states, if the model has any; ``extras`` has them too.
-            proposer: proposes drafts, unless the model of ``draft`` does; without either, plans must not have any.
+            extras: what rows have besides tokens; the runner enters and releases it.
+            drafts: what proposes drafts; without it, plans must not have any.
             host: memory of the host tier.
             graphs: makes the graphs of the model's passes.
         """
         self.model = model
+        draft, proposer = (drafts, None) if isinstance(drafts, ProposingModel) else (None, drafts)
         kept = caches if draft is None else [*caches, *draft.caches]
         self._copier = BlockCopier(cache_tensors(kept), host)
-        self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in kept), default=0))
+        groups = 1 + max((cache.group for cache in kept), default=0)
+        self.rows = RowTable(limits.slots, limits.max_model_len, limits.block_size, groups)
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size
-        sampler = Sampler(vocab_size, slots, device, ranks)
+        sampler = Sampler(vocab_size, limits.slots, device, ranks)
         self.graphs: list[PassGraphs] = []
         """Of the model, and of a model that drafts for it."""
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
@@ -94,7 +92,7 @@ class SyncCompute:
         if graphs is not None:
             assert isinstance(model, Decoder)
             replayed = graphs(
-                model, caches, self.rows, states=states, keeps_hidden=self._head is not None, taps=self._taps
+                model, caches, self.rows, states=states_of(extras), keeps_hidden=self._head is not None, taps=self._taps
             )
             self.graphs.insert(0, replayed)
         self._pass = ModelPass(model, caches, self.rows, device, replayed)

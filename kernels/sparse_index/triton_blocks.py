@@ -20,7 +20,10 @@ _TILE = 16
 def score_blocks(
     q: Tensor, cache: Tensor, batch: AttentionBatch, seen: Seen, size: int, blocks: int, tokens: slice
 ) -> Tensor:
-    """As :func:`.block_reference.score_blocks`. Nothing waits for the device, and nothing on it is checked."""
+    """Returns float32 [tokens, heads, blocks]; -inf where a token sees none of a block.
+
+    Nothing waits for the device, and nothing on it is checked.
+    """
     _, heads, dim = q.shape
     count = tokens.stop - tokens.start
     scores = torch.full((count, heads, blocks), -torch.inf, device=q.device)

@@ -30,7 +30,10 @@ async def scores_of_seen(
     rules: PairRules,
     fields: tuple[str, str],
 ) -> list[float]:
-    """As :func:`.scoring.scores_of`. Few documents, with their processed media, are in memory at a time."""
+    """A score for each document, whose media the model sees, with the only query or that in its place.
+
+    Few documents, with their processed media, are in memory at a time. Raises as :func:`.scoring.scores_of`.
+    """
     first, second = _named(fields[0], queries), _named(fields[1], documents)
     for content, where in (*first, *second):
         collect_media([{"role": "user", "content": content}], model.accepted, where)  # refuses unsupported media

@@ -15,12 +15,12 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.async_compute import AsyncCompute, Launched
+from stentor.engine.worker.async_compute import AsyncCompute, Launched, TextExtras
 from stentor.engine.worker.caches import allocate_caches, block_groups_of, cache_groups, host_memory, kv_block_bytes
-from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.graphs import GraphCapture, GraphSize
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows import RowLimits, with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
@@ -146,10 +146,8 @@ class Pair:
             SyncCompute(
                 model,
                 caches(blocks),
-                slots=slots,
-                max_model_len=CONTEXT,
-                block_size=block_size,
-                device=CPU,
+                CPU,
+                RowLimits(slots, CONTEXT, block_size),
                 extras=of_host,
                 host=host_memory(tier.blocks, tier.block_bytes, CPU),
             ),
@@ -159,14 +157,10 @@ class Pair:
             model,
             caches(blocks + 1),
             self.device,
-            slots=slots,
-            max_model_len=CONTEXT,
-            block_size=block_size,
+            RowLimits(slots, CONTEXT, block_size),
             max_num_batched_tokens=budget,
-            graph_sizes=[*mixed, *(GraphSize(rows) for rows in reversed(sizes))],
-            graph_stall=0.05,
-            clock=self.clock,
-            states=of_device,
+            capture=GraphCapture([*mixed, *(GraphSize(rows) for rows in reversed(sizes))], 0.05, clock=self.clock),
+            extras=TextExtras(states=of_device),
             host=host_memory(tier.blocks, tier.block_bytes, CPU),
         )
         self.runner = ModelRunner(self.compute, of_device)
