@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 from stentor import kernels
-from stentor.kernels.forward import Traced
+from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..model_config.attention_spec import AttentionSpec
@@ -322,26 +322,23 @@ class Attention:
             return q.beside(k, v).call("attention within a picture", self._attend_rows, spec.q_size)
         if self._v_norm is not None:
             v = v.normed_each(self._v_norm.factors, self._eps)
-        return q.attend(
-            k,
-            v,
+        heads = CachedHeads(
             self._cache,
-            (spec.heads, spec.kv_heads, spec.head_dim),
-            (self._cos, self._sin),
+            *(spec.heads, spec.kv_heads, spec.head_dim),
+            group=cache.group,
+            scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
+        )
+        rotation = Rotation(
+            self._cos,
+            self._sin,
+            interleaved=self._interleaved,
             norms=None if norms is None else (norms[0].factors, norms[1].factors),
             eps=self._eps,
-            scale=spec.scale,
-            window=self._window,
-            chunk=self._chunk,
-            softcap=spec.softcap,
-            sinks=self._sinks,
-            slopes=self._slopes,
-            interleaved=self._interleaved,
             turned_first=spec.turned_first,
             query_scales=self._query_scales,
-            cache_scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
-            group=cache.group,
         )
+        scores = Scores(spec.scale, self._window, self._chunk, spec.softcap, self._sinks, self._slopes)
+        return q.attend(k, v, heads, rotation, scores)
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
         """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""

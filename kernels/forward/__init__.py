@@ -18,15 +18,18 @@ from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .instruction import CACHE_TYPES, NONE, Instruction, InstructionStruct
+from .instruction import CACHE_TYPES, NONE, CachedHeads, Instruction, InstructionStruct, Rotation, Scores
 from .program import Program
 from .trace import Traced, TracedTokens
 
 __all__ = [
     "NONE",
     "ActivationFormat",
+    "CachedHeads",
     "Forward",
     "Program",
+    "Rotation",
+    "Scores",
     "Step",
     "Traced",
     "TracedTokens",

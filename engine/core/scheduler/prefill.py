@@ -1,13 +1,12 @@
 """Plans rows that compute several positions at once: chunks of running prefills, and admissions."""
 
 from stentor.protocols.ipc.actors import Resource
-from stentor.protocols.ipc.inputs import InputSpan
-from stentor.protocols.ipc.steps import EncodeJob
 
 from ..cache.prefix import Prefix
 from ..request import Request
 from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
+from .media_encoding import encode_media, lacks_encoder, lacks_media, waits_for_media, within_media_budget
 from .step import StepBuilder
 
 
@@ -58,8 +57,8 @@ def _plan_chunks(
             count = kv_cache.states.cut(sequence, count)
         if parts := sequence.request.whole_parts:
             count = _within_parts(step, parts, sequence.num_scheduled_tokens, count)
-            count = count if _make_room(step, kv_cache, sequence, count) else 0
-        count = _bounded(step, sequence, _encode(step, kv_cache, sequence, count))
+            count = count if _preempt_to_fit(step, kv_cache, sequence, count) else 0
+        count = within_media_budget(step, sequence, encode_media(step, kv_cache, sequence, count))
         if (sequence.request.inputs and count <= 0) or waits_for_media(kv_cache, sequence):
             step.waiting += 1
         if count > 0:
@@ -111,15 +110,8 @@ def _lacks(sequence: Sequence, step: StepBuilder, kv_cache: KVCacheManager) -> R
         return "media"
     if not _within_parts(step, request.whole_parts, start, 1):
         return "step"
-    if request.inputs:
-        if not kv_cache.encoder_cache.has_room(spans):
-            return "encoder"
-        if _at_once(step, request):  # no part of it can wait for a later step
-            wanted = (sequence.length if request.sees_all else request.prompt_len) - start
-            if _reach(step, kv_cache, spans, start, wanted, at_once=True) < wanted:
-                return "encoder"
-        elif not _moves(step, kv_cache, request, spans, start):
-            return "encoder"
+    if request.inputs and lacks_encoder(step, kv_cache, sequence, spans, start):
+        return "encoder"
     return prefix
 
 
@@ -159,131 +151,13 @@ def _within_parts(step: StepBuilder, parts: list[tuple[int, int]], start: int, c
     return count
 
 
-def _make_room(step: StepBuilder, kv_cache: KVCacheManager, sequence: Sequence, count: int) -> bool:
+def _preempt_to_fit(step: StepBuilder, kv_cache: KVCacheManager, sequence: Sequence, count: int) -> bool:
     """Whether there are blocks for ``count`` positions; if no other row has work, preempts less important rows."""
     while kv_cache.affordable(sequence, count) < count:
         if step.works or kv_cache.rows.running[-1] is sequence:
             return False
         kv_cache.preempt(kv_cache.rows.running[-1])
     return True
-
-
-def _reach(
-    step: StepBuilder,
-    kv_cache: KVCacheManager,
-    spans: list[InputSpan],
-    start: int,
-    count: int,
-    *,
-    sliced: bool = False,
-    at_once: bool = False,
-) -> int:
-    """How many of the ``count`` positions from ``start`` on the step can encode the media for.
-
-    Args:
-        spans: the media that they read, in order.
-        sliced: whether no medium is encoded whole.
-        at_once: whether a step without encodings may encode any number.
-    """
-    left = 0 if sliced else step.max_encodings - len(step.encode)
-    if at_once and not step.encode:
-        left = len(spans)
-    for span in spans:
-        if span.start >= start + count:
-            break
-        if not kv_cache.encoder_cache.is_encoded(span.digest):
-            if left <= 0:
-                return max(0, span.start - start)
-            left -= 1
-    return count
-
-
-def lacks_media(request: Request, kv_cache: KVCacheManager, start: int) -> bool:
-    """Whether media read from ``start`` on have to be encoded, but are not written to shared memory.
-
-    All must be written then, since encoded media without a holder may be evicted for the others.
-    """
-    spans = request.spans_behind(start)
-    written = all(span.written for span in spans)
-    return not written and not all(kv_cache.encoder_cache.is_encoded(span.digest) for span in spans)
-
-
-def waits_for_media(kv_cache: KVCacheManager, sequence: Sequence) -> bool:
-    """Whether a running sequence can compute nothing before an encoding is complete."""
-    at = sequence.num_scheduled_tokens
-    return any(span.start <= at and not kv_cache.encoder_cache.is_encoded(span.digest) for span in sequence.spans)
-
-
-def _waits_with_row(step: StepBuilder, kv_cache: KVCacheManager) -> bool:
-    """Whether a row may enter before its media are encoded, with nothing to compute.
-
-    Not with recurrent states, which a row reads in its first step.
-    """
-    return step.sliced and kv_cache.states is None
-
-
-def _moves(step: StepBuilder, kv_cache: KVCacheManager, request: Request, spans: list[InputSpan], start: int) -> bool:
-    """Whether a row that enters at ``start`` has positions to compute in this step, or an encoding to wait for."""
-    if (step.media_budget or request.no_chunking) and _reach(step, kv_cache, spans, start, 1):
-        return True
-    return _waits_with_row(step, kv_cache) and not all(kv_cache.encoder_cache.is_encoded(span.digest) for span in spans)
-
-
-def _at_once(step: StepBuilder, request: Request) -> bool:
-    """Whether the step that computes a prompt encodes all its media."""
-    return request.sees_all or (step.whole_prompts and not step.sliced)
-
-
-def _encode(
-    step: StepBuilder, kv_cache: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False
-) -> int:
-    """How many of the next ``count`` positions of a running sequence the step can compute, as :func:`_reach`.
-
-    Mutates the step: adds the encodings of the media, or slices of them.
-    """
-    if not sequence.spans or count <= 0:
-        return count
-    start = sequence.num_scheduled_tokens
-    wanted = start + count
-    at_once = _at_once(step, sequence.request)
-    sliced = step.sliced and not at_once
-    if enters and not _waits_with_row(step, kv_cache):
-        sliced &= sequence.spans[0].start > start
-    count = _reach(step, kv_cache, sequence.spans, start, count, sliced=sliced, at_once=at_once)
-    if sliced and start + count < wanted:
-        _encode_slices(step, kv_cache, sequence)
-    if step.whole_prompts and start + count < wanted:
-        return 0  # it waits for the rest of its media
-    for span in sequence.spans:
-        if count and span.start < start + count and kv_cache.encoder_cache.encode(span):
-            adapter = sequence.request.adapter if span.start < 0 else None
-            own = -1 if adapter is None else kv_cache.adapters.slot_of(adapter.number)
-            step.encode.append(EncodeJob(kv_cache.encoder_cache.slots[span.digest], span.data, adapter=own))
-            step.readers.add(sequence.request.rid)
-    return count
-
-
-def _bounded(step: StepBuilder, sequence: Sequence, count: int) -> int:
-    """How many of ``count`` positions fit into the budget for media beside rows that decode; mutates that budget."""
-    if not sequence.request.inputs or sequence.request.no_chunking:
-        return count
-    count = min(count, step.media_budget)
-    step.media_budget -= max(0, count)
-    return count
-
-
-def _encode_slices(step: StepBuilder, kv_cache: KVCacheManager, sequence: Sequence) -> None:
-    """Add slices of the media that a row waits for, up to the step's limit."""
-    cache = kv_cache.encoder_cache
-    for span in sequence.spans:
-        if len(step.encode) >= step.max_encodings:
-            return
-        slot = cache.slots[span.digest]
-        if cache.is_encoded(span.digest) or any(job.encoder_slot == slot for job in step.encode):
-            continue
-        step.slices.append((slot, span.digest, cache.encode_slice(span)))
-        step.encode.append(EncodeJob(slot, span.data, sliced=True))
-        step.readers.add(sequence.request.rid)
 
 
 def find_prefix(sequence: Sequence, kv_cache: KVCacheManager, *, tails: bool = True) -> Prefix:
@@ -348,7 +222,7 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, kv_cache: KVCa
     if kv_cache.states is not None:
         count = kv_cache.states.cut(sequence, count)
     count = _within_parts(step, request.whole_parts, sequence.num_scheduled_tokens, count)
-    count = _bounded(step, sequence, _encode(step, kv_cache, sequence, count, enters=True))
+    count = within_media_budget(step, sequence, encode_media(step, kv_cache, sequence, count, enters=True))
     kv_cache.cover(sequence, sequence.num_scheduled_tokens + count)
     step.enter(sequence)
     if not count:

@@ -28,8 +28,9 @@ from .draft_control import DraftControl
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, kv_cache_refusal_of
+from .media_encoding import lacks_media
 from .output import Output, write_masks
-from .prefill import find_prefix, lacks_media, plan_prompts
+from .prefill import find_prefix, plan_prompts
 from .prerequisites import Prerequisites
 from .prompt_budget import PromptBudget
 from .recovery import Recovery, WorkerRecovery
