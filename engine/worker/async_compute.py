@@ -31,10 +31,9 @@ from .media_rows import MediaRows, PlacedRow
 from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
 from .prepare_inputs import StepNumbers, no_rows, number_step, pad_step
-from .routed_rows import JoinedExtras
 from .row_states import RowStates
 from .rows import PromptWork, RowLimits, RowTable
-from .runner import ModelRunner, RowExtras
+from .runner import ModelRunner
 from .staged_step import StagedStep, changes, no_changes, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 
@@ -118,11 +117,6 @@ class TextExtras(NamedTuple):
     media: MediaRows | None = None
     states: RowStates | None = None
     adapters: AdapterRowsOf | None = None
-
-    def joined(self) -> RowExtras | None:
-        """All as one, for the runner."""
-        present: list[RowExtras] = [each for each in self if each is not None]
-        return JoinedExtras(present) if present else None
 
 
 _NO_EXTRAS: Final = TextExtras()

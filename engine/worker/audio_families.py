@@ -31,8 +31,7 @@ from .errors import SetupError
 from .families import Settled, Sizes, cache_line, first_tokens, size_cache
 from .limits import TRANSCRIPTION
 from .memory import format_bytes
-from .routed_rows import JoinedExtras
-from .runner import RowExtras
+from .row_extras import JoinedExtras, RowExtras
 from .setup_parts import longest_of
 
 _SILENCE: Final = ArenaRef(0, 0)

@@ -12,13 +12,13 @@ from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan,
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ..models.encoder_decoder import EncoderDecoder
 from .batch import Batch
-from .runner import Findings, MediaReader, no_media
+from .row_extras import Findings, MediaReader, no_media
 
 
 class AudioWindows:
     """Encodes windows of audio into slots, which tokens attend to, and reads alignments.
 
-    An encoded window stays in its slot until another replaces it. One of the :class:`.runner.RowExtras`.
+    An encoded window stays in its slot until another replaces it. One of the :class:`.row_extras.RowExtras`.
     """
 
     def __init__(self, model: EncoderDecoder, cross_caches: Sequence[LayerCache], slots: int) -> None:

@@ -29,9 +29,9 @@ from .graphs import graph_sizes
 from .limits import SUITED
 from .media_rows import MediaRows
 from .memory import format_bytes
-from .routed_rows import JoinedExtras, RoutedRows, expert_shape
+from .routed_rows import RoutedRows, expert_shape
+from .row_extras import RowExtras, joined
 from .row_states import RowStates, StateDTypes
-from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
 
 TextModel = Decoder | TransformersDecoder
@@ -291,7 +291,7 @@ class Text:
             parts.append(states)
         if config.return_routed_experts:
             parts.append(RoutedRows(expert_shape(self.spec)))
-        return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
+        return joined(parts)
 
     def adapter_rows(self, config: WorkerConfig, model: TextModel) -> AdapterRowsOf | None:
         """The rows' adapters; None if they are disabled."""

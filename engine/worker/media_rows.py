@@ -20,8 +20,8 @@ from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
 from .media_time import MediaTime
+from .row_extras import Findings, MediaReader, no_media
 from .rows import Int64
-from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
@@ -98,7 +98,7 @@ class _Row:
 class MediaRows:
     """Encodes the media of rows into slots, and puts their embeddings in place of placeholder tokens.
 
-    Encoded media stay in their slot until the engine evicts them. One of the :class:`.runner.RowExtras`.
+    Encoded media stay in their slot until the engine evicts them. One of the :class:`.row_extras.RowExtras`.
     """
 
     def __init__(

@@ -33,8 +33,7 @@ from .limits import POOLING
 from .media_family import MediaEncoder
 from .memory import format_bytes
 from .pooling_rows import PoolingRows
-from .routed_rows import JoinedExtras
-from .runner import RowExtras
+from .row_extras import JoinedExtras, RowExtras
 from .setup_parts import block_needs, check_plain, longest_of
 
 _TRIAL_TOKENS: Final = 16

@@ -25,6 +25,7 @@ from .host_tier import with_host
 from .media_rows import MediaRows
 from .memory import format_bytes
 from .profile import MemoryProfile, measure, run_plans, worst_steps
+from .row_extras import joined
 from .row_states import StateDTypes
 from .rows import RowLimits
 from .runner import ModelRunner
@@ -231,4 +232,4 @@ def _runner(
         extras=extras,
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, device.torch_device),
     )
-    return ModelRunner(compute, extras.joined()), compute
+    return ModelRunner(compute, joined(extras)), compute

@@ -15,10 +15,11 @@ from ..models.draft_head import DraftHead
 from .caches import BlockCopier, cache_tensors
 from .model_pass import ModelPass, Passed, ServedModel
 from .pass_graphs import GraphsOf, PassGraphs
+from .row_extras import RowExtras, extra_of
 from .row_sampler import RowSampler
-from .row_states import states_of
+from .row_states import RowStates
 from .rows import RowLimits, RowTable
-from .runner import ModelRunner, RowExtras
+from .runner import ModelRunner
 from .sampler import Sampler
 from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
 
@@ -91,8 +92,9 @@ class SyncCompute:
         replayed: PassGraphs | None = None
         if graphs is not None:
             assert isinstance(model, Decoder)
+            states = extra_of(extras, RowStates)
             replayed = graphs(
-                model, caches, self.rows, states=states_of(extras), keeps_hidden=self._head is not None, taps=self._taps
+                model, caches, self.rows, states=states, keeps_hidden=self._head is not None, taps=self._taps
             )
             self.graphs.insert(0, replayed)
         self._pass = ModelPass(model, caches, self.rows, device, replayed)
