@@ -60,7 +60,7 @@ class Texts:
     layout: kernels.KeyLayout | None
     """Layout of the keys, on a CPU."""
     query_starts: torch.Tensor | None = None
-    """As ``cu_seqlens``, if only some of the tokens have queries."""
+    """int32 [texts + 1]: where each text's queries begin, if only some of the tokens have any."""
     bias: torch.Tensor | None = None
     """float32 [heads, longest, longest]: added to scores by query and key."""
     padded: Sequence[Padded] = ()
