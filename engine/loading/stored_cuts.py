@@ -1,4 +1,4 @@
-"""What a worker that has some of a matrix's outputs, or of its inputs, takes of the tensors that it is stored as.
+"""Cuts the stored tensors of a quantised matrix for a worker that has some of its outputs, or of its inputs.
 
 Formats pack values and share scales: an element of a stored tensor stands for several outputs or inputs. Torch-free.
 """

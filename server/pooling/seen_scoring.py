@@ -1,4 +1,4 @@
-"""How well a query fits documents where either holds more than text."""
+"""Scores of a query and documents of which some hold more than text."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar

@@ -39,8 +39,8 @@ TEMPLATE: Final = (
     "{% elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-"""Writes conversations in the form of gpt-oss's published template, with its demands: one call a message, reasoning or a
-text in front of it, instructions first, tools with descriptions."""
+"""Writes conversations in the form of gpt-oss's published template, with its demands: one call a message, reasoning or
+a text in front of it, instructions first, tools with descriptions."""
 
 
 def harmony_tokenizer() -> Tokenizer:
