@@ -98,8 +98,8 @@ def dry_run(capability: int = 90) -> Iterator[list[CompiledKernel]]:
 
 @contextmanager
 def compiling(capability: int, made: Callable[[Any, Config], None]) -> Iterator[None]:
-    """Like :func:`dry_run`; calls ``made`` for each launch with the kernel that Triton compiled or found in its
-    cache."""
+    """Within the block, launches only compile for the given compute capability; ``made`` gets each launch's kernel,
+    which Triton compiled or found in its cache. Raises as :func:`dry_run`."""
     if interpreted():
         raise RuntimeError("a dry run compiles kernels: TRITON_INTERPRET must not be set")
     from triton.runtime import driver  # late: heavy

@@ -35,24 +35,25 @@ class Kept(Generic[T]):
     def __init__(self) -> None:
         self._found: dict[Hashable, T] = {}
 
-    def find(self, tensors: Sequence[Tensor], *numbers: Hashable) -> T | None:
-        """Returns what is kept for CUDA tensors of this layout and for these numbers, or None."""
-        if not tensors[0].is_cuda or forced.get() is not NOTHING or interpreted():
-            return None
-        return self._found.get(_key(tensors, numbers))
+    def find(self, tensors: Sequence[Tensor], *numbers: Hashable) -> tuple[Hashable, T | None]:
+        """Returns the key of CUDA tensors of this layout and of these numbers, and what is kept under it, or None.
 
-    def keep(self, found: T, tensors: Sequence[Tensor], *numbers: Hashable) -> T:
-        """Keeps ``found`` for CUDA tensors of this layout and for these numbers; returns it."""
-        if tensors[0].is_cuda and forced.get() is NOTHING and not interpreted():
+        The key is for :meth:`keep`; it is None where nothing may be kept.
+        """
+        if not tensors[0].is_cuda or forced.get() is not NOTHING or interpreted():
+            return None, None
+        # not a function of its own: each call counts here
+        layouts = *map(_shape, tensors), *map(_stride, tensors), *map(_dtype, tensors), *map(_device, tensors)
+        key = *layouts, numbers
+        return key, self._found.get(key)
+
+    def keep(self, key: Hashable, found: T) -> T:
+        """Keeps ``found`` under a key from :meth:`find`, if there is one; returns it."""
+        if key is not None:
             if len(self._found) >= MOST_KEPT:
                 self._found.clear()
-            self._found[_key(tensors, numbers)] = found
+            self._found[key] = found
         return found
-
-
-def _key(tensors: Sequence[Tensor], numbers: tuple[Hashable, ...]) -> Hashable:
-    layouts = *map(_shape, tensors), *map(_stride, tensors), *map(_dtype, tensors), *map(_device, tensors)
-    return *layouts, numbers
 
 
 def prepare(

@@ -95,7 +95,8 @@ def shapes_of(model: Path, load_format: LoadFormat = "auto") -> dict[str, tuple[
 
 
 def write_adapter(folder: Path, shapes: dict[str, tuple[int, int]], rank: int, seed: int) -> int:
-    """As PEFT saves one, in bfloat16; the bytes of its matrices. It changes little of what the model says."""
+    """Writes an adapter in PEFT's format, in bfloat16, that changes little of what the model says; returns the bytes of
+    its matrices."""
     draw = torch.Generator().manual_seed(seed)
 
     def matrices() -> Iterator[tuple[str, torch.Tensor]]:

@@ -34,7 +34,7 @@ from .record import Record, quantile
 from .tool import at_least, make_parser, run_tool, table
 
 WHITESPACE: Final = {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}
-"""As the server has it by default."""
+"""The server's default."""
 _TEXT: Final = {"type": "string", "maxLength": 40}
 
 

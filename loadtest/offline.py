@@ -206,7 +206,7 @@ class Throughput(Record, frozen=True, kw_only=True, tag="throughput"):
     worker: dict[str, Any]
     requests: int
     input: str
-    """As it was asked for: a number of tokens, or their distribution."""
+    """The requested number of tokens, or their distribution."""
     output: str
     prompt_tokens_per_s: float
     output_tokens_per_s: float

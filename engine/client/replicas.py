@@ -211,7 +211,8 @@ class ReplicaControls:
         await self._all(partial(Controls.sleep, discard=discard))
 
     async def wake(self) -> None:
-        """See :meth:`.controls.Controls.wake`. All engines have the same weights at its end, as far as they can."""
+        """Start a worker of every engine; returns when all are ready. All have the same weights then, as far as they
+        can. Raises as :meth:`.controls.Controls.wake`."""
         try:
             await self._all(Controls.wake)
         except ControlFailed as failure:
@@ -219,7 +220,8 @@ class ReplicaControls:
             raise
 
     async def reload(self, weights: Weights) -> None:
-        """See :meth:`.controls.Controls.reload`. If one engine cannot load them, all go on with the former ones."""
+        """Load other weights in every engine; if one cannot, all go on with the former ones. Raises as
+        :meth:`.controls.Controls.reload`."""
         self._router.forget()
         try:
             await self._all(lambda controls: controls.reload(weights))

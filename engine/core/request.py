@@ -27,7 +27,7 @@ Failure = tuple[FinishReason, None, str, Fault]
 _SPAN_BYTES: Final = 64
 """Upper bound for one span of media and its encoding in a plan."""
 NOTHING: frozenset[Resource] = frozenset()
-_BY_ALL: frozenset[Resource] = frozenset(("row", "pages", "step"))
+_BY_ALL: frozenset[Resource] = frozenset(("row", "blocks", "step"))
 _WITH_MEDIA: frozenset[Resource] = _BY_ALL | {"encoder"}
 _WITH_ADAPTER: frozenset[Resource] = _BY_ALL | {"adapter_slot"}
 _WITH_MEDIA_AND_ADAPTER: frozenset[Resource] = _WITH_MEDIA | _WITH_ADAPTER

@@ -100,7 +100,7 @@ class AltUp:
         weights.add(f"{prefix}.altup.correct_output_scale", self._scale)
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
-        """As :meth:`.layer.Layer.__call__`, of streams, to which nothing is yet to be added."""
+        """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
         assert delta is None
         if isinstance(residual, Traced):
             predicted = residual.call("streams predicted", lambda rows, _: self._predicted(rows), residual.width)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 from stentor import kernels
-from stentor.kernels.forward import Traced
+from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..model_config.attention_spec import AttentionSpec
@@ -62,59 +62,28 @@ class Attention:
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         self._spec = spec = model.layers[layer].attention
-        prefix = f"{model.prefix}.{layer}"
+        at = f"{model.prefix}.{layer}"
+        prefix = f"{at}.{spec.name}"
         self._cache = model.cache_index(layer)
         self._dtype = context.dtype
-        into, out = spec.projections(model.hidden_size)
-        tasks = model.adapters
-        # an adapter's B has its rows in the order of the stored weights
-        adaptable = not (spec.by_group or spec.regrouped)
-        self.into = Linear.of(weights, prefix, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype)
-        self.out = Linear.of(
-            weights, prefix, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True
-        )
-        prefix = f"{prefix}.{spec.name}"
-        if spec.by_group:
-            check_arranged(f"{prefix}.{spec.into}", context)
-            for name, shape in into.shapes(f"{model.prefix}.{layer}"):
-                weights.arrange(name, shape, partial(_one_kind_after_another, spec))
-        weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks in old files
-        weights.pass_over(*(f"{prefix}.{each}" for each in spec.unused))
-        if spec.tied_values:
-            weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
-        self._v_norm = RMSNorm(weights, None, spec.head_dim, model.norm_eps, context) if spec.v_norm else None
-        norms = None
-        if (sizes := spec.qk_norm_sizes) is not None:
-            names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
-            q_norm, k_norm = (
-                RMSNorm(
-                    weights, which and f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one
-                )
-                for which, size in zip(names, sizes, strict=True)
-            )
-            norms = q_norm, k_norm
-        own, eps = spec.qk_norm == "layer_own", model.norm_eps
-        self._layer_norms = [
-            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, eps, context, own=own)
-            for which, heads in spec.layer_norms
-        ]
-        self._sinks: torch.Tensor | None = None
-        if spec.sinks:
-            self._sinks = context.empty(spec.heads, dtype=torch.float32)
-            weights.add(f"{prefix}.{spec.sinks_name}", self._sinks)
-            weights.alias(f"{prefix}.sinks", f"{prefix}.{spec.sinks_name}")  # transformers' name
-        self._slopes: torch.Tensor | None = None
-        if spec.slopes:
-            self._slopes = context.empty(spec.heads, dtype=torch.float32)
-            if not context.filled:
-                self._slopes.copy_(torch.tensor(spec.slopes))
+        self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
+        self._before, self._invariant, self._ranks = context.before_part, context.invariant, context.ranks
+        self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
+        self.into, self.out = _projections(weights, at, spec, model, context)
+        self._v_norm = RMSNorm(weights, None, spec.head_dim, self._eps, context) if spec.v_norm else None
+        norms = _query_and_key_norms(weights, prefix, spec, model, context)
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
+        own = spec.qk_norm == "layer_own"
+        self._layer_norms = [
+            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, self._eps, context, own=own)
+            for which, heads in spec.layer_norms
+        ]
+        self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
             size = spec.heads * spec.value_dim
-            self._out_norm = SplitNorm(weights, f"{prefix}.{spec.out_norm}", size, model.norm_eps, context)
-        self._ranks = context.ranks
+            self._out_norm = SplitNorm(weights, f"{prefix}.{spec.out_norm}", size, self._eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         self._interleaved = spec.rope is not None and spec.rope.interleaved
         self._query_scales: torch.Tensor | None = None
@@ -125,15 +94,10 @@ class Attention:
         self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
         self._index: BlockIndex | None = None
         if spec.index is not None:
-            self._index = BlockIndex(weights, f"{model.prefix}.{layer}", model, spec, rotary, context)
+            self._index = BlockIndex(weights, at, model, spec, rotary, context)
             self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
-        self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
-        self._before, self._invariant = context.before_part, context.invariant
-        self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
-        # scales of quantised queries and probabilities, which are not quantised here
-        unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
-        weights.pass_over(*(f"{prefix}.{name}" for name in unused))
+        _pass_over_unused(weights, prefix, spec)
 
     @overload
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream: ...
@@ -295,13 +259,13 @@ class Attention:
     ) -> torch.Tensor:
         """Causal attention over the cache; q, k, v [tokens, heads, head_dim] → the shape of q."""
         cache, spec = batch.caches[self._cache], self._spec
-        paged = batch.paged[cache.group]
+        attention = batch.attention[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = scales = cache.scales(self._scales)
         if spec.turned_first or (self._invariant and self._head_norms is not None):
             # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
-            kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
+            kernels.write_kv_(k, v, cache.k, cache.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
         else:
             q = rotate_and_write_kv_(
                 q,
@@ -312,7 +276,7 @@ class Attention:
                 batch.positions,
                 cache.k,
                 cache.v,
-                paged.slots,
+                attention.slots,
                 q_norm=q_norm.weight if q_norm else None,
                 k_norm=k_norm.weight if k_norm else None,
                 eps=self._eps,
@@ -358,31 +322,92 @@ class Attention:
             return q.beside(k, v).call("attention within a picture", self._attend_rows, spec.q_size)
         if self._v_norm is not None:
             v = v.normed_each(self._v_norm.factors, self._eps)
-        return q.attend(
-            k,
-            v,
+        heads = CachedHeads(
             self._cache,
-            (spec.heads, spec.kv_heads, spec.head_dim),
-            (self._cos, self._sin),
+            *(spec.heads, spec.kv_heads, spec.head_dim),
+            group=cache.group,
+            scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
+        )
+        rotation = Rotation(
+            self._cos,
+            self._sin,
+            interleaved=self._interleaved,
             norms=None if norms is None else (norms[0].factors, norms[1].factors),
             eps=self._eps,
-            scale=spec.scale,
-            window=self._window,
-            chunk=self._chunk,
-            softcap=spec.softcap,
-            sinks=self._sinks,
-            slopes=self._slopes,
-            interleaved=self._interleaved,
             turned_first=spec.turned_first,
             query_scales=self._query_scales,
-            cache_scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
-            group=cache.group,
         )
+        scores = Scores(spec.scale, self._window, self._chunk, spec.softcap, self._sinks, self._slopes)
+        return q.attend(k, v, heads, rotation, scores)
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
         """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""
         q, k, v, *index = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch, *index)
+
+
+def _projections(
+    weights: WeightMap, at: str, spec: AttentionSpec, model: Backbone, context: LayerContext
+) -> tuple[Linear, Linear]:
+    """The product for queries, keys and values of the layer named ``at``, and the one for its output."""
+    into, out = spec.projections(model.hidden_size)
+    tasks = model.adapters
+    # an adapter's B has its rows in the order of the stored weights
+    adaptable = not (spec.by_group or spec.regrouped)
+    made = (
+        Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
+        Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),
+    )
+    if spec.by_group:
+        check_arranged(f"{at}.{spec.name}.{spec.into}", context)
+        for name, shape in into.shapes(at):
+            weights.arrange(name, shape, partial(_one_kind_after_another, spec))
+    if spec.tied_values:
+        weights.share(f"{at}.{spec.name}.k_proj", f"{at}.{spec.name}.v_proj")
+    return made
+
+
+def _query_and_key_norms(
+    weights: WeightMap, prefix: str, spec: AttentionSpec, model: Backbone, context: LayerContext
+) -> tuple[RMSNorm, RMSNorm] | None:
+    """Norms of each head's queries and keys, or of all heads together; None without such norms."""
+    if (sizes := spec.qk_norm_sizes) is None:
+        return None
+    names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
+    q_norm, k_norm = (
+        RMSNorm(weights, which and f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
+        for which, size in zip(names, sizes, strict=True)
+    )
+    return q_norm, k_norm
+
+
+def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
+    """float32 [heads]: a score of each head that takes part in its softmax and has no value."""
+    if not spec.sinks:
+        return None
+    sinks = context.empty(spec.heads, dtype=torch.float32)
+    weights.add(f"{prefix}.{spec.sinks_name}", sinks)
+    weights.alias(f"{prefix}.sinks", f"{prefix}.{spec.sinks_name}")  # transformers' name
+    return sinks
+
+
+def _slopes(spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
+    """float32 [heads]: what a head's scores lose with distance (ALiBi)."""
+    if not spec.slopes:
+        return None
+    slopes = context.empty(spec.heads, dtype=torch.float32)
+    if not context.filled:
+        slopes.copy_(torch.tensor(spec.slopes))
+    return slopes
+
+
+def _pass_over_unused(weights: WeightMap, prefix: str, spec: AttentionSpec) -> None:
+    """Name the stored tensors that this attention does not read."""
+    weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks in old files
+    weights.pass_over(*(f"{prefix}.{each}" for each in spec.unused))
+    # scales of quantised queries and probabilities, which are not quantised here
+    unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
+    weights.pass_over(*(f"{prefix}.{name}" for name in unused))
 
 
 def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
@@ -410,7 +435,7 @@ def attend_cached(
 
     ``scales``: of keys and of values, if the cache has any.
     """
-    paged, (k_scale, v_scale) = batch.paged[cache.group], scales
+    attention, (k_scale, v_scale) = batch.attention[cache.group], scales
     shared: dict[str, Any] = {
         "scale": spec.scale,
         "window": window,
@@ -419,10 +444,12 @@ def attend_cached(
         "k_scale": k_scale,
         "v_scale": v_scale,
     }
-    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, slopes=slopes, invariant=invariant, **shared)
+    out = kernels.paged_attention(
+        q, cache.k, cache.v, attention, chunk=chunk, slopes=slopes, invariant=invariant, **shared
+    )
     if spec.whole_spans and batch.media is not None:
         spans = batch.media.spans
-        kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, spans, windowed=spec.windowed_spans, **shared)
+        kernels.attend_whole_spans_(out, q, cache.k, cache.v, attention, spans, windowed=spec.windowed_spans, **shared)
     return out
 
 

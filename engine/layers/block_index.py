@@ -57,22 +57,22 @@ class BlockIndex:
         Takes the index's queries ``own`` [tokens, kv heads · dim] and key [tokens, dim], before norms and rotation.
         Writes its key; those of the attention are written.
         """
-        paged = batch.paged[cache.group]
+        attention = batch.attention[cache.group]
         q_norm, k_norm = self._norms
         own = q_norm.plain(own.reshape(-1, self._kv_heads, self._spec.head_dim))
         key = k_norm.plain(key.reshape(-1, 1, self._spec.head_dim))
         if self._rotates:
             kernels.rotary_(own, key, self._cos, self._sin, batch.positions, interleaved=self._interleaved)
-        kernels.write_latents_(key.squeeze(1), cache.index, paged.slots)
-        if paged.max_seq_len <= self._spec.most:
+        kernels.write_latents_(key.squeeze(1), cache.index, attention.slots)
+        if attention.max_seq_len <= self._spec.most:
             return None
-        seen = kernels.seen_by(paged)
-        chosen = kernels.top_blocks(own, cache.index, paged, seen, self._choice)
+        seen = kernels.seen_by(attention)
+        chosen = kernels.top_blocks(own, cache.index, attention, seen, self._choice)
         return kernels.block_attention(
             q.contiguous(),
             cache.k,
             cache.v,
-            paged,
+            attention,
             seen,
             chosen,
             self._choice,

@@ -11,8 +11,8 @@ from ..model_config.compressed_attention_spec import CompressedAttentionSpec
 from ..model_config.model_spec import Backbone
 from .compressor import Compressor, turned, written_
 from .elementwise import elementwise
+from .entry_blocks import EntryBlocks
 from .entry_index import EntryIndex
-from .entry_pages import EntryPages
 from .forward_batch import ForwardBatch, LayerCache
 from .layer_context import LayerContext
 from .linear import Linear, plain_weight
@@ -100,21 +100,21 @@ class CompressedAttention:
         vector = self._turned(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
         states = batch.states.of_layer[self._layer]
         window = TokenHistory(vector, states[0], rows)
-        pages, cache, chosen = None, None, None
+        blocks, cache, chosen = None, None, None
         if self._compressing is not None:
             cache = batch.caches[self._cache]
-            paged = batch.paged[cache.group]
-            pages = EntryPages(paged.block_tables, cache.block, spec.ratio)
+            attention = batch.attention[cache.group]
+            blocks = EntryBlocks(attention.block_tables, cache.block, spec.ratio)
             inputs = TokenHistory(self._compressing(x, adapters), states[1], rows)
-            self._compress(inputs, tokens, cache, pages)
-            most = paged.max_seq_len // spec.ratio
+            self._compress(inputs, tokens, cache, blocks)
+            most = attention.max_seq_len // spec.ratio
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
             if self._index is not None and self._index.chooses(most):
-                chosen = self._index(x, low, tokens.rows, tokens.positions, paged, cache, pages)
+                chosen = self._index(x, low, tokens.rows, tokens.positions, attention, cache, blocks)
             self._keep_inputs(inputs.x, batch)
             batch.states.note(self._keep_inputs, inputs.x)
         attend = self._attended if self._by_token else self._attended_together
-        found = attend(q, window, tokens, cache, pages, chosen)
+        found = attend(q, window, tokens, cache, blocks, chosen)
         self._keep_window(vector, batch)
         batch.states.note(self._keep_window, vector)
         found = self._turned(found, batch.positions, back=True)
@@ -136,7 +136,7 @@ class CompressedAttention:
         sin = -self._sin if back else self._sin
         return turned(x, self._cos, sin, positions, self._spec.rope_dim)
 
-    def _compress(self, inputs: TokenHistory, tokens: _Tokens, cache: LayerCache, pages: EntryPages) -> None:
+    def _compress(self, inputs: TokenHistory, tokens: _Tokens, cache: LayerCache, blocks: EntryBlocks) -> None:
         """Write the entries that tokens of the pass complete."""
         ratio, depth = self._spec.ratio, self._spec.depth
         completes = (tokens.positions + 1) % ratio == 0
@@ -159,7 +159,7 @@ class CompressedAttention:
         widths = [2 * self._spec.halves * size for _, size in self._spec.compressed]
         parts = made.split_with_sizes(widths, dim=2)
         for compressor, part, target in zip(self._compressors, parts, cache.tensors, strict=True):
-            written_(compressor(part, first), target, pages, rows, numbers)
+            written_(compressor(part, first), target, blocks, rows, numbers)
 
     def _attended(
         self,
@@ -167,7 +167,7 @@ class CompressedAttention:
         window: TokenHistory,
         tokens: _Tokens,
         cache: LayerCache | None,
-        pages: EntryPages | None,
+        blocks: EntryBlocks | None,
         chosen: torch.Tensor | None,
     ) -> torch.Tensor:
         """[tokens, heads, head_dim] → the same, a token at a time. ``chosen``: int64 [tokens, most], entries in any
@@ -176,9 +176,9 @@ class CompressedAttention:
         positions, sinks = tokens.positions.tolist(), self._sinks[:, None]
         seen: torch.Tensor | None = None
         places: torch.Tensor | None = None
-        if pages is not None and chosen is not None:
+        if blocks is not None and chosen is not None:
             seen = (chosen >= 0) & (chosen < ((tokens.positions + 1) // spec.ratio)[:, None])
-            places = pages.slots(tokens.rows, chosen.clamp(min=0))
+            places = blocks.slots(tokens.rows, chosen.clamp(min=0))
         for at, position in enumerate(positions):
             count = min(position + 1, spec.window)
             one = slice(at, at + 1)
@@ -198,7 +198,7 @@ class CompressedAttention:
         window: TokenHistory,
         tokens: _Tokens,
         cache: LayerCache | None,
-        pages: EntryPages | None,
+        blocks: EntryBlocks | None,
         chosen: torch.Tensor | None,
     ) -> torch.Tensor:
         """:meth:`_attended`, many tokens at a time."""
@@ -210,9 +210,9 @@ class CompressedAttention:
             rows, positions = tokens.rows[part], tokens.positions[part]
             keys = window.until(rows, tokens.offsets[part], spec.window).float()
             seen = back[None] <= positions[:, None]
-            if pages is not None and chosen is not None and cache is not None:
+            if blocks is not None and chosen is not None and cache is not None:
                 entries = chosen[part]
-                places = pages.slots(rows, entries.clamp(min=0))
+                places = blocks.slots(rows, entries.clamp(min=0))
                 keys = torch.cat([keys, cache.latents.view(-1, spec.head_dim)[places].float()], dim=1)
                 visible = (entries >= 0) & (entries < ((positions + 1) // spec.ratio)[:, None])
                 seen = torch.cat([seen, visible], dim=1)

@@ -6,7 +6,7 @@ from stentor import kernels
 
 from ..model_config.compressed_attention_spec import CompressedAttentionSpec
 from .elementwise import elementwise
-from .entry_pages import EntryPages
+from .entry_blocks import EntryBlocks
 from .layer_context import LayerContext
 from .norm import RMSNorm
 from .rotary import RotaryTable
@@ -73,11 +73,11 @@ def turned(
 
 
 def written_(
-    entries: torch.Tensor, cache: torch.Tensor, pages: EntryPages, rows: torch.Tensor, numbers: torch.Tensor
+    entries: torch.Tensor, cache: torch.Tensor, blocks: EntryBlocks, rows: torch.Tensor, numbers: torch.Tensor
 ) -> None:
     """Write ``entries`` [n, size], the ``numbers`` int64 [n] of the rows [n], to ``cache`` [blocks, places, size]. A
     number below 0 is none: what is written there is what another writes, or what is there already."""
-    places = pages.slots(rows, numbers.clamp(min=0))
+    places = blocks.slots(rows, numbers.clamp(min=0))
     flat, real = cache.view(-1, cache.shape[2]), numbers >= 0
     some, at = real.max(0)
     place = places.index_select(0, at[None])

@@ -42,5 +42,5 @@ class CrossAttention:
         if audio.queries is not None:
             audio.queries[self._layer] = q
         cache = audio.caches[self._layer]
-        found = kernels.paged_attention(q, cache.k, cache.v, audio.paged, scale=spec.scale)
+        found = kernels.paged_attention(q, cache.k, cache.v, audio.attention, scale=spec.scale)
         return self._out(found.view(len(x), -1), batch.adapter_rows)

@@ -6,7 +6,7 @@ from stentor import kernels
 
 from ..model_config.compressed_attention_spec import CompressedAttentionSpec
 from .compressor import turned
-from .entry_pages import EntryPages
+from .entry_blocks import EntryBlocks
 from .forward_batch import LayerCache
 from .layer_context import LayerContext
 from .linear import Linear
@@ -17,7 +17,7 @@ from .weights import WeightMap
 class EntryIndex:
     """Head weights and scores are float32 in any compute dtype, because rounding can change the choice between near
     scores. On a CPU each token is computed by itself, as in the attention; on a device one kernel reads the keys from
-    their pages, as many as each token sees."""
+    their blocks, as many as each token sees."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class EntryIndex:
         low: torch.Tensor,
         rows: torch.Tensor,
         positions: torch.Tensor,
-        paged: kernels.AttentionBatch,
+        attention: kernels.AttentionBatch,
         cache: LayerCache,
-        pages: EntryPages,
+        blocks: EntryBlocks,
     ) -> torch.Tensor:
         """The chosen entries, int64 [tokens, top_k]: ascending; last those that are not complete, or -1.
 
         Args:
             x: the layer's input [tokens, hidden]; ``low``: the queries' latents [tokens, q_lora_rank].
             rows, positions: int64 [tokens].
-            paged: the sequences and blocks of the layer's cache.
+            attention: the sequences and blocks of the layer's cache.
         """
         spec = self._spec
         q = turned(
@@ -65,15 +65,15 @@ class EntryIndex:
         )
         by_head = self._by_head(x.float()) * spec.scale
         if not self._by_token:
-            taken = q.to(cache.index.dtype), by_head.contiguous(), cache.index, paged
-            chosen = kernels.top_tokens(*taken, top_k=spec.top_k, ratio=pages.ratio, block=pages.block)
+            taken = q.to(cache.index.dtype), by_head.contiguous(), cache.index, attention
+            chosen = kernels.top_tokens(*taken, top_k=spec.top_k, ratio=blocks.ratio, block=blocks.block)
             return chosen.long()
-        keys, visible = cache.index.view(-1, spec.head_dim), (positions + 1) // pages.ratio
-        numbers = torch.arange(paged.max_seq_len // pages.ratio, device=x.device)
+        keys, visible = cache.index.view(-1, spec.head_dim), (positions + 1) // blocks.ratio
+        numbers = torch.arange(attention.max_seq_len // blocks.ratio, device=x.device)
         chosen = numbers[: spec.top_k].repeat(len(x), 1)
         for at, count in enumerate(visible.tolist()):
             if count > spec.top_k:
-                own = keys[pages.slots(rows[at : at + 1], numbers[None, :count])[0]].float()
+                own = keys[blocks.slots(rows[at : at + 1], numbers[None, :count])[0]].float()
                 scores = by_head[at] @ torch.relu(q[at].float() @ own.T)
                 chosen[at] = scores.topk(spec.top_k).indices.sort().values
         return chosen

@@ -60,7 +60,7 @@ class Texts:
     layout: kernels.KeyLayout | None
     """Layout of the keys, on a CPU."""
     query_starts: torch.Tensor | None = None
-    """As ``cu_seqlens``, if only some of the tokens have queries."""
+    """int32 [texts + 1]: where each text's queries begin, if only some of the tokens have any."""
     bias: torch.Tensor | None = None
     """float32 [heads, longest, longest]: added to scores by query and key."""
     padded: Sequence[Padded] = ()
@@ -73,7 +73,7 @@ class Texts:
 class Encoded:
     """The encoded audio that tokens attend to."""
 
-    paged: kernels.AttentionBatch
+    attention: kernels.AttentionBatch
     """Each token is a row over all keys of its encoder slot."""
     caches: Sequence[LayerCache]
     """One a layer."""
@@ -193,8 +193,8 @@ class ChosenTokens:
 class ForwardBatch:
     """The tokens of a pass, sequences concatenated; or placeholders while a pass is recorded.
 
-    Either tokens attend causally over ``caches``, to which they are added (``paged``), or to their whole text, without
-    caches (``texts``).
+    Either tokens attend causally over ``caches``, to which they are added (``attention``), or to their whole text,
+    without caches (``texts``).
     """
 
     tokens: torch.Tensor | TracedTokens
@@ -203,7 +203,7 @@ class ForwardBatch:
     """int64 [tokens]"""
     caches: Sequence[LayerCache] = ()
     """One for each layer with attention, in order."""
-    paged: Sequence[kernels.AttentionBatch] = ()
+    attention: Sequence[kernels.AttentionBatch] = ()
     """By cache group; groups differ in block tables and slots."""
     texts: Texts | None = None
     routed: list[torch.Tensor] | None = None

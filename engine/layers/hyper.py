@@ -103,7 +103,7 @@ class HyperConnected:
         ]
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
-        """As :meth:`.layer.Layer.__call__`, of streams, to which nothing is yet to be added."""
+        """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
         assert delta is None
         for weights, part in self._parts:
             residual = self._connected(weights, part, residual, batch)

@@ -125,7 +125,7 @@ class LatentAttention:
         """
         spec = self._spec
         cache = batch.caches[self._cache]
-        paged = batch.paged[cache.group]
+        attention = batch.attention[cache.group]
         gates = spec.gate_count
         asked = made.shape[1] - spec.latent_dim - gates
         query, kept, gate = made.split_with_sizes((asked, spec.latent_dim, gates), dim=1)
@@ -135,7 +135,7 @@ class LatentAttention:
             if self._index is not None:
                 assert isinstance(low, torch.Tensor)
                 assert x is not None
-                batch.chosen.positions = self._index(x, low, batch.positions, cache, paged, batch.adapter_rows)
+                batch.chosen.positions = self._index(x, low, batch.positions, cache, attention, batch.adapter_rows)
             queries = self._queries(low, batch.adapter_rows)
             assert isinstance(queries, torch.Tensor)
             query = queries
@@ -147,10 +147,10 @@ class LatentAttention:
         if spec.rope is not None:
             kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
         normed = self._kv_norm.plain(latent)
-        kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
+        kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, attention.slots)
         chosen = None if spec.index is None else batch.chosen.positions
         added = self._added_by(batch.adapter_rows)
-        found = self._attended(q, q_rotated, cache, paged, chosen, added, batch.drawn)
+        found = self._attended(q, q_rotated, cache, attention, chosen, added, batch.drawn)
         if not gates:
             return found
         opened = elementwise(torch.sigmoid, gate.float()).to(found.dtype)
@@ -177,15 +177,15 @@ class LatentAttention:
         q: torch.Tensor,
         q_rotated: torch.Tensor,
         cache: LayerCache,
-        paged: kernels.AttentionBatch,
+        attention: kernels.AttentionBatch,
         chosen: torch.Tensor | None,
         added: Added,
         drawn: Sequence[bool],
     ) -> torch.Tensor:
         """[tokens, heads, nope_dim] and [tokens, heads, rope_dim] → [tokens, heads * v_dim]"""
         if not self._chooses:
-            return self._absorbed(q, q_rotated, cache, paged, chosen, added)
-        starts, lengths = paged.query_start.tolist(), paged.seq_lens.tolist()
+            return self._absorbed(q, q_rotated, cache, attention, chosen, added)
+        starts, lengths = attention.query_start.tolist(), attention.seq_lens.tolist()
         spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
         counts = [span.stop - span.start for span in spans]
         absorbed = [
@@ -193,11 +193,11 @@ class LatentAttention:
             for count, length, behind in zip(counts, lengths, drawn, strict=True)
         ]
         if all(absorbed):
-            return self._absorbed(q, q_rotated, cache, paged, chosen, added)
+            return self._absorbed(q, q_rotated, cache, attention, chosen, added)
         out = q.new_empty(len(q), self._spec.v_size)
         for row, span in enumerate(spans):
             if not absorbed[row]:
-                latents = kernels.latents_of(cache.latents, paged.block_tables[row], lengths[row])
+                latents = kernels.latents_of(cache.latents, attention.block_tables[row], lengths[row])
                 own = [part for part, tokens in added if bool((tokens == span.start).any())]
                 out[span] = self._expanded(q[span], q_rotated[span], latents, own)
         if any(absorbed):
@@ -206,7 +206,7 @@ class LatentAttention:
             some = None if chosen is None else chosen[tokens]
             places = tokens.cumsum(0) - 1
             rest = [(part, places[own[tokens[own]]]) for part, own in added]
-            batch = _only(paged, rows, tokens)
+            batch = _only(attention, rows, tokens)
             out[tokens] = self._absorbed(q[tokens], q_rotated[tokens], cache, batch, some, rest)
         return out
 
@@ -215,7 +215,7 @@ class LatentAttention:
         q: torch.Tensor,
         q_rotated: torch.Tensor,
         cache: LayerCache,
-        paged: kernels.AttentionBatch,
+        attention: kernels.AttentionBatch,
         chosen: torch.Tensor | None,
         added: Added,
     ) -> torch.Tensor:
@@ -229,7 +229,7 @@ class LatentAttention:
         found = kernels.latent_attention(
             torch.cat([inside, q_rotated], dim=2),
             cache.latents,
-            paged,
+            attention,
             rank=spec.kv_lora_rank,
             scale=spec.scale,
             chosen=chosen,

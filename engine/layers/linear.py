@@ -178,7 +178,7 @@ class Linear:
         )
 
     def late(self, x: Input, adapters: AdapterRows | None = None) -> Delta:
-        """As a call, of a product for the stream: left to the norm behind if one kernel also adds it to the stream."""
+        """The product for the stream, computed only by the norm behind it if one kernel also adds it to the stream."""
         unadded = self._unadded(x) if isinstance(x, torch.Tensor) else None
         return self(x, adapters) if unadded is None else unadded
 

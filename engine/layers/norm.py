@@ -65,7 +65,7 @@ class RMSNorm:
         return kernels.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32, for x of any dtype."""
+        """Normalise the last dimension of x, of any dtype, in float32."""
         return kernels.rms_norm(x.float(), self.factors, self._eps)
 
     def __call__(self, x: Stream) -> Input:
@@ -160,7 +160,7 @@ class LayerNorm:
     plain = __call__
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32, for x of any dtype."""
+        """Normalise the last dimension of x, of any dtype, in float32."""
         return kernels.layer_norm(x.float(), self._factors.float(), self._bias.float(), self._eps)
 
     def add(self, x: Delta, residual: Stream) -> Stream:

@@ -47,7 +47,8 @@ def parts(count: int, multiplications: int, before: BeforePart, step: int = 1) -
 def tiles(
     heads: int, count: int, multiplications: int, before: BeforePart, step: int = 1
 ) -> Iterator[tuple[slice, slice]]:
-    """As :func:`parts`, for ``count`` rows of several heads: some heads at a time, or some rows of one head.
+    """Slices of heads and of ``count`` rows, each of about the duration that ``before`` returns: some heads with all
+    rows, or some rows of one head.
 
     ``multiplications``: of a row of one head.
     """

@@ -99,7 +99,7 @@ class MixedLayer:
         self._parts = (of_mixer, mixer), (of_network, network)
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
-        """As :meth:`.layer.Layer.__call__`, of streams, to which nothing is yet to be added."""
+        """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
         assert delta is None
         if self._ngrams is not None:
             residual = added_(residual, self._ngrams(residual, batch))

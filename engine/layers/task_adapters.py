@@ -45,7 +45,7 @@ class AdaptedTable:
         weights.add(f"{name}.lora_B", self._up)
 
     def add_(self, embedded: torch.Tensor, ids: torch.Tensor, rows: AdapterRows) -> torch.Tensor:
-        """As :meth:`.adapters.AdaptedLinear.add_`; ``ids`` int64 [tokens]."""
+        """Add the rows' adapters to ``embedded`` [tokens, size], the embeddings of ``ids`` int64 [tokens]."""
         for adapter, own in rows:
             embedded.index_add_(0, own, self._ids[adapter][ids[own]] @ self._up[adapter], alpha=self._scale)
         return embedded

@@ -50,7 +50,7 @@ class TokenIndex:
         latent: torch.Tensor,
         positions: torch.Tensor,
         cache: LayerCache,
-        paged: kernels.AttentionBatch,
+        attention: kernels.AttentionBatch,
         rows: AdapterRows | None = None,
     ) -> torch.Tensor | None:
         """The chosen tokens, int32 [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None if all tokens are
@@ -66,8 +66,8 @@ class TokenIndex:
             q, key = (each.roll(self._turned_last, 2) for each in (q, key))
         if self._rotates:
             kernels.rotary_(q, key, self._cos, self._sin, positions, interleaved=spec.interleaved)
-        kernels.write_latents_(key.squeeze(1), cache.index, paged.slots)
-        if paged.max_seq_len <= spec.top_k:
+        kernels.write_latents_(key.squeeze(1), cache.index, attention.slots)
+        if attention.max_seq_len <= spec.top_k:
             return None
         by_head = self._by_head(x.float(), rows) * spec.scale
-        return kernels.top_tokens(q, by_head, cache.index, paged, top_k=spec.top_k)
+        return kernels.top_tokens(q, by_head, cache.index, attention, top_k=spec.top_k)

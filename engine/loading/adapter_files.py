@@ -107,7 +107,7 @@ def open_adapter(root: str, path: str) -> Iterator[AdapterFiles | GGUFAdapterFil
 
 
 def adapter_identity(root: str, path: str) -> str:
-    """See :attr:`AdapterFiles.identity`. Raises :class:`.errors.CheckpointError`."""
+    """Identifies an adapter's files; changes if others take their place. Raises :class:`.errors.CheckpointError`."""
     with open_adapter(root, path) as files:
         return files.identity
 

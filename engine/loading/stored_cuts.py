@@ -1,4 +1,4 @@
-"""What a worker that has some of a matrix's outputs, or of its inputs, takes of the tensors that it is stored as.
+"""Cuts the stored tensors of a quantised matrix for a worker that has some of its outputs, or of its inputs.
 
 Formats pack values and share scales: an element of a stored tensor stands for several outputs or inputs. Torch-free.
 """
@@ -41,7 +41,7 @@ class _Layout(NamedTuple):
     outputs: _Axis | None
     inputs: _Axis | None
     scale: bool = False
-    """See :class:`Cut`."""
+    """Whether one value may be that of all, and a size of 1 left out (:attr:`Cut.scale`)."""
 
 
 _PLAIN: Final = _Layout(_Axis(0), _Axis(1))
@@ -67,7 +67,7 @@ def stored_format(quantized: QuantizedCheckpoint | None, name: str) -> Format | 
 
 
 def stored_block(quantized: QuantizedCheckpoint | None, name: str, inputs: bool) -> int:
-    """See :data:`..model_config.tensor_parallel.cuts.BlockOf`."""
+    """How many inputs, or outputs where ``inputs`` is false, of the stored matrix ``name`` cannot be told apart."""
     format = stored_format(quantized, name)
     if format is None:
         return 1

@@ -207,7 +207,10 @@ def canary_config_from_hf(config: Mapping[str, object], generation: Mapping[str,
 
 
 def cohere_asr_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> FastConformerConfig:
-    """As :func:`canary_config_from_hf`."""
+    """Read a config.json and a generation_config.json of Cohere Transcribe; the latter may be empty.
+
+    Raises :class:`ConfigError` for a missing or wrong field.
+    """
     fields = Fields(config)
     tied = fields.flag("tie_word_embeddings")
     found = _config(COHERE, fields, fields, generation, _COHERE_ENCODER, tied=tied)

@@ -26,7 +26,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {
 _LIMIT: Final = 10.0
 """Of gates and ups, for which kernels have an activation."""
 _ALSO: Final = ("gate_proj", "linear_gate")
-"""As transformers saves the gate of a network, by its rule for that of attention."""
+"""transformers saves an MLP's gate under the second name, since it renames the gate of attention."""
 
 
 def hunyuan_v4(fields: Fields, name: str) -> ModelSpec:

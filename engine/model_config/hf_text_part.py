@@ -160,7 +160,7 @@ class Seeing(NamedTuple):
     takes: str = "images"
     """The media besides text that tests cover."""
     whole_prompts: bool = False
-    """See :attr:`.model_spec.ModelSpec.whole_prompts`."""
+    """Whether all tokens of a prompt see each other (:attr:`.model_spec.ModelSpec.whole_prompts`)."""
 
 
 SEEING: Final[Mapping[str, Seeing]] = {

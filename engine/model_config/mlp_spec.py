@@ -25,7 +25,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
 FUSED_MLP: Final = ("mlp.gate_up_proj",)
-"""As in Phi-3."""
+"""Gate and up in one tensor (Phi-3)."""
 UP_MLP: Final = ("mlp.up_proj",)
 """Without a gate."""
 

@@ -38,7 +38,7 @@ class Projector:
     others: tuple[str, ...] = ()
     """Further model types with this projector."""
     sounds: tuple[str, ...] = ()
-    """As :attr:`tokens`, for sounds."""
+    """The placeholders of sounds, as :attr:`tokens` has those of pictures."""
 
 
 _QWEN_TOKENS: Final = ("<|image_pad|>",)

@@ -67,7 +67,7 @@ def siglip_tower(
 
 
 def _clip(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
-    """As :func:`siglip_tower`, with a class token at the first position."""
+    """A tower of SigLIP's kind with a class token at the first position, and a norm before the layers."""
     spec = siglip_tower(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
     return replace(
         spec,

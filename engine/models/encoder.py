@@ -117,7 +117,7 @@ class Encoder:
         return hidden if batch.media is None or self.config.embeds_media else batch.media.put(hidden)
 
     def place_media(self, positions: torch.Tensor) -> int:
-        """As for a decoder. Always raises ValueError: no encoder has m-rope positions."""
+        """Raises ValueError: no encoder has m-rope positions, which decoders place for media."""
         raise ValueError(
             f"{len(positions)} positions are given for media, which {self.config.architecture} has none of"
         )

@@ -113,8 +113,8 @@ class EncoderDecoder:
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
     ) -> kernels.AttentionBatch:
-        """What a step's tokens attend to (:attr:`..layers.forward_batch.Encoded.paged`), from the encoder slot of each
-        and the positions in it."""
+        """What a step's tokens attend to (:attr:`..layers.forward_batch.Encoded.attention`), from the encoder slot of
+        each and the positions in it."""
         wanted = np.array([encoder_slots, lengths], dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # decoding rows are the same in many steps

@@ -154,7 +154,7 @@ def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 
 
 class FastConformer:
-    """See :class:`.encoder_stack.AudioEncoder`. No adapter changes it."""
+    """Encodes windows of audio by convolutions and attention by distance. No adapter changes it."""
 
     def __init__(self, weights: WeightMap, config: FastConformerConfig, context: LayerContext) -> None:
         self._config, self._context, spec = config, context, config.encoder

@@ -18,7 +18,7 @@ _EPS = 1e-6
 
 
 class MoonshineStreamingEncoder:
-    """See :class:`.encoder_stack.AudioEncoder`."""
+    """Encodes windows of samples; a window has as many positions as its samples fill."""
 
     def __init__(self, weights: WeightMap, config: MoonshineStreamingConfig, context: LayerContext) -> None:
         self._config, self._context = config, context

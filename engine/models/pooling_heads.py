@@ -149,7 +149,8 @@ class LexicalWeights:
         return self.weights.total_bytes
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`SpladeWeights.__call__`; includes special tokens."""
+        """hidden [tokens, size] and tokens int64 [tokens] of one text → (ids int64 [n], weights float32 [n]) of the
+        weights above 0, special tokens included."""
         given = torch.relu(self._layer(hidden.float()))[:, 0]
         ids, places = tokens.unique(return_inverse=True)
         best = torch.zeros(len(ids), device=given.device).scatter_reduce_(0, places, given, "amax")

@@ -137,7 +137,7 @@ class PoolingModel:
         return [self._adapters.get(name, -1) for name in adapters] if self._adapters else []
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
-        """See :meth:`.decoder.Decoder.programs`; None if the backbone is no decoder."""
+        """The backbone's recorded programs over these caches; None if it has none, or is no decoder."""
         return self._backbone.programs(caches) if isinstance(self._backbone, Decoder) else None
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:

@@ -26,7 +26,7 @@ class Body:
         tokens = batch.tokens
         if not isinstance(tokens, torch.Tensor) or batch.added is not None:
             raise ValueError("packed weights embed tokens alone: nothing can be added")
-        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch, batch.adapter_rows, batch.coded)
+        self.forward.run(len(tokens), tokens, batch.positions, batch.attention, batch, batch.adapter_rows, batch.coded)
         return self.forward.buffer(self.residual, len(tokens))
 
 
@@ -53,7 +53,7 @@ class Programs:
 
     @property
     def expands(self) -> bool:
-        """See :attr:`stentor.kernels.forward.Forward.expands`."""
+        """Whether rows may expand coded weights to bfloat16 (:attr:`stentor.kernels.forward.Forward.expands`)."""
         return self._body.forward.expands
 
     def over(self, caches: Sequence[LayerCache]) -> bool:

@@ -56,17 +56,17 @@ class AttendsPaged:
     ) -> torch.Tensor:
         number = self.layers[module.layer_idx]
         spec, store = self.specs[number], self.batch.caches[number]
-        paged = self.batch.paged[store.group]
+        attention = self.batch.attention[store.group]
         queries, keys, values = (each[0].transpose(0, 1).contiguous() for each in (q, k, v))
         ones = torch.ones(spec.kv_heads, dtype=torch.float32, device=k.device)
         k_scale, v_scale = store.scales((ones, ones))
-        kernels.write_kv_(keys, values, store.k, store.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
+        kernels.write_kv_(keys, values, store.k, store.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
         sinks = asked.get("s_aux")
         found = kernels.paged_attention(
             queries,
             store.k,
             store.v,
-            paged,
+            attention,
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,

@@ -141,7 +141,7 @@ class TransformersBackbone:
 
 
 class TransformersScorer:
-    """As :class:`.pooling_heads.Scorer`, with transformers' head."""
+    """Scores by class, of each text or each token, by transformers' head."""
 
     def __init__(self, head: ScoreHead, backbone: TransformersBackbone) -> None:
         self.head = head

@@ -22,7 +22,7 @@ from .transformers_modules import TRIED_TOKENS, Modules
 
 def hidden_by_row(modules: Modules, spec: TransformersSpec, batch: ForwardBatch) -> torch.Tensor:
     """Hidden states [tokens, hidden]; writes keys and values to the batch's caches."""
-    tokens, of_rows = batch.tokens, batch.paged[0]
+    tokens, of_rows = batch.tokens, batch.attention[0]
     assert isinstance(tokens, torch.Tensor)
     parts = []
     bounds = pairwise(of_rows.query_start.tolist())
@@ -34,7 +34,7 @@ def hidden_by_row(modules: Modules, spec: TransformersSpec, batch: ForwardBatch)
             held = cache.layers[kept.layer]
             k, v = (_as_wide(each[0, :, past:], layer.attention.head_dim) for each in (held.keys, held.values))
             k_scale, v_scale = _scales(store)
-            slots = batch.paged[store.group].slots[start:end]
+            slots = batch.attention[store.group].slots[start:end]
             kernels.write_kv_(k, v, store.k, store.v, slots, k_scale=k_scale, v_scale=v_scale)
     return torch.cat(parts)
 
@@ -68,7 +68,7 @@ def _filled(modules: Modules, spec: TransformersSpec, batch: ForwardBatch, row: 
     if past == 0:
         return cache
     for kept, store in zip(spec.rows, batch.caches, strict=True):
-        table = batch.paged[store.group].block_tables[row]
+        table = batch.attention[store.group].block_tables[row]
         blocks = table[: -(-past // store.k.shape[3])].long()
         k, v = gather(store.k, store.v, blocks, past, *_scales(store))
         keys, values = k[None, ..., : kept.key_dim], v[None, ..., : kept.value_dim]

@@ -15,7 +15,7 @@ from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 
 class WhisperEncoder:
-    """See :class:`.encoder_stack.AudioEncoder`. Every window is filled with silence, so all have as many positions."""
+    """Encodes windows of log-mel frames. Every window is filled with silence, so all have as many positions."""
 
     def __init__(self, weights: WeightMap, config: WhisperConfig, context: LayerContext) -> None:
         self._config, self._context = config, context

@@ -1,4 +1,4 @@
-"""How long a process that owes an answer has been silent, by the CPU time that it got."""
+"""Measures how long a process that owes an answer has been silent, in CPU time that it got."""
 
 import time
 from collections.abc import Callable

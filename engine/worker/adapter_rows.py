@@ -15,12 +15,11 @@ from .adapter_store import AdapterStore
 from .batch import Batch
 from .pinned import StepMemory
 from .prepare_inputs import StepNumbers
-from .routed_rows import JoinedExtras
-from .runner import Findings, MediaReader, RowExtras, no_media
+from .row_extras import Findings, MediaReader, RowExtras, extra_of, no_media
 
 
 class AdapterRowsOf:
-    """Tracks the adapters of rows; see :class:`.runner.RowExtras`."""
+    """Tracks the adapters of rows; see :class:`.row_extras.RowExtras`."""
 
     def __init__(self, store: AdapterStore) -> None:
         self.store = store
@@ -81,5 +80,5 @@ class AdapterRowsOf:
 
 def store_of(extras: RowExtras | None) -> AdapterStore | None:
     """The adapter store of these extras; None if they have none."""
-    parts = extras.parts if isinstance(extras, JoinedExtras) else [extras]
-    return next((part.store for part in parts if isinstance(part, AdapterRowsOf)), None)
+    rows = extra_of(extras, AdapterRowsOf)
+    return None if rows is None else rows.store

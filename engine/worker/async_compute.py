@@ -6,7 +6,7 @@ decode row's input is the token that it sampled last, whether or not it has been
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -24,7 +24,7 @@ from .caches import BlockCopier, cache_tensors
 from .device import Device, Mark
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
-from .graphs import Body, GraphSize, StallBudget, StepGraph, StepGraphs
+from .graphs import Body, GraphCapture, GraphSize, StepGraph, StepGraphs
 from .logprobs import LogprobTensors
 from .masks import slot_masks
 from .media_rows import MediaRows, PlacedRow
@@ -32,7 +32,7 @@ from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
 from .prepare_inputs import StepNumbers, no_rows, number_step, pad_step
 from .row_states import RowStates
-from .rows import PromptWork, RowTable
+from .rows import PromptWork, RowLimits, RowTable
 from .runner import ModelRunner
 from .staged_step import StagedStep, changes, no_changes, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
@@ -40,8 +40,6 @@ from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 MAX_PENDING = 2
 """Most steps that may be launched and not finished."""
 
-_FIRST_STALL = 0.25
-"""Seconds of credit for capturing the graphs that the first steps would use, since they are slower without."""
 _SPARE_BYTES = 1 << 20
 """Part of a staging buffer for block tables and sampling parameters of entering rows."""
 
@@ -113,6 +111,17 @@ class Launched:
 AsyncRunner = ModelRunner[Launched, Pending]
 
 
+class TextExtras(NamedTuple):
+    """What rows have besides tokens, each if the model has it. The runner enters and releases it."""
+
+    media: MediaRows | None = None
+    states: RowStates | None = None
+    adapters: AdapterRowsOf | None = None
+
+
+_NO_EXTRAS: Final = TextExtras()
+
+
 class _Changed(NamedTuple):
     """Changes of a plan to the device's tables."""
 
@@ -138,52 +147,40 @@ class AsyncCompute:
         model: Decoder,
         caches: Sequence[LayerCache],
         device: Device,
+        limits: RowLimits,
         *,
-        slots: int,
-        max_model_len: int,
-        block_size: int,
         max_num_batched_tokens: int,
-        graph_sizes: Sequence[GraphSize] = (),
-        graph_stall: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        states: RowStates | None = None,
-        media: MediaRows | None = None,
-        adapters: AdapterRowsOf | None = None,
+        capture: GraphCapture,
+        extras: TextExtras = _NO_EXTRAS,
         host: torch.Tensor | None = None,
     ) -> None:
         """
         Args:
-            graph_sizes: the sizes that :meth:`advance` captures, in this order; none with more decode rows than
-                ``slots``.
-            states: recurrent states, if the model has any; the runner enters and releases them.
-            media: likewise.
-            adapters: likewise.
+            capture: the graphs that :meth:`advance` captures; none with more decode rows than ``limits.slots``.
             host: memory of the host tier.
         """
+        slots = limits.slots
         self._device = device
         self._slots = slots
-        self._states = states
-        self._media = media
-        self._adapters = adapters
+        self._media, self._states, self._adapters = extras
         self._copier = BlockCopier(cache_tensors(caches), host)
         self._groups = groups = 1 + max((cache.group for cache in caches), default=0)
-        self.rows = RowTable(slots, max_model_len, block_size, groups)
+        self.rows = RowTable(slots, limits.max_model_len, limits.block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1 if caches else 0
         columns = self.rows.blocks.shape[2]
         vocab_size = self._vocab_size = model.config.vocab_size
-        rows = max([slots, *(size.rows for size in graph_sizes)])
+        rows = max([slots, *(size.rows for size in capture.sizes)])
         place = device.torch_device
         self._buffers = RowBuffers.make(slots, rows, columns, vocab_size, self._null_block, place, groups)
         self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
         self._changed = _NOTHING_CHANGED
         self._logprobs = LogprobReader(model, device)
-        self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len, states)
-        tokens = max([max_num_batched_tokens, slots, *(size.tokens for size in graph_sizes)])
+        self._step = DeviceStep(model, caches, self._buffers, self._sampler, limits.max_model_len, extras.states)
+        tokens = max([max_num_batched_tokens, slots, *(size.tokens for size in capture.sizes)])
         self._staging = Staging(device, staged_bytes(self._largest(rows, tokens)) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
         self._spare_outputs = deque(device.pinned(rows, torch.int64) for _ in range(MAX_PENDING))
-        budget = StallBudget(graph_stall, clock, _FIRST_STALL)
-        self._graphs = StepGraphs(device, graph_sizes, self.warm, self._graph_bodies, budget, clock)
+        self._graphs = StepGraphs(device, capture, self.warm, self._graph_bodies)
         self._finished_at = 0.0
 
     @property

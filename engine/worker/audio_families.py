@@ -26,13 +26,12 @@ from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
 from .audio_streams import AudioStreams
 from .audio_windows import AudioWindows
-from .caches import allocate_caches, kv_block_bytes, page_groups
+from .caches import allocate_caches, block_groups_of, kv_block_bytes
 from .errors import SetupError
 from .families import Settled, Sizes, cache_line, first_tokens, size_cache
 from .limits import TRANSCRIPTION
 from .memory import format_bytes
-from .routed_rows import JoinedExtras
-from .runner import RowExtras
+from .row_extras import JoinedExtras, RowExtras
 from .setup_parts import longest_of
 
 _SILENCE: Final = ArenaRef(0, 0)
@@ -186,8 +185,8 @@ class StreamedTranscription:
         settled: Settled | None = None,
     ) -> Sizes:
         streams = config.max_num_seqs * model().encoder.stream_bytes
-        pages = page_groups(self.groups, longest)
-        if budget - streams < kv_block_bytes(self.groups, config.block_size, cache_dtype, pages):
+        block_groups = block_groups_of(self.groups, longest)
+        if budget - streams < kv_block_bytes(self.groups, config.block_size, cache_dtype, block_groups):
             raise SetupError(
                 f"{config.max_num_seqs} streams keep {format_bytes(streams)} of their audio, and nothing is "
                 "left for tokens: lower --max-num-seqs, or raise --kv-cache-memory"

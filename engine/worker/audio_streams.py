@@ -11,11 +11,15 @@ from ..layers.forward_batch import ForwardBatch
 from ..models.stream_encoder import Listening
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import Batch
-from .runner import Findings, MediaReader, no_media
+from .row_extras import Findings, MediaReader, no_media
 
 
 class AudioStreams:
-    """See :class:`.runner.RowExtras`. Streams are encoded one after the other; the decoder runs all rows together."""
+    """Adds encoded audio to the embedding of each position (Voxtral Realtime).
+
+    Streams are encoded one after the other; the decoder runs all rows together. One of the
+    :class:`.row_extras.RowExtras`.
+    """
 
     def __init__(self, model: VoxtralRealtime) -> None:
         self._encoder = model.encoder

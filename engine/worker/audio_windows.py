@@ -12,11 +12,14 @@ from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan,
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ..models.encoder_decoder import EncoderDecoder
 from .batch import Batch
-from .runner import Findings, MediaReader, no_media
+from .row_extras import Findings, MediaReader, no_media
 
 
 class AudioWindows:
-    """See :class:`.runner.RowExtras`. An encoded window stays in its slot until another replaces it."""
+    """Encodes windows of audio into slots, which tokens attend to, and reads alignments.
+
+    An encoded window stays in its slot until another replaces it. One of the :class:`.row_extras.RowExtras`.
+    """
 
     def __init__(self, model: EncoderDecoder, cross_caches: Sequence[LayerCache], slots: int) -> None:
         """``cross_caches`` hold the keys and values of encoded audio."""
@@ -53,8 +56,8 @@ class AudioWindows:
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
         aligns = any(row.slot in self._asking and self._asking[row.slot][1].align is not None for row in rows)
-        paged = self._model.cross_batch(slots, [self._length_of[slot] for slot in slots.tolist()])
-        return replace(batch, encoded=Encoded(paged, self._cross_caches, {} if aligns else None))
+        attention = self._model.cross_batch(slots, [self._length_of[slot] for slot in slots.tolist()])
+        return replace(batch, encoded=Encoded(attention, self._cross_caches, {} if aligns else None))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         if not self._asking:

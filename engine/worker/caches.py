@@ -71,7 +71,7 @@ def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
 
 
 @dataclass(frozen=True)
-class PageGroup:
+class BlockGroup:
     """Layers that share block tables."""
 
     layers: tuple[int, ...]
@@ -79,7 +79,7 @@ class PageGroup:
     """Tokens that are seen; 0: all."""
 
 
-def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, ...]:
+def block_groups_of(groups: Sequence[CacheSpec], longest: int) -> tuple[BlockGroup, ...]:
     """Divide a model's layers into groups whose blocks have one size.
 
     A block is one token range of as many layers as the largest group has; smaller groups leave a part unused. The
@@ -94,9 +94,9 @@ def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, .
     for group in groups:
         by_window.setdefault(group.window if group.window < longest else 0, []).extend(group.layers)
     if len({(group.widths, group.kv_heads, group.every) for group in groups}) > 1:
-        return (PageGroup(layers, 0),)
+        return (BlockGroup(layers, 0),)
     if len(by_window) == 1:
-        return (PageGroup(layers, next(iter(by_window))),)
+        return (BlockGroup(layers, next(iter(by_window))),)
     length = min(longest, _WINDOWS_LONG * max(by_window))
 
     def taken(share: int) -> int:
@@ -106,35 +106,35 @@ def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, .
     allowed = [share for share in shares if sum(-(-len(of) // share) for of in by_window.values()) <= _MOST_GROUPS]
     share = min(allowed, key=lambda share: (taken(share), -share))
     return tuple(
-        PageGroup(tuple(of[first : first + share]), window)
+        BlockGroup(tuple(of[first : first + share]), window)
         for window, of in by_window.items()
         for first in range(0, len(of), share)
     )
 
 
-def cache_groups(specs: Sequence[CacheSpec], pages: Sequence[PageGroup]) -> tuple[CacheGroup, ...]:
-    """The engine's description of the groups. Without ``pages``, layers store nothing or are one group."""
+def cache_groups(specs: Sequence[CacheSpec], block_groups: Sequence[BlockGroup]) -> tuple[CacheGroup, ...]:
+    """The engine's description of the groups. Without ``block_groups``, layers store nothing or are one group."""
     kind: CacheKind = "latent" if any(spec.kind == "latent" for spec in specs) else "full"
-    if specs and not pages:
+    if specs and not block_groups:
         return (CacheGroup(kind),)
-    return tuple(CacheGroup("window" if page.window else kind, page.window) for page in pages)
+    return tuple(CacheGroup("window" if group.window else kind, group.window) for group in block_groups)
 
 
-def of_groups(pages: Sequence[PageGroup]) -> str:
+def of_groups(block_groups: Sequence[BlockGroup]) -> str:
     """The groups of blocks, described for the operator."""
-    if len(pages) < 2:
-        return f", in a window of {pages[0].window:,}" if pages and pages[0].window else ""
-    full, sliding = (sum(bool(page.window) == windowed for page in pages) for windowed in (False, True))
-    seen = " and ".join(f"{window:,}" for window in sorted({page.window for page in pages} - {0}))
-    return f", for {len(pages)} groups of layers: {full} of all tokens, {sliding} of windows of {seen}"
+    if len(block_groups) < 2:
+        return f", in a window of {block_groups[0].window:,}" if block_groups and block_groups[0].window else ""
+    full, sliding = (sum(bool(group.window) == windowed for group in block_groups) for windowed in (False, True))
+    seen = " and ".join(f"{window:,}" for window in sorted({group.window for group in block_groups} - {0}))
+    return f", for {len(block_groups)} groups of layers: {full} of all tokens, {sliding} of windows of {seen}"
 
 
 def kv_block_bytes(
-    groups: Sequence[CacheSpec], block_size: int, dtype: torch.dtype, pages: Sequence[PageGroup] = ()
+    groups: Sequence[CacheSpec], block_size: int, dtype: torch.dtype, block_groups: Sequence[BlockGroup] = ()
 ) -> int:
-    """Bytes of one block: over all layers, or of one of several groups ``pages``."""
-    if len(pages) > 1:
-        share = max(len(page.layers) for page in pages)
+    """Bytes of one block: over all layers, or of one of several groups ``block_groups``."""
+    if len(block_groups) > 1:
+        share = max(len(group.layers) for group in block_groups)
         return _block_bytes(groups[0], block_size, dtype) // len(groups[0].layers) * share
     return sum(_block_bytes(group, block_size, dtype) for group in groups)
 
@@ -151,17 +151,17 @@ def allocate_caches(
     block_size: int,
     device: torch.device,
     dtype: torch.dtype,
-    pages: Sequence[PageGroup] = (),
+    block_groups: Sequence[BlockGroup] = (),
 ) -> list[LayerCache]:
-    """The zeroed cache of every layer. Layers of different groups in ``pages`` share tensors."""
+    """The zeroed cache of every layer. Layers of different groups in ``block_groups`` share tensors."""
     of_layer = {layer: group for group in groups for layer in group.layers}
-    pages = pages or (PageGroup(tuple(sorted(of_layer)), 0),)
-    first = max(pages, key=lambda page: len(page.layers))
+    block_groups = block_groups or (BlockGroup(tuple(sorted(of_layer)), 0),)
+    first = max(block_groups, key=lambda group: len(group.layers))
     made = [_allocate(of_layer[layer], num_blocks, block_size, device, dtype) for layer in first.layers]
     found = {
-        layer: LayerCache(tensors, group, block_size)
-        for group, page in enumerate(pages)
-        for layer, tensors in zip(page.layers, made, strict=False)
+        layer: LayerCache(tensors, index, block_size)
+        for index, group in enumerate(block_groups)
+        for layer, tensors in zip(group.layers, made, strict=False)
     }
     return [found[layer] for layer in sorted(found)]
 

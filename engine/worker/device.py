@@ -36,7 +36,7 @@ class MemoryReading:
 
     total: int
     free: int
-    """As the driver reports, over all processes except workers of other models that share the device."""
+    """What the driver reports, and what workers of other models hold that share the device."""
     allocated: int
     """Of this process's tensors."""
     reserved: int

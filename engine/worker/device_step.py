@@ -106,7 +106,7 @@ class DeviceStep:
             last = self._buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
             tokens = inputs.tokens.narrow(0, 0, decode_rows)
             torch.where(tokens < 0, last, tokens, out=tokens)  # below 0: the host does not know it yet
-        paged = [
+        attention = [
             AttentionBatch(
                 query_start=inputs.query_start,
                 seq_lens=inputs.seq_lens,
@@ -133,7 +133,7 @@ class DeviceStep:
                 inputs.tokens,
                 inputs.positions,
                 self._caches,
-                paged,
+                attention,
                 states=states,
                 media=media,
                 adapter_rows=rows,

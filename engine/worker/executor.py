@@ -121,14 +121,14 @@ class SyncExecutor:
         runner: SyncRunner,
         send: Send,
         lease: DeviceLease | None = None,
-        pages: Prefault | None = None,
+        prefault: Prefault | None = None,
         graphs: Sequence[PassGraphs] = (),
     ) -> None:
-        """Between steps, while no message comes, ``pages`` of the KV cache are faulted in, or ``graphs`` captured."""
+        """Between steps, while no message comes, pages of the KV cache are faulted in, or ``graphs`` captured."""
         self._runner = runner
         self._send = send
         self._turns = lease or AloneOnDevice()
-        self._pages = pages
+        self._prefault = prefault
         self._graphs = graphs
         self._idle_from = 0.0
         self._names = RowNames()
@@ -139,8 +139,8 @@ class SyncExecutor:
         if self.failed:
             return
         names = self._names.after(plan)
-        if self._pages is not None:
-            self._pages.note(plan)
+        if self._prefault is not None:
+            self._prefault.note(plan)
         try:
             check_turn(plan, self._held)
             self._turns.begin()
@@ -184,15 +184,15 @@ class SyncExecutor:
     def rest(self) -> float | None:
         if self._graphs:
             return self._capture(self._graphs)
-        if self._pages is None or not self._pages.wanted:
+        if self._prefault is None or not self._prefault.wanted:
             return None
         if (left := self._idle_from + _IDLE_SECONDS - time.monotonic()) > 0:
             return left
-        self._pages.take_one()
+        self._prefault.take_one()
         return 0.0
 
     def _capture(self, graphs: Sequence[PassGraphs]) -> float | None:
-        """See :meth:`.graphs.StepGraphs.advance`."""
+        """Do a piece of work towards capturing a graph; returns seconds until the next, None if all are captured."""
         if self._held is not None:
             return None  # its logits are where a capture would write others
         left = self._idle_from + _IDLE_SECONDS - time.monotonic()
@@ -301,7 +301,7 @@ class AsyncExecutor:
         self._thread.join(_END_SECONDS)
 
     def _capture(self, *, busy: bool) -> float | None:
-        """See :meth:`.async_compute.AsyncCompute.advance`."""
+        """Do a piece of work towards capturing a graph; returns seconds until the next, None if all are captured."""
         with self._capturing:
             try:
                 return self._compute.advance(busy=busy)

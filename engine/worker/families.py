@@ -23,15 +23,15 @@ from ..models.transformers_decoder import TransformersDecoder
 from .adapter_rows import AdapterRowsOf
 from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
-from .caches import PageGroup, host_memory, kv_block_bytes, of_groups, page_groups
+from .caches import BlockGroup, block_groups_of, host_memory, kv_block_bytes, of_groups
 from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import SUITED
 from .media_rows import MediaRows
 from .memory import format_bytes
-from .routed_rows import JoinedExtras, RoutedRows, expert_shape
+from .routed_rows import RoutedRows, expert_shape
+from .row_extras import RowExtras, joined
 from .row_states import RowStates, StateDTypes
-from .runner import RowExtras
 from .setup_parts import fit_length, longest_of
 
 TextModel = Decoder | TransformersDecoder
@@ -59,7 +59,7 @@ class Sizes:
     """Blocks of the KV cache; without one, as many as the running sequences would take."""
     max_model_len: int
     block_bytes: int
-    pages: tuple[PageGroup, ...] = ()
+    block_groups: tuple[BlockGroup, ...] = ()
     encoder_slots: int = 0
     slot_bytes: int = 0
     """Bytes of an encoder slot."""
@@ -142,14 +142,16 @@ def size_cache(
     settled: Settled | None = None,
 ) -> Sizes:
     """Sizes with ``longest`` cut to what the blocks hold. A context length set by the operator must fit."""
-    pages = page_groups(groups, longest)
-    block_bytes = kv_block_bytes(groups, config.block_size, cache_dtype, pages)
+    block_groups = block_groups_of(groups, longest)
+    block_bytes = kv_block_bytes(groups, config.block_size, cache_dtype, block_groups)
     if settled is not None:
-        return Sizes(settled.blocks, settled.max_model_len, block_bytes, pages)
+        return Sizes(settled.blocks, settled.max_model_len, block_bytes, block_groups)
     if not groups:
         return Sizes(named_blocks(config, longest), longest, 0)
     blocks = budget // block_bytes
-    return Sizes(blocks, fit_length(config, longest, blocks, block_bytes, budget, pages), block_bytes, pages)
+    return Sizes(
+        blocks, fit_length(config, longest, blocks, block_bytes, budget, block_groups), block_bytes, block_groups
+    )
 
 
 def named_blocks(config: WorkerConfig, longest: int) -> int:
@@ -192,7 +194,7 @@ def with_rows(config: WorkerConfig, num_states: int) -> WorkerConfig:
 
 
 def cache_line(config: WorkerConfig, sizes: Sizes) -> MemoryLine:
-    what = f"{sizes.blocks} blocks of {config.block_size} tokens{of_groups(sizes.pages)}; taken as it fills"
+    what = f"{sizes.blocks} blocks of {config.block_size} tokens{of_groups(sizes.block_groups)}; taken as it fills"
     return MemoryLine("KV cache", sizes.blocks * sizes.block_bytes, what)
 
 
@@ -211,7 +213,7 @@ def first_tokens(
     length = max(1, min(_FIRST_TOKENS, config.block_size - 1, sizes.max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
     params = SamplingParams(max_tokens=2, temperature=0.0)
-    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans))
+    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.block_groups)), spans=list(spans))
     step = RowStep(0, 0, length, [], True, state=0 if sizes.num_states else -1)
     first = StepPlan(0, 0, [], [row], [step], encode=list(encode), inputs=list(inputs))
     if length + 1 > sizes.max_model_len:
@@ -289,7 +291,7 @@ class Text:
             parts.append(states)
         if config.return_routed_experts:
             parts.append(RoutedRows(expert_shape(self.spec)))
-        return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
+        return joined(parts)
 
     def adapter_rows(self, config: WorkerConfig, model: TextModel) -> AdapterRowsOf | None:
         """The rows' adapters; None if they are disabled."""

@@ -158,6 +158,19 @@ def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:
     return list(dict.fromkeys(replace(size, decodes=min(size.decodes, rows)) for size in sizes))
 
 
+@dataclass(frozen=True)
+class GraphCapture:
+    """Which sizes become graphs, and how much steps may be delayed for it."""
+
+    sizes: Sequence[GraphSize] = ()
+    """In this order."""
+    stall: float = 0.0
+    """The share of the time that capturing may take while steps run."""
+    credit: float = 0.25
+    """Seconds of it paid in advance, for the graphs that the first steps would use, since they are slower without."""
+    clock: Callable[[], float] = time.monotonic
+
+
 class StallBudget:
     """Limits the time of background work that delays steps, as a share of the time on average.
 
@@ -208,29 +221,26 @@ class StepGraphs:
     def __init__(
         self,
         device: Device,
-        sizes: Sequence[GraphSize],
+        capture: GraphCapture,
         warm: Callable[[GraphSize], None],
         bodies: Callable[[GraphSize], tuple[Body, Body | None]],
-        budget: StallBudget,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
-            sizes: in order of capture.
             warm: runs a padding-only step of a size.
             bodies: returns the forward and draw of a size, to be captured; no draw if the host samples.
         """
         self._device = device
-        self._waiting = list(sizes)
+        self._waiting = list(capture.sizes)
         self._missed: Counter[GraphSize] = Counter()
         """Steps that would have used a size not captured yet."""
         self._warmed: GraphSize | None = None
         self._warm = warm
         self._bodies = bodies
-        self._budget = budget
-        self._clock = clock
+        self._budget = StallBudget(capture.stall, capture.clock, capture.credit)
+        self._clock = capture.clock
         self._captured: dict[GraphSize, StepGraph] = {}
-        ascending = sorted(sizes, key=lambda size: (size.tokens, size.rows))
+        ascending = sorted(capture.sizes, key=lambda size: (size.tokens, size.rows))
         self._holding = {
             (mixed, adapted): [
                 (size.decodes, size.prompts, size.prompt_tokens, size)

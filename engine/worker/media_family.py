@@ -166,7 +166,7 @@ class MediaEncoder:
         return [MemoryLine("encoder of media", self._tower.weights.total_bytes, what)]
 
     def bytes(self, budget: int, longest: int, device_bytes: int) -> int:
-        """See :meth:`.families.Text.media_bytes`."""
+        """Bytes for media out of the ``budget`` that a device has left for caches."""
         if self._tower is None:
             return 0
         kept = min(budget // (1 + _CACHE_SHARE), _CONTEXTS * longest * self._embedding_bytes(self._tower))
@@ -193,7 +193,7 @@ class MediaEncoder:
         return lines
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, sizes: Sizes) -> WorkerReady:
-        """See :class:`.families.Family`."""
+        """``ready`` with the media that this model takes."""
         if self._tower is None:
             note = f"no media are taken, text alone is served: {self._missing}"
             return msgspec.structs.replace(ready, notes=[*ready.notes, note])

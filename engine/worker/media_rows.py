@@ -20,8 +20,8 @@ from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
 from .media_time import MediaTime
+from .row_extras import Findings, MediaReader, no_media
 from .rows import Int64
-from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
@@ -96,7 +96,10 @@ class _Row:
 
 
 class MediaRows:
-    """See :class:`.runner.RowExtras`. Encoded media stay in their slot until the engine evicts them."""
+    """Encodes the media of rows into slots, and puts their embeddings in place of placeholder tokens.
+
+    Encoded media stay in their slot until the engine evicts them. One of the :class:`.row_extras.RowExtras`.
+    """
 
     def __init__(
         self,
@@ -347,7 +350,8 @@ class MediaRows:
     def _expert_places(
         self, media: Sequence[Int64], rows: Sequence[PlacedRow], bring: Bring
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """See :attr:`MediaBatch.expert_places`; ``media``: the latter's indices."""
+        """Indices of tokens that use the experts of text, and of those that use the experts of ``media``; None if none
+        does."""
         if self._marks is None or not media:
             return None
         at = np.concatenate(media)

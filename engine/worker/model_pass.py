@@ -17,8 +17,8 @@ from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import build_batch, few_tokens, last_tokens
 from .pass_graphs import PassGraphs
+from .row_extras import Findings, RowExtras
 from .rows import RowTable
-from .runner import Findings, RowExtras
 
 ServedModel = Decoder | TransformersDecoder | EncoderDecoder | VoxtralRealtime | PoolingModel
 

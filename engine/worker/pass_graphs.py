@@ -4,8 +4,7 @@ The host samples, since it proposes the next drafts from the tokens. So only the
 all rows to their logits, and to the hidden states that a draft head reads.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,15 +16,13 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MixerInputs, Taps
 from ..models.decoder import Decoder
 from .device import Device
 from .device_step import DeviceStep, RowBuffers
-from .graphs import Body, GraphSize, StallBudget, StepGraphs
+from .graphs import Body, GraphCapture, GraphSize, StepGraphs
 from .pinned import PinnedPool
 from .prepare_inputs import pad_drafted
 from .row_states import RowStates
 from .rows import RowTable
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 
-_FIRST_STALL = 0.25
-"""Seconds of credit for capturing the graphs that the first steps would use, since they are slower without."""
 _MORE_UPDATES = 1 << 16
 """Changed entries of block tables for which a step has room, besides one a row: those of entering rows."""
 
@@ -80,19 +77,17 @@ class PassGraphs:
         caches: Sequence[LayerCache],
         rows: RowTable,
         device: Device,
-        sizes: Sequence[GraphSize],
+        capture: GraphCapture,
         max_model_len: int,
         *,
         states: RowStates | None = None,
         keeps_hidden: bool = False,
         taps: tuple[int, ...] = (),
-        stall: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             rows: the tokens and blocks of all rows.
-            sizes: at least one; the first is the largest. :meth:`advance` captures them.
+            capture: the graphs that :meth:`advance` captures, at least one; the first is the largest.
             states: of the rows, if the model has recurrent states.
             keeps_hidden: return hidden states.
             taps: layers before which the stream is copied.
@@ -100,7 +95,7 @@ class PassGraphs:
         self._rows = rows
         self._caches = caches
         self._max_seq_len = max_model_len
-        self.largest = sizes[0]
+        self.largest = capture.sizes[0]
         self.keeps_hidden = keeps_hidden
         self._taps = taps
         self._hidden: torch.Tensor | None = None
@@ -119,8 +114,7 @@ class PassGraphs:
         self._step = DeviceStep(model, caches, self._buffers, None, max_model_len, states)
         self._pinned = PinnedPool(device)
         self._staging = Staging(device, staged_bytes(self._shape(most, groups * most + _MORE_UPDATES)))
-        budget = StallBudget(stall, clock, _FIRST_STALL)
-        self._graphs = StepGraphs(device, sizes, self.warm, self._bodies, budget, clock)
+        self._graphs = StepGraphs(device, capture, self.warm, self._bodies)
 
     @property
     def captured(self) -> list[GraphSize]:
@@ -168,7 +162,10 @@ class PassGraphs:
 
     @torch.inference_mode()
     def advance(self, *, busy: bool) -> float | None:
-        """See :meth:`.graphs.StepGraphs.advance`. Call it between steps: it overwrites their results."""
+        """Do a piece of work towards capturing a graph; returns seconds until the next, None if all are captured.
+
+        Call it between steps: it overwrites their results.
+        """
         return self._graphs.advance(busy=busy)
 
     @torch.inference_mode()

@@ -26,15 +26,14 @@ from ..models.pooling_model import PoolingModel
 from .adapter_rows import AdapterRowsOf
 from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
-from .caches import kv_block_bytes, page_groups
+from .caches import block_groups_of, kv_block_bytes
 from .errors import SetupError
 from .families import Settled, Sizes, cache_line
 from .limits import POOLING
 from .media_family import MediaEncoder
 from .memory import format_bytes
 from .pooling_rows import PoolingRows
-from .routed_rows import JoinedExtras
-from .runner import RowExtras
+from .row_extras import JoinedExtras, RowExtras
 from .setup_parts import block_needs, check_plain, longest_of
 
 _TRIAL_TOKENS: Final = 16
@@ -111,18 +110,18 @@ class PoolingFamily:
             budget -= self._encoder.to_come(budget, longest)
         if not self.groups:
             return Sizes(config.max_num_seqs * -(-longest // config.block_size), longest, 0)
-        pages = page_groups(self.groups, longest)
-        block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype, pages)
+        block_groups = block_groups_of(self.groups, longest)
+        block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype, block_groups)
         if settled is not None:
-            return Sizes(settled.blocks, longest, block_bytes, pages)
-        each = block_needs(config, pages).of(longest)
+            return Sizes(settled.blocks, longest, block_bytes, block_groups)
+        each = block_needs(config, block_groups).of(longest)
         blocks = min(budget // block_bytes, config.max_num_seqs * each)
         if blocks < each:
             raise SetupError(
                 f"{format_bytes(max(budget, 0))} of KV cache do not hold one prompt of {longest} tokens, which needs "
                 f"{format_bytes(each * block_bytes)}: raise --kv-cache-memory or lower --max-model-len"
             )
-        return Sizes(blocks, longest, block_bytes, pages)
+        return Sizes(blocks, longest, block_bytes, block_groups)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
@@ -138,7 +137,7 @@ class PoolingFamily:
     def first_steps(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[StepPlan]:
         length = max(1, min(_TRIAL_TOKENS, config.block_size, sizes.max_model_len))
         tokens = [token % self.spec.vocab_size for token in range(1, length + 1)]
-        blocks = [0] * max(1, len(sizes.pages))
+        blocks = [0] * max(1, len(sizes.block_groups))
         row = NewRow(0, tokens, length, SamplingParams(max_tokens=0), 0, blocks, pooling=Pooling(model.tasks[0]))
         plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], False)])
         return [plan, *as_adapted([plan])] if config.enable_lora else [plan]

@@ -12,11 +12,11 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.varlen_batch import VarlenBatch
 from ..models.pooling_model import PooledTensor, PoolingModel
 from .batch import Batch
-from .runner import Findings, MediaReader, no_media
+from .row_extras import Findings, MediaReader, no_media
 
 
 class PoolingRows:
-    """See :class:`.runner.RowExtras`."""
+    """Pools the hidden states of prompts instead of sampling. One of the :class:`.row_extras.RowExtras`."""
 
     def __init__(self, model: PoolingModel) -> None:
         self._model = model

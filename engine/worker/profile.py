@@ -127,7 +127,7 @@ _MEASURED_GRAPHS: Final = 8
 
 
 class Advance(Protocol):
-    """See :meth:`.graphs.StepGraphs.advance`."""
+    """Does a piece of work towards capturing a graph; returns seconds until the next, None if all are captured."""
 
     def __call__(self, *, busy: bool) -> float | None: ...
 

@@ -1,4 +1,4 @@
-"""Rows that ask for their positions' experts, and rows with several extras."""
+"""Rows that ask for the experts of their positions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from ..model_config.mlp_spec import MoESpec
 from ..model_config.model_spec import ModelSpec
 from .batch import Batch
 from .errors import SetupError
-from .runner import Findings, MediaReader, RowExtras, no_media
+from .row_extras import Findings, MediaReader, no_media
 
 _BYTE = 256
 """Experts that one byte can number."""
@@ -31,7 +31,7 @@ def expert_shape(spec: ModelSpec) -> ExpertShape:
 
 
 class RoutedRows:
-    """See :class:`.runner.RowExtras`."""
+    """Collects the experts of rows that ask for them. One of the :class:`.row_extras.RowExtras`."""
 
     def __init__(self, shape: ExpertShape) -> None:
         self._shape = shape
@@ -69,59 +69,4 @@ class RoutedRows:
         return Findings(routed=gathered)
 
     def ended(self, result: StepResult) -> StepResult:
-        return result
-
-
-class JoinedExtras:
-    """Several :class:`.runner.RowExtras` as one."""
-
-    def __init__(self, parts: Sequence[RowExtras]) -> None:
-        self.parts = parts
-
-    @property
-    def yield_device(self) -> Callable[[], None] | None:
-        return self.parts[0].yield_device
-
-    @yield_device.setter
-    def yield_device(self, given: Callable[[], None] | None) -> None:
-        for part in self.parts:
-            part.yield_device = given
-
-    @property
-    def media(self) -> MediaReader:
-        return self.parts[0].media
-
-    @media.setter
-    def media(self, given: MediaReader) -> None:
-        for part in self.parts:
-            part.media = given
-
-    def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return any(part.concerns(rows) for part in self.parts)
-
-    def enter(self, plan: StepPlan) -> None:
-        for part in self.parts:
-            part.enter(plan)
-
-    def release(self, slots: Sequence[int]) -> None:
-        for part in self.parts:
-            part.release(slots)
-
-    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        for part in self.parts:
-            batch = part.extend(batch, rows)
-        return batch
-
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        found = [part.read(batch, rows, hidden) for part in self.parts]
-        return Findings(
-            [each for one in found for each in one.alignments],
-            [each for one in found for each in one.pooled],
-            [each for one in found for each in one.routed],
-            [each for one in found for each in one.faults],
-        )
-
-    def ended(self, result: StepResult) -> StepResult:
-        for part in self.parts:
-            result = part.ended(result)
         return result

@@ -19,9 +19,8 @@ from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
 from .caches import BlockCopier
 from .drafted_states import DraftedStates
-from .routed_rows import JoinedExtras
+from .row_extras import Findings, MediaReader, no_media
 from .rows import Int64
-from .runner import Findings, MediaReader, RowExtras, no_media
 
 _DTYPES: Mapping[StateDType, torch.dtype] = {
     "float32": torch.float32,
@@ -120,7 +119,10 @@ class RowStates:
         longest: int,
         inputs: MixerInputs | None = None,
     ) -> StateBatch:
-        """See :class:`stentor.kernels.StateRows`."""
+        """The states of a pass's rows, which read and write these slots, and have ``longest`` tokens at most.
+
+        ``inputs`` records the mixers' inputs.
+        """
         return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer, inputs)
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
@@ -158,12 +160,6 @@ class RowStates:
 
     def ended(self, result: StepResult) -> StepResult:
         return result if self._drafted is None else self._drafted.settle(result, self._of_layer)
-
-
-def states_of(extras: RowExtras | None) -> RowStates | None:
-    """The recurrent states among these extras; None if they have none."""
-    parts = extras.parts if isinstance(extras, JoinedExtras) else [extras]
-    return next((part for part in parts if isinstance(part, RowStates)), None)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -20,6 +20,15 @@ _LOGIT_ROWS: Final = 64
 Int64 = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class RowLimits:
+    """How many rows a worker holds, and what each may become."""
+
+    slots: int
+    max_model_len: int
+    block_size: int
+
+
 def with_forks(plan: StepPlan) -> StepPlan:
     """A copy of the step with every entering row in ``new``; rows of one request share their parameters."""
     if not plan.forks:

@@ -1,75 +1,19 @@
 """The model runner: a model's rows, their extras, and their steps."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.steps import (
     Masks,
-    RowAlignment,
-    RowExperts,
-    RowFault,
-    RowPooled,
-    RowStep,
     StepPlan,
     StepResult,
 )
 
-from ..layers.forward_batch import ForwardBatch
-from .batch import Batch
+from .row_extras import RowExtras
 from .rows import RowTable
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Results of a pass besides tokens."""
-
-    alignments: list[RowAlignment] = field(default_factory=list)
-    pooled: list[RowPooled] = field(default_factory=list)
-    routed: list[RowExperts] = field(default_factory=list)
-    faults: list[RowFault] = field(default_factory=list)
-
-
-MediaReader = Callable[[ArenaRef], bytes | memoryview]
-"""Reads media of a request that has not been released."""
-
-
-class RowExtras(Protocol):
-    """Inputs and outputs of a model's rows besides tokens."""
-
-    yield_device: Callable[[], None] | None
-    """Called between the parts of a long step, if other models share the device."""
-    media: MediaReader
-
-    def enter(self, plan: StepPlan) -> None:
-        """Apply a plan's changes; freed rows have been released."""
-
-    def release(self, slots: Sequence[int]) -> None:
-        """Forget the rows of these slots."""
-
-    def concerns(self, rows: Sequence[RowStep]) -> bool:
-        """Whether these rows need anything beyond tokens in a pass."""
-
-    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        """Add the rows' inputs to the batch."""
-
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        """The rows' results of a pass with output ``hidden``."""
-
-    def ended(self, result: StepResult) -> StepResult:
-        """End a step; returns its result, with the media completed in it."""
-
-
-def no_media(ref: ArenaRef) -> bytes | memoryview:
-    """The reader of a model in set-up. Raises ValueError unless the media are empty."""
-    if ref.length:
-        raise ValueError(f"{ref.length} bytes of media came, and the worker was given no arena to read them from")
-    return b""
-
 
 F = TypeVar("F")
 P = TypeVar("P")

@@ -133,6 +133,6 @@ def set_up_on(
     weights_fd: int | None = None,
     meeting_fd: int | None = None,
 ) -> Setup:
-    """See :func:`set_up`; ``device``: None for the host's cores."""
+    """Set up a worker on ``device``, or on the host's cores if it is None; otherwise as :func:`set_up`."""
     family = open_family(config, "cpu" if device is None else "cuda")
     return set_up_family(family, config, progress, device, weights_fd, meeting_fd)

@@ -1,4 +1,4 @@
-"""What is decided of a worker before its model is made: options checked against the model, dtypes, devices, ranks."""
+"""Checks a worker's options against the model, and chooses dtypes, device and ranks, before the model is made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -15,19 +15,20 @@ from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
 from .adapter_setup import adapter_bytes, adapter_lines, as_adapted
-from .async_compute import AsyncCompute, AsyncRunner
-from .caches import PageGroup, allocate_caches, cache_tensors, host_memory, kv_block_bytes, of_groups, page_groups
+from .async_compute import AsyncCompute, AsyncRunner, TextExtras
+from .caches import BlockGroup, allocate_caches, block_groups_of, cache_tensors, host_memory, kv_block_bytes, of_groups
 from .device import Device
 from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, named_blocks, with_rows
-from .graphs import GraphSize, graph_sizes, within_rows
+from .graphs import GraphCapture, GraphSize, graph_sizes, within_rows
 from .host_tier import with_host
 from .media_rows import MediaRows
 from .memory import format_bytes
 from .profile import MemoryProfile, measure, run_plans, worst_steps
-from .routed_rows import JoinedExtras
+from .row_extras import joined
 from .row_states import StateDTypes
-from .runner import ModelRunner, RowExtras
+from .rows import RowLimits
+from .runner import ModelRunner
 from .setup_choices import SetupChoices
 from .setup_parts import dtype_name, fit_length
 from .warmup import warm_up
@@ -39,21 +40,23 @@ def run_ahead(
     """The runner of ``model``, which was made for the longest wanted context, and the use of the device's memory."""
     config, wanted, cache_dtype = chosen.config, chosen.wanted, chosen.cache_dtype
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
-    pages = page_groups(family.groups, wanted)
+    block_groups = block_groups_of(family.groups, wanted)
     media = family.media_rows(config, model)
-    profile = _profile(family, chosen, model, device, graphs, pages, media)
+    profile = _profile(family, chosen, model, device, graphs, block_groups, media)
     budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
     places = model.context.adapters
     beside = family.media_bytes(budget, wanted, profile.total) + adapter_bytes(config, places)
     state_bytes = StateDTypes.of(config, dtype).nbytes(spec)
-    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, state_bytes, beside)
+    sizes = size_cache(config, spec, profile, wanted, cache_dtype, block_groups, state_bytes, beside)
     sizes = with_host(config, agreed(sizes, model.context.ranks))
     config = with_rows(config, sizes.num_states)
     graphs = within_rows(graphs, config.max_num_seqs)
-    caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
+    caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, block_groups)
     runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media)
     _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
-    blocks = f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}"
+    blocks = (
+        f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(block_groups)}"
+    )
     cache = MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks)
     kept = [
         *family.state_memory(config, model, sizes),
@@ -99,7 +102,7 @@ def size_cache(
     profile: MemoryProfile,
     wanted: int,
     cache_dtype: torch.dtype,
-    pages: tuple[PageGroup, ...] = (),
+    block_groups: tuple[BlockGroup, ...] = (),
     state_bytes: int = 0,
     beside: int = 0,
 ) -> Sizes:
@@ -107,7 +110,7 @@ def size_cache(
 
     ``state_bytes``: of a recurrent state. ``beside``: bytes of media and adapters on the device.
     """
-    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
+    block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, block_groups)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
         if budget > (room := profile.kv_budget(1.0) - block_bytes - beside):
@@ -129,8 +132,8 @@ def size_cache(
         return Sizes(named_blocks(config, wanted), wanted, 0, num_states=num_states, state_bytes=state_bytes)
     budget -= num_states * state_bytes
     num_blocks = budget // block_bytes - (config.kv_cache_memory is None)
-    length = fit_length(config, wanted, num_blocks, block_bytes, budget, pages)
-    return Sizes(num_blocks, length, block_bytes, pages, num_states=num_states, state_bytes=state_bytes)
+    length = fit_length(config, wanted, num_blocks, block_bytes, budget, block_groups)
+    return Sizes(num_blocks, length, block_bytes, block_groups, num_states=num_states, state_bytes=state_bytes)
 
 
 def _profile(
@@ -139,7 +142,7 @@ def _profile(
     model: Decoder,
     device: Device,
     graphs: list[GraphSize],
-    pages: tuple[PageGroup, ...],
+    block_groups: tuple[BlockGroup, ...],
     media: MediaRows | None,
 ) -> MemoryProfile:
     """Measure the largest steps on one block of cache. Raises :class:`SetupError` if the device has no room."""
@@ -147,9 +150,9 @@ def _profile(
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
     try:
         caches = allocate_caches(
-            model.config.cache_groups, 1, config.block_size, device.torch_device, chosen.cache_dtype, pages
+            model.config.cache_groups, 1, config.block_size, device.torch_device, chosen.cache_dtype, block_groups
         )
-        least = Sizes(1, max_model_len, 0, pages, num_states=1)
+        least = Sizes(1, max_model_len, 0, block_groups, num_states=1)
         runner, compute = _runner(config, family, model, caches, device, least, graphs, media)
         progress("measuring memory", 0, 1)
         plans = _worst_steps(config, max_model_len, vocab_size)
@@ -195,13 +198,13 @@ def _allocate(
     device: Device,
     num_blocks: int,
     cache_dtype: torch.dtype,
-    pages: Sequence[PageGroup],
+    block_groups: Sequence[BlockGroup],
 ) -> list[LayerCache]:
     groups = model.cache_groups
     try:
-        return allocate_caches(groups, num_blocks, config.block_size, device.torch_device, cache_dtype, pages)
+        return allocate_caches(groups, num_blocks, config.block_size, device.torch_device, cache_dtype, block_groups)
     except torch.OutOfMemoryError as error:
-        size = num_blocks * kv_block_bytes(groups, config.block_size, cache_dtype, pages)
+        size = num_blocks * kv_block_bytes(groups, config.block_size, cache_dtype, block_groups)
         raise SetupError(
             f"{device.name} has no room for {format_bytes(size)} of KV cache: lower --kv-cache-memory or "
             "--gpu-memory-fraction"
@@ -218,22 +221,15 @@ def _runner(
     graphs: list[GraphSize],
     media: MediaRows | None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
-    states = family.row_states(config, model.context, sizes)
-    adapters = family.adapter_rows(config, model)
+    extras = TextExtras(media, family.row_states(config, model.context, sizes), family.adapter_rows(config, model))
     compute = AsyncCompute(
         model,
         caches,
         device,
-        slots=config.max_num_seqs,
-        max_model_len=sizes.max_model_len,
-        block_size=config.block_size,
+        RowLimits(config.max_num_seqs, sizes.max_model_len, config.block_size),
         max_num_batched_tokens=config.max_num_batched_tokens,
-        graph_sizes=graphs,
-        graph_stall=config.cuda_graph_stall,
-        states=states,
-        media=media,
-        adapters=adapters,
+        capture=GraphCapture(graphs, config.cuda_graph_stall),
+        extras=extras,
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, device.torch_device),
     )
-    extras: list[RowExtras] = [each for each in (media, states, adapters) if each is not None]
-    return ModelRunner(compute, JoinedExtras(extras) if extras else None), compute
+    return ModelRunner(compute, joined(extras)), compute

@@ -26,15 +26,15 @@ from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
 from .families import Family, Settled, Sizes, Text, agreed, with_rows
-from .graphs import draft_sizes
+from .graphs import GraphCapture, draft_sizes
 from .host_tier import check_host_tier, device_bytes, host_lines, with_host
 from .limits import limits_of
 from .memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
 from .pass_graphs import GraphsOf, PassGraphs
 from .prefault import Prefault
 from .profile import graph_bytes
-from .row_states import RowStates, states_of
-from .rows import RowTable
+from .row_states import RowStates
+from .rows import RowLimits, RowTable
 from .runner import ModelRunner
 from .setup_choices import SetupChoices, choose
 from .setup_device import attention_notes, run_ahead
@@ -169,7 +169,7 @@ def _running_in_turn(
     at, device = chosen.context.device, chosen.device
     config = with_rows(chosen.config, sizes.num_states)
     runner, calls, caches = _runner(family, chosen, model, sizes, drafter)
-    pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
+    prefault = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
     graphs = runner.compute.graphs if isinstance(runner.compute, SyncCompute) else []
     name = str(at) if device is None else device.name
     memory = [
@@ -177,7 +177,7 @@ def _running_in_turn(
         *draft_lines(drafter),
         *family.memory(config, model, sizes),
     ]
-    executor = partial(SyncExecutor, runner, pages=pages, graphs=graphs)
+    executor = partial(SyncExecutor, runner, prefault=prefault, graphs=graphs)
     return _Running(config, runner, executor, sizes, memory, call_notes(calls), graphs=graphs)
 
 
@@ -204,7 +204,7 @@ def _ready(family: Family, chosen: SetupChoices, model: Any, running: _Running) 
         max_mixed_encodings=family.limits.max_mixed_encodings,
         max_admitted_tokens=family.limits.max_admitted_tokens and config.max_prefill_chunk,
     )
-    groups = cache_groups(family.groups, sizes.pages)
+    groups = cache_groups(family.groups, sizes.block_groups)
     ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, groups, host=sizes.host)
     return family.completed(ready, config, model, sizes)
 
@@ -228,7 +228,7 @@ def _runner(
     blocks = sizes.blocks + (graphs is not None)  # the last one is the null block
     try:
         if family.groups:
-            caches = allocate_caches(family.groups, blocks, config.block_size, at, cache_dtype, sizes.pages)
+            caches = allocate_caches(family.groups, blocks, config.block_size, at, cache_dtype, sizes.block_groups)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         room = format_bytes(sizes.blocks * sizes.block_bytes)
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
@@ -237,14 +237,10 @@ def _runner(
     compute = SyncCompute(
         model,
         own,
-        slots=config.max_num_seqs,
-        max_model_len=sizes.max_model_len,
-        block_size=config.block_size,
-        device=at,
+        at,
+        RowLimits(config.max_num_seqs, sizes.max_model_len, config.block_size),
         extras=extras,
-        states=states_of(extras),
-        proposer=make_proposer(config),
-        draft=draft,
+        drafts=draft or make_proposer(config),
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, at),
         graphs=graphs,
     )
@@ -257,7 +253,7 @@ def _pass_graphs(family: Family, chosen: SetupChoices, model: Any, sizes: Sizes)
     if device is None or not captured or not isinstance(family, Text) or not isinstance(model, Decoder):
         return None
     config = chosen.config
-    stall, longest = config.cuda_graph_stall, sizes.max_model_len
+    capture = GraphCapture(captured, config.cuda_graph_stall)
 
     def make(
         model: Decoder,
@@ -268,8 +264,8 @@ def _pass_graphs(family: Family, chosen: SetupChoices, model: Any, sizes: Sizes)
         keeps_hidden: bool = False,
         taps: tuple[int, ...] = (),
     ) -> PassGraphs:
-        given = model, caches, rows, device, captured, longest
-        return PassGraphs(*given, states=states, keeps_hidden=keeps_hidden, taps=taps, stall=stall)
+        given = model, caches, rows, device, capture, sizes.max_model_len
+        return PassGraphs(*given, states=states, keeps_hidden=keeps_hidden, taps=taps)
 
     return make
 

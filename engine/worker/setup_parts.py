@@ -33,7 +33,7 @@ from ..sharing.cpu_topology import CpuTopology, read_topology
 from .adapter_store import AdapterStore
 from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
-from .caches import PageGroup
+from .caches import BlockGroup
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import Executor, Send
@@ -131,17 +131,22 @@ def check_plain(config: WorkerConfig) -> None:
         raise SetupError(f"--quantization {config.quantization}: transformers' modules keep plain weights")
 
 
-def block_needs(config: WorkerConfig, pages: Sequence[PageGroup] = ()) -> BlockNeeds:
+def block_needs(config: WorkerConfig, block_groups: Sequence[BlockGroup] = ()) -> BlockNeeds:
     """The cache arithmetic of sequences, as in the scheduler."""
     chunk = min(config.max_num_batched_tokens, config.max_prefill_chunk)
-    return BlockNeeds(config.block_size, [page.window for page in pages] or [0], chunk)
+    return BlockNeeds(config.block_size, [group.window for group in block_groups] or [0], chunk)
 
 
 def fit_length(
-    config: WorkerConfig, wanted: int, num_blocks: int, block_bytes: int, budget: int, pages: Sequence[PageGroup] = ()
+    config: WorkerConfig,
+    wanted: int,
+    num_blocks: int,
+    block_bytes: int,
+    budget: int,
+    block_groups: Sequence[BlockGroup] = (),
 ) -> int:
     """``wanted`` cut to what a cache of ``budget`` bytes holds. A context length set by the operator must fit."""
-    needs = block_needs(config, pages)
+    needs = block_needs(config, block_groups)
     tokens = needs.longest(max(num_blocks, 0))
     needed = config.max_model_len or 1
     if tokens < needed:

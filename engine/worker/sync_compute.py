@@ -15,10 +15,11 @@ from ..models.draft_head import DraftHead
 from .caches import BlockCopier, cache_tensors
 from .model_pass import ModelPass, Passed, ServedModel
 from .pass_graphs import GraphsOf, PassGraphs
+from .row_extras import RowExtras, extra_of
 from .row_sampler import RowSampler
 from .row_states import RowStates
-from .rows import RowTable
-from .runner import ModelRunner, RowExtras
+from .rows import RowLimits, RowTable
+from .runner import ModelRunner
 from .sampler import Sampler
 from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
 
@@ -44,32 +45,30 @@ class SyncCompute:
         self,
         model: ServedModel,
         caches: Sequence[LayerCache],
-        *,
-        slots: int,
-        max_model_len: int,
-        block_size: int,
         device: torch.device,
+        limits: RowLimits,
+        *,
         extras: RowExtras | None = None,
-        states: RowStates | None = None,
-        proposer: Proposer | None = None,
-        draft: ProposingModel | None = None,
+        drafts: Proposer | ProposingModel | None = None,
         host: torch.Tensor | None = None,
         graphs: GraphsOf | None = None,
     ) -> None:
         """
         Args:
-            states: recurrent states, if the model has any; ``extras`` has them too.
-            proposer: proposes drafts, unless the model of ``draft`` does; without either, plans must not have any.
+            extras: what rows have besides tokens; the runner enters and releases it.
+            drafts: what proposes drafts; without it, plans must not have any.
             host: memory of the host tier.
             graphs: makes the graphs of the model's passes.
         """
         self.model = model
+        draft, proposer = (drafts, None) if isinstance(drafts, ProposingModel) else (None, drafts)
         kept = caches if draft is None else [*caches, *draft.caches]
         self._copier = BlockCopier(cache_tensors(kept), host)
-        self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in kept), default=0))
+        groups = 1 + max((cache.group for cache in kept), default=0)
+        self.rows = RowTable(limits.slots, limits.max_model_len, limits.block_size, groups)
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size
-        sampler = Sampler(vocab_size, slots, device, ranks)
+        sampler = Sampler(vocab_size, limits.slots, device, ranks)
         self.graphs: list[PassGraphs] = []
         """Of the model, and of a model that drafts for it."""
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
@@ -93,6 +92,7 @@ class SyncCompute:
         replayed: PassGraphs | None = None
         if graphs is not None:
             assert isinstance(model, Decoder)
+            states = extra_of(extras, RowStates)
             replayed = graphs(
                 model, caches, self.rows, states=states, keeps_hidden=self._head is not None, taps=self._taps
             )

@@ -103,7 +103,7 @@ class _Rules:
         self._stamps = torch.arange(max(self.begin, 0), vocab_size, device=device)
 
     def apply_(self, logits: torch.Tensor, rows: Sequence[RuledRow]) -> None:
-        """See :meth:`RuleTable.apply_`; ``rows`` are those of the logits."""
+        """Set forbidden logits to -inf, in place; ``rows`` are those of the logits."""
         if len(self._suppressed):
             logits.index_fill_(1, self._suppressed, -math.inf)
         if len(self._first) and (fresh := [place for place, row in enumerate(rows) if not row.count]):

@@ -45,7 +45,8 @@ def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice =
     Raises:
         ValueError: an unknown kind, an odd width, a dtype or a stride that does not fit.
     """
-    if (start := _STARTS.find((gate_up,), kind, variant)) is not None:
+    key, start = _STARTS.find((gate_up,), kind, variant)
+    if start is not None:
         out = gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
         start(gate_up, out, None)
         return out
@@ -56,7 +57,7 @@ def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice =
 
             out = gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
             start = prepare_gated_activation(gate_up, kind, out)
-            _STARTS.keep(start, (gate_up,), kind, variant)(gate_up, out, None)
+            _STARTS.keep(key, start)(gate_up, out, None)
             return out
         case "native":
             return _run_native(gate_up, kind)

@@ -46,7 +46,8 @@ def gated_activation_quantized(
         ValueError: an unknown kind, a width, dtype, stride or scale that does not fit.
     """
     given, numbers = (gate_up,) if scale is None else (gate_up, scale), (kind, scheme, variant)
-    if (start := _STARTS.find(given, *numbers)) is not None:
+    key, start = _STARTS.find(given, *numbers)
+    if start is not None:
         out = empty_quantized(gate_up.shape[0], gate_up.shape[1] // 2, scheme, scale, gate_up)
         start(gate_up, *out)
         return out
@@ -59,5 +60,5 @@ def gated_activation_quantized(
 
     out = empty_quantized(gate_up.shape[0], gate_up.shape[1] // 2, scheme, scale, gate_up)
     start = prepare_gated_activation(gate_up, kind, out.values, scheme, out.scales)
-    _STARTS.keep(start, given, *numbers)(gate_up, *out)
+    _STARTS.keep(key, start)(gate_up, *out)
     return out

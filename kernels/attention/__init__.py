@@ -13,8 +13,8 @@ from ..native import by_dtype, pointers, threads
 from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant
 from . import reference
+from .arguments import AttentionArgs, AttentionTensors
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
-from .paged import Paged, PagedTensors
 
 if TYPE_CHECKING:
     from .triton import AttentionLaunch  # heavy
@@ -107,13 +107,13 @@ def paged_attention(
     if False in absent:
         given = (*given, *[each for each in optional if each is not None])
     numbers = (scale, window, chunk, softcap, causal, absent, invariant, variant, batch.numbers)
-    launch = None if invariant else _LAUNCHES.find(given, *numbers)
+    key, launch = (None, None) if invariant else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        launch.run(PagedTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
+        launch.run(AttentionTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
         return out
     _check_numbers(scale, window, chunk, softcap, causal)
-    paged = Paged.of(
+    args = AttentionArgs.of(
         q,
         k_cache,
         v_cache,
@@ -127,18 +127,18 @@ def paged_attention(
         k_scale=k_scale,
         v_scale=v_scale,
     )
-    _check_tensors(paged, batch)
+    _check_tensors(args, batch)
     chosen = choose(q, k_cache, variant)
     if chosen == "reference":
-        return reference.paged_attention(paged)
+        return reference.paged_attention(args)
     if chosen == "triton":
         from .triton import paged_attention as run  # late: Triton takes long to import
 
-        launch = run(paged, batch, invariant=invariant)
+        launch = run(args, batch, invariant=invariant)
         if launch is not None:
-            _LAUNCHES.keep(launch, given, *numbers)
-        return paged.out
-    return attend_native(paged, batch, after=0 if causal else -1, fewer=not causal)
+            _LAUNCHES.keep(key, launch)
+        return args.out
+    return attend_native(args, batch, after=0 if causal else -1, fewer=not causal)
 
 
 def _check_numbers(scale: float, window: int, chunk: int, softcap: float, causal: bool) -> None:
@@ -152,10 +152,10 @@ def _check_numbers(scale: float, window: int, chunk: int, softcap: float, causal
         raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
 
 
-def _check_tensors(paged: Paged, batch: AttentionBatch) -> None:
-    q, k_cache, k_scale = paged.q, paged.k_cache, paged.k_scale
-    _, kv_heads, dim, _ = check_caches(k_cache, paged.v_cache, "paged_attention")
-    check_scales(k_cache, k_scale, paged.v_scale, "paged_attention")
+def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
+    q, k_cache, k_scale = args.q, args.k_cache, args.k_scale
+    _, kv_heads, dim, _ = check_caches(k_cache, args.v_cache, "paged_attention")
+    check_scales(k_cache, k_scale, args.v_scale, "paged_attention")
     same = q.dtype == k_cache.dtype or k_scale is not None
     if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
         raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
@@ -165,28 +165,28 @@ def _check_tensors(paged: Paged, batch: AttentionBatch) -> None:
         raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
     if tokens != batch.num_tokens:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
-    if paged.slopes is not None and not paged.causal:
+    if args.slopes is not None and not args.causal:
         raise ValueError("paged_attention: slopes need causal attention")
-    for name, each in (("sinks", paged.sinks), ("slopes", paged.slopes)):
+    for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
         if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
             raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
 
 
-def attend_native(paged: Paged, batch: AttentionBatch, *, after: int, fewer: bool) -> Tensor:
-    """Runs the native variant with checked arguments. Writes ``paged.out``, and returns it.
+def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, fewer: bool) -> Tensor:
+    """Runs the native variant with checked arguments. Writes ``args.out``, and returns it.
 
     A query sees ``after`` keys after its own (-1: all). ``fewer``: sequences may have fewer keys than queries. Raises
     as :func:`paged_attention` does.
     """
-    q, k_cache, out = paged.q, paged.k_cache, paged.out
+    q, k_cache, out = args.q, args.k_cache, args.out
     blocks, kv_heads, _, size = k_cache.shape
     tokens, heads, dim = q.shape
     fault = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)[q.dtype](
-        *pointers(q, k_cache, paged.v_cache, out),
+        *pointers(q, k_cache, args.v_cache, out),
         *batch.addresses,
-        *(tokens, heads, kv_heads, dim, size, blocks, paged.block_tables.shape[1], q.stride(0)),
-        *(paged.scale, paged.window, paged.softcap),
-        *pointers(paged.sinks, paged.slopes, paged.k_scale, paged.v_scale),
+        *(tokens, heads, kv_heads, dim, size, blocks, args.block_tables.shape[1], q.stride(0)),
+        *(args.scale, args.window, args.softcap),
+        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale),
         *(after, fewer),
         threads(),
     )

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from ..tuning import Config, Tunable
-from .paged import Paged
+from .arguments import AttentionArgs
 from .triton_decode import OPERATION, decode_key, paged_decode, query_block
 
 BATCHES = ((64, 4096), (256, 128))
@@ -80,7 +80,7 @@ def _batch(
     scales = torch.ones(KV_HEADS, device=device) if dtype == torch.float8_e4m3fn else None
     starts = torch.arange(rows + 1, device=device, dtype=torch.int32) * query_len
     lengths = torch.full((rows,), keys, device=device, dtype=torch.int32)
-    paged = Paged(
+    args = AttentionArgs(
         q,
         k.transpose(2, 3),
         v,
@@ -98,4 +98,4 @@ def _batch(
         v_scale=scales,
         max_seq_len=keys,
     )
-    return partial(paged_decode, paged, rows=rows, query_len=query_len, plans={})
+    return partial(paged_decode, args, rows=rows, query_len=query_len, plans={})

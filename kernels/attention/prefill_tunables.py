@@ -8,7 +8,7 @@ import torch
 
 from ..kv_cache.layout import FP8
 from ..tuning import Config, Tunable
-from .paged import Paged
+from .arguments import AttentionArgs
 from .prefill_config import attention_key, few_rows
 from .triton_prefill import OPERATION, paged_prefill
 from .whole_prompt import LIBRARY, attend_whole_prompt, runs_on_library
@@ -80,16 +80,16 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
 
 def whole_prompt(group: int, size: int, device: torch.device) -> Callable[[], object]:
     """Returns the attention of an uncached prompt, by the provider that the table names."""
-    paged = sequence(group, KEYS, size, torch.bfloat16, device)
+    args = sequence(group, KEYS, size, torch.bfloat16, device)
 
     def attend() -> None:
-        run = attend_whole_prompt if runs_on_library(paged, KEYS) else paged_prefill
-        run(paged, skipped=0, tokens=KEYS)
+        run = attend_whole_prompt if runs_on_library(args, KEYS) else paged_prefill
+        run(args, skipped=0, tokens=KEYS)
 
     return attend
 
 
-def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Paged:
+def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> AttentionArgs:
     """Returns the last ``tokens`` of a sequence whose keys lie in scattered blocks."""
     width = KEYS // size
     shape = (width, KV_HEADS, size, DIM)
@@ -97,7 +97,7 @@ def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
     q = torch.randn((tokens, KV_HEADS * group, DIM), device=device, dtype=torch.bfloat16)
     table = torch.randperm(width, device=device).int().view(1, width)
     scales = torch.ones(KV_HEADS, device=device) if cache != torch.bfloat16 else None
-    return Paged(
+    return AttentionArgs(
         q,
         k.transpose(2, 3),
         v,

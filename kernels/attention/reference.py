@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ..kv_cache import read_scaled
-from .paged import Paged
+from .arguments import AttentionArgs
 
 
-def paged_attention(paged: Paged) -> Tensor:
-    """Writes ``paged.out``, and returns it."""
-    k_cache, out, window = paged.k_cache, paged.out, paged.window
+def paged_attention(args: AttentionArgs) -> Tensor:
+    """Writes ``args.out``, and returns it."""
+    k_cache, out, window = args.k_cache, args.out, args.window
     size = k_cache.shape[3]
-    starts, lengths = paged.query_start.tolist(), paged.seq_lens.tolist()
+    starts, lengths = args.query_start.tolist(), args.seq_lens.tolist()
     for s, length in enumerate(lengths):
         begin, end = starts[s], starts[s + 1]
         count = end - begin
@@ -25,24 +25,24 @@ def paged_attention(paged: Paged) -> Tensor:
             out[begin:end] = 0
             continue
         first = int(first_seen(length - count, window)) // size
-        blocks = paged.block_tables[s, : -(-length // size)].long()
+        blocks = args.block_tables[s, : -(-length // size)].long()
         blocks[:first] = 0  # no query sees these keys
-        short = length < (count if paged.causal else 0) or len(blocks) * size < length
+        short = length < (count if args.causal else 0) or len(blocks) * size < length
         if short or bool(((blocks < 0) | (blocks >= k_cache.shape[0])).any()):
             raise IndexError(
                 f"paged_attention: the lengths or the block table of sequence {s} lead outside the batch or the cache"
             )
-        k, v = gather(k_cache, paged.v_cache, blocks, length, paged.k_scale, paged.v_scale)
+        k, v = gather(k_cache, args.v_cache, blocks, length, args.k_scale, args.v_scale)
         position = torch.arange(length - count, length, device=out.device).unsqueeze(1)
         key = torch.arange(length, device=out.device).unsqueeze(0)
         hidden = torch.zeros(count, length, dtype=torch.bool, device=out.device)
-        if paged.causal:
+        if args.causal:
             hidden |= key > position
         if window:
             hidden |= key < first_seen(position, window)
-        biases = _biases(paged.slopes, position, key)
-        q = paged.q[begin:end]
-        out[begin:end] = attend(q, k, v, hidden, paged.scale, paged.softcap, paged.sinks, biases)
+        biases = _biases(args.slopes, position, key)
+        q = args.q[begin:end]
+        out[begin:end] = attend(q, k, v, hidden, args.scale, args.softcap, args.sinks, biases)
     return out
 
 

@@ -12,8 +12,8 @@ from ..forced import forced
 from ..launch import cdiv, next_power_of_2
 from ..repeated import Start, prepare
 from ..tuning import Config, pick
+from .arguments import AttentionArgs, AttentionTensors
 from .decode_kernels import ITEM_NUMBERS, decode_kernel, split_kernel
-from .paged import Paged, PagedTensors
 
 OPERATION = "paged_decode"
 
@@ -49,7 +49,7 @@ class DecodeLaunch(NamedTuple):
 
     def run(
         self,
-        tensors: PagedTensors,
+        tensors: AttentionTensors,
         *,
         seq_lens: Tensor,
         query_start: Tensor | None,
@@ -69,7 +69,7 @@ class DecodeLaunch(NamedTuple):
 
 
 def paged_decode(
-    paged: Paged, *, rows: int, query_len: int, ragged: bool = False, plans: dict[Hashable, Tensor] | None = None
+    args: AttentionArgs, *, rows: int, query_len: int, ragged: bool = False, plans: dict[Hashable, Tensor] | None = None
 ) -> None:
     """Attends the new tokens of the first ``rows`` sequences, and writes their rows of ``out``.
 
@@ -79,14 +79,14 @@ def paged_decode(
     ``plans``: the plans shared by layers (:class:`.AttentionBatch`).
     """
     if rows:
-        launch = prepare_decode(paged, rows=rows, query_len=query_len, ragged=ragged)
-        starts = paged.query_start if ragged else None
-        launch.run(paged.tensors, seq_lens=paged.seq_lens, query_start=starts, plans={} if plans is None else plans)
+        launch = prepare_decode(args, rows=rows, query_len=query_len, ragged=ragged)
+        starts = args.query_start if ragged else None
+        launch.run(args.tensors, seq_lens=args.seq_lens, query_start=starts, plans={} if plans is None else plans)
 
 
-def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = False) -> DecodeLaunch:
+def prepare_decode(args: AttentionArgs, *, rows: int, query_len: int, ragged: bool = False) -> DecodeLaunch:
     """Returns the prepared launch of :func:`paged_decode`, for one row or more."""
-    q, k_cache, v_cache, window = paged.q, paged.k_cache, paged.v_cache, paged.window
+    q, k_cache, v_cache, window = args.q, args.k_cache, args.v_cache, args.window
     _, kv_heads, dim, size = k_cache.shape
     group = q.shape[1] // kv_heads
     queries = group * query_len
@@ -95,7 +95,7 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = Fa
     tile = config["TILE"]
     min_tiles = cdiv(config["MIN_KEYS"], tile)
     windowed = window != 0
-    seen = min(paged.max_seq_len, abs(window) + query_len - 1 + tile) if windowed else paged.max_seq_len
+    seen = min(args.max_seq_len, abs(window) + query_len - 1 + tile) if windowed else args.max_seq_len
     most_splits = max(1, cdiv(cdiv(seen, tile), min_tiles))
     target = max(1, multiprocessors(q.device) * config["PROGRAMS_PER_SM"] // kv_heads)
     items = min(target + rows, rows * most_splits)
@@ -107,14 +107,14 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = Fa
     join_m = min(block_m, next_power_of_2(queries))
     plan = torch.empty((items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
     sharing = {"QUERY_LEN": query_len, "WINDOWED": windowed}
-    starts = paged.query_start if ragged else None
+    starts = args.query_start if ragged else None
     padded = padded_rows(rows)
     # not fitted to `items`, which changes from step to step: each size is a kernel that is compiled while streams wait
     block = max(1, min(PLANNED_NUMBERS // padded, MOST_PLANNED))
     split = prepare(
         split_kernel,
         (cdiv(items, block),),
-        (paged.seq_lens, starts, plan),
+        (args.seq_lens, starts, plan),
         rows,
         items,
         target,
@@ -128,13 +128,13 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = Fa
     start = prepare(
         decode_kernel,
         (programs, items),
-        (*paged.tensors, starts, plan, scratch, arrived),
-        paged.scale,
+        (*args.tensors, starts, plan, scratch, arrived),
+        args.scale,
         window,
-        paged.softcap,
+        args.softcap,
         q.stride(0),
-        paged.out.stride(0),
-        paged.block_tables.stride(0),
+        args.out.stride(0),
+        args.block_tables.stride(0),
         *k_cache.stride(),
         *v_cache.stride()[:3],
         config=Config.of(
@@ -143,8 +143,8 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = Fa
         GROUP=group,
         DIM=dim,
         SIZE=size,
-        SOFTCAPPED=paged.softcap > 0,
-        CAUSAL=paged.causal,
+        SOFTCAPPED=args.softcap > 0,
+        CAUSAL=args.causal,
         JOIN_M=join_m,
         JOINED=max(1, JOINED_NUMBERS // (join_m * block_d)),
         **sharing,

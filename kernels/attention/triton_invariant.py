@@ -22,7 +22,7 @@ import triton.language as tl
 from ..launch import cdiv, interpreted, launch, next_power_of_2
 from ..quantize.fp8 import widen
 from ..tuning import Config
-from .paged import Paged
+from .arguments import AttentionArgs
 from .prefill_config import FAR, LOG2E, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_slopes, start_softmax, store_mean, visible_keys
 from .triton_decode import multiprocessors
@@ -217,10 +217,10 @@ def join_kernel(
     store_mean(to, mean, total, v_factor, stored)
 
 
-def paged_invariant(paged: Paged) -> None:
+def paged_invariant(args: AttentionArgs) -> None:
     """Attends all tokens of all sequences; writes ``out``. Host numbers bound the grid, and change no bits."""
-    q, k_cache, window = paged.q, paged.k_cache, paged.window
-    sequences = paged.seq_lens.shape[0]
+    q, k_cache, window = args.q, args.k_cache, args.window
+    sequences = args.seq_lens.shape[0]
     tokens, heads, dim = q.shape
     if not tokens or not sequences:
         return
@@ -231,7 +231,7 @@ def paged_invariant(paged: Paged) -> None:
     pack = pack_heads(group, config["BLOCK_M"])
     block_q = config["BLOCK_M"] // pack
     tiles, packs = tokens // block_q + sequences, kv_heads * cdiv(group, pack)
-    most_parts = cdiv(paged.max_seq_len, PART_KEYS)
+    most_parts = cdiv(args.max_seq_len, PART_KEYS)
     programs = _sharing(
         max(cdiv(tokens, block_q), min(tokens, sequences)) * packs,
         most_parts,
@@ -246,7 +246,7 @@ def paged_invariant(paged: Paged) -> None:
         "PACK": pack,
         "DIM": dim,
         "WIDTH": max(16, next_power_of_2(dim)),
-        "CAUSAL": paged.causal,
+        "CAUSAL": args.causal,
         "WINDOWED": windowed,
         "PART": PART_KEYS,
     }
@@ -254,13 +254,13 @@ def paged_invariant(paged: Paged) -> None:
     launch(
         invariant_kernel,
         (tiles, packs, programs),
-        *(*kernel_arguments(paged), partial, partial_lse),
-        *(sequences, tiles, paged.block_tables.shape[1], most_parts, q.stride(0), paged.v_cache.stride(0)),
-        *(paged.scale if paged.softcap > 0 else paged.scale * LOG2E, paged.softcap, within),
+        *(*kernel_arguments(args), partial, partial_lse),
+        *(sequences, tiles, args.block_tables.shape[1], most_parts, q.stride(0), args.v_cache.stride(0)),
+        *(args.scale if args.softcap > 0 else args.scale * LOG2E, args.softcap, within),
         config=config,
         SIZE=size,
         TRANSPOSED=k_cache.is_contiguous(),
-        SOFTCAP=paged.softcap > 0,
+        SOFTCAP=args.softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         **shared,
     )
@@ -269,7 +269,7 @@ def paged_invariant(paged: Paged) -> None:
     launch(
         join_kernel,
         (tiles, packs),
-        *(partial, partial_lse, paged.out, paged.query_start, paged.seq_lens, paged.sinks, paged.v_scale),
+        *(partial, partial_lse, args.out, args.query_start, args.seq_lens, args.sinks, args.v_scale),
         *(sequences, tiles, most_parts, within),
         config=config,
         **shared,

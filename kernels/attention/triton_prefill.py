@@ -12,7 +12,7 @@ from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..repeated import Start, prepare
 from ..tuning import pick
-from .paged import Paged, PagedTensors
+from .arguments import AttentionArgs, AttentionTensors
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import (
     attend,
@@ -251,7 +251,7 @@ class PrefillLaunch(NamedTuple):
     """[tokens, heads, parts, dim] of the partial results, if programs share keys."""
     join: Start | None
 
-    def run(self, tensors: PagedTensors, *, query_start: Tensor, seq_lens: Tensor) -> None:
+    def run(self, tensors: AttentionTensors, *, query_start: Tensor, seq_lens: Tensor) -> None:
         """Launches the kernels with tensors of the layout that it was prepared for."""
         partial = partial_lse = None
         if self.parts is not None:
@@ -263,28 +263,28 @@ class PrefillLaunch(NamedTuple):
             self.join(partial, partial_lse, query_start, sinks, out)
 
 
-def kernel_arguments(paged: Paged) -> tuple[Tensor | None, ...]:
+def kernel_arguments(args: AttentionArgs) -> tuple[Tensor | None, ...]:
     """Returns the tensors of a first launch, with float8 caches as the GPU takes them."""
-    k_cache, v_cache = as_kernel_argument(paged.k_cache), as_kernel_argument(paged.v_cache)
-    sequences = paged.query_start, paged.seq_lens, paged.block_tables
-    return paged.q, k_cache, v_cache, paged.out, *sequences, *paged.optional
+    k_cache, v_cache = as_kernel_argument(args.k_cache), as_kernel_argument(args.v_cache)
+    sequences = args.query_start, args.seq_lens, args.block_tables
+    return args.q, k_cache, v_cache, args.out, *sequences, *args.optional
 
 
-def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
+def paged_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> None:
     """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``."""
-    if (launch := prepare_prefill(paged, skipped=skipped, tokens=tokens)) is not None:
-        launch.run(paged.tensors, query_start=paged.query_start, seq_lens=paged.seq_lens)
+    if (launch := prepare_prefill(args, skipped=skipped, tokens=tokens)) is not None:
+        launch.run(args.tensors, query_start=args.query_start, seq_lens=args.seq_lens)
 
 
-def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch | None:
+def prepare_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> PrefillLaunch | None:
     """Returns the prepared launch of :func:`paged_prefill`; None if there is no token.
 
     Host numbers bound the grid: a sequence without a token costs a program that ends at once. If the tiles leave much
     of the device idle, several programs share the keys of a tile. Their number depends on the whole batch, which
     changes a row's sums by rounding.
     """
-    q, k_cache, window = paged.q, paged.k_cache, paged.window
-    sequences = paged.seq_lens.shape[0] - skipped
+    q, k_cache, window = args.q, args.k_cache, args.window
+    sequences = args.seq_lens.shape[0] - skipped
     if not tokens or not sequences:
         return None
     _, heads, dim = q.shape
@@ -299,26 +299,26 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
     tiles = tokens // block_q + sequences
     packs = kv_heads * cdiv(group, pack)
     busy = max(cdiv(tokens, block_q), min(tokens, sequences)) * packs
-    seen = min(paged.max_seq_len, abs(window) - 1 + block_q) if windowed else paged.max_seq_len
+    seen = min(args.max_seq_len, abs(window) - 1 + block_q) if windowed else args.max_seq_len
     parts = count_parts(busy, seen, multiprocessors(q.device))
     shape = (tokens, heads, parts, dim) if parts > 1 else None
     partial = partial_lse = join = None
     if shape is not None:
         partial, partial_lse = _make_partial(shape, q.device)
-        joined = partial, partial_lse, paged.query_start, paged.sinks, paged.out
+        joined = partial, partial_lse, args.query_start, args.sinks, args.out
         join = prepare_join(*joined, skipped=skipped, sequences=sequences)
     start = prepare(
         _prefill_kernel,
         (tiles, packs, parts),
-        (*kernel_arguments(paged), partial, partial_lse),
+        (*kernel_arguments(args), partial, partial_lse),
         skipped,
         sequences,
         tiles,
-        paged.block_tables.shape[1],
+        args.block_tables.shape[1],
         q.stride(0),
-        paged.v_cache.stride(0),
-        paged.scale if paged.softcap > 0 else paged.scale * LOG2E,
-        paged.softcap,
+        args.v_cache.stride(0),
+        args.scale if args.softcap > 0 else args.scale * LOG2E,
+        args.softcap,
         max(-FAR, min(window, FAR)),
         config=config,
         GROUP=group,
@@ -327,9 +327,9 @@ def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch
         WIDTH=max(16, next_power_of_2(dim)),
         SIZE=size,
         TRANSPOSED=k_cache.is_contiguous(),
-        CAUSAL=paged.causal,
+        CAUSAL=args.causal,
         WINDOWED=windowed,
-        SOFTCAP=paged.softcap > 0,
+        SOFTCAP=args.softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         SPLIT=parts > 1,
         PART_TILES=part_tiles(config["BLOCK_N"]) if parts > 1 else 0,

@@ -14,7 +14,7 @@ from ..forced import forced
 from ..launch import cdiv
 from ..providers import Case, Chosen, Provider, choose_provider
 from ..tuning import Config, pick
-from .paged import Paged
+from .arguments import AttentionArgs
 from .prefill_config import attention_key
 
 OPERATION: Final = "whole_prompt"
@@ -80,9 +80,9 @@ def choose_whole_prompt(
     return chosen if pick(OPERATION, key, OURS) == LIBRARY else Chosen(None, ((CUDNN, HELD_BACK),))
 
 
-def runs_on_library(paged: Paged, tokens: int) -> bool:
+def runs_on_library(args: AttentionArgs, tokens: int) -> bool:
     """Whether cuDNN attends a prompt of this many tokens. Never in a dry run: torch asks the GPU whether cuDNN can."""
-    q, k_cache = paged.q, paged.k_cache
+    q, k_cache = args.q, args.k_cache
     if tokens < LEAST_TOKENS or forced.get().launch is not None:
         return False
     chosen = choose_whole_prompt(
@@ -92,30 +92,30 @@ def runs_on_library(paged: Paged, tokens: int) -> bool:
         q.shape[2],
         q.shape[1] // k_cache.shape[1],
         k_cache.shape[3],
-        window=paged.window,
-        softcap=paged.softcap,
-        sinks=paged.sinks is not None,
-        slopes=paged.slopes is not None,
-        causal=paged.causal,
+        window=args.window,
+        softcap=args.softcap,
+        sinks=args.sinks is not None,
+        slopes=args.slopes is not None,
+        causal=args.causal,
     )
     return chosen.provider is not None
 
 
-def attend_whole_prompt(paged: Paged, *, skipped: int, tokens: int) -> None:
+def attend_whole_prompt(args: AttentionArgs, *, skipped: int, tokens: int) -> None:
     """Attends the one sequence after the first ``skipped``, all of whose tokens are the last ``tokens`` rows of ``q``;
     writes ``out``."""
-    first = len(paged.q) - tokens
-    size = paged.k_cache.shape[3]
-    blocks = paged.block_tables[skipped, : cdiv(tokens, size)]
-    keys = paged.k_cache.index_select(0, blocks).permute(1, 0, 3, 2)  # [kv heads, blocks, size, dim]
-    values = paged.v_cache.index_select(0, blocks).permute(1, 0, 2, 3)
+    first = len(args.q) - tokens
+    size = args.k_cache.shape[3]
+    blocks = args.block_tables[skipped, : cdiv(tokens, size)]
+    keys = args.k_cache.index_select(0, blocks).permute(1, 0, 3, 2)  # [kv heads, blocks, size, dim]
+    values = args.v_cache.index_select(0, blocks).permute(1, 0, 2, 3)
     behind = (0, 0, 0, -tokens % LENGTHS)
-    q = pad(paged.q[first:].transpose(0, 1), behind)
+    q = pad(args.q[first:].transpose(0, 1), behind)
     # the end of the last block is uninitialised
     k, v = (pad(each.flatten(1, 2)[:, :tokens], behind) for each in (keys, values))
     backend = SDPBackend.CUDNN_ATTENTION if q.is_cuda else SDPBackend.MATH
     with sdpa_kernel(backend):
         found = scaled_dot_product_attention(
-            q[None], k[None], v[None], is_causal=True, scale=paged.scale, enable_gqa=True
+            q[None], k[None], v[None], is_causal=True, scale=args.scale, enable_gqa=True
         )
-    paged.out[first:] = found[0, :, :tokens].transpose(0, 1)
+    args.out[first:] = found[0, :, :tokens].transpose(0, 1)

@@ -18,15 +18,18 @@ from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .instruction import CACHE_TYPES, NONE, Instruction, InstructionStruct
+from .instruction import CACHE_TYPES, NONE, CachedHeads, Instruction, InstructionStruct, Rotation, Scores
 from .program import Program
 from .trace import Traced, TracedTokens
 
 __all__ = [
     "NONE",
     "ActivationFormat",
+    "CachedHeads",
     "Forward",
     "Program",
+    "Rotation",
+    "Scores",
     "Step",
     "Traced",
     "TracedTokens",
@@ -106,6 +109,26 @@ def choose(variant: Choice = "auto") -> Variant:
     return select_variant(
         variant, native=None if library() is not None else unavailable_reason() or "there is no library"
     )
+
+
+def _of_all_groups(batches: Sequence[AttentionBatch]) -> tuple[Tensor, Tensor]:
+    """Slots and block tables of all groups of layers, one after another."""
+    if len(batches) == 1:
+        return batches[0].slots, batches[0].block_tables
+    return torch.stack([each.slots for each in batches]), torch.stack([each.block_tables for each in batches])
+
+
+def _describe_sequences(struct: _BatchStruct, rows: int, batch: AttentionBatch, slots: Tensor, tables: Tensor) -> None:
+    """Writes the sequences to ``struct``. Raises ValueError unless they have ``rows`` tokens."""
+    if batch.num_tokens != rows:
+        raise ValueError(f"forward: the batch has {batch.num_tokens} tokens, expected {rows}")
+    struct.slots = slots.data_ptr()
+    struct.sequences = batch.num_sequences
+    struct.query_start = batch.query_start.data_ptr()
+    struct.seq_lens = batch.seq_lens.data_ptr()
+    struct.tables = tables.data_ptr()
+    struct.table_width = tables.shape[-1]
+    struct.slot_stride, struct.table_stride = rows, batch.num_sequences * tables.shape[-1]
 
 
 def _check_fault(fault: int, rows: int) -> None:
@@ -230,20 +253,8 @@ class Forward:
                     raise ValueError(f"forward: {name} {describe(tensor)} must be contiguous int64 [{rows}]")
                 setattr(struct, name, tensor.data_ptr())
         if batches:
-            batch = batches[0]
-            if batch.num_tokens != rows:
-                raise ValueError(f"forward: the batch has {batch.num_tokens} tokens, expected {rows}")
-            slots, tables = batch.slots, batch.block_tables
-            if len(batches) > 1:
-                slots = torch.stack([each.slots for each in batches])
-                tables = torch.stack([each.block_tables for each in batches])
-            struct.slots = slots.data_ptr()
-            struct.sequences = batch.num_sequences
-            struct.query_start = batch.query_start.data_ptr()
-            struct.seq_lens = batch.seq_lens.data_ptr()
-            struct.tables = tables.data_ptr()
-            struct.table_width = tables.shape[-1]
-            struct.slot_stride, struct.table_stride = rows, batch.num_sequences * tables.shape[-1]
+            slots, tables = _of_all_groups(batches)  # held here, for the struct has only their addresses
+            _describe_sequences(struct, rows, batches[0], slots, tables)
         if adapted is not None:
             struct.adapted = adapted.struct
         size = ctypes.sizeof(InstructionStruct)

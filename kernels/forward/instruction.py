@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +73,49 @@ class InstructionStruct(ctypes.Structure):
         ("weight_input", _I),
         ("adapters", _P),
     )
+
+
+class CachedHeads(NamedTuple):
+    """The heads of a layer with attention, and where their keys and values are cached."""
+
+    layer: int
+    """The layer whose cache it is."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    dim: int
+    group: int = 0
+    """The group of layers that share block tables."""
+    scales: tuple[Tensor, Tensor] | None = None
+    """float32 [kv_heads] each: the scales of the keys and values of a float8 cache."""
+
+
+class Rotation(NamedTuple):
+    """What happens to the heads of q and k before they are cached and attend."""
+
+    cos: Tensor
+    """float32 [positions, half of the rotated dims], as ``sin``."""
+    sin: Tensor
+    interleaved: bool = False
+    """Dimension 2i is rotated with 2i + 1, not i with i + half of the rotated dims."""
+    norms: tuple[Tensor, Tensor] | None = None
+    """Weights of the norms of heads of q and of k."""
+    eps: float = 0.0
+    turned_first: bool = False
+    """Heads are normed after the rotation."""
+    query_scales: Tensor | None = None
+    """float32 [positions]: factors of the queries."""
+
+
+class Scores(NamedTuple):
+    """How scores are made of queries and keys; see :func:`stentor.kernels.paged_attention`."""
+
+    scale: float
+    window: int = 0
+    chunk: int = 0
+    softcap: float = 0.0
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
 
 
 @dataclass(frozen=True)

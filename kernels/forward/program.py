@@ -10,7 +10,17 @@ from ..activation import ActivationKind
 from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_format_of, prepared_stride
 from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router, check_gate, packed_experts
-from .instruction import MAX_PHASES, NONE, Instruction, InstructionStruct, Op, struct_of
+from .instruction import (
+    MAX_PHASES,
+    NONE,
+    CachedHeads,
+    Instruction,
+    InstructionStruct,
+    Op,
+    Rotation,
+    Scores,
+    struct_of,
+)
 
 _PREPARING: tuple[Op, ...] = ("norm_and_quantize", "activate")
 _MAKING: tuple[Op, ...] = (*_PREPARING, "gate_up_activate")
@@ -153,105 +163,71 @@ class Program:
             )
         )
 
-    def rotate(
-        self,
-        src: int,
-        layer: int,
-        heads: tuple[int, int, int],
-        rotary: tuple[Tensor, Tensor],
-        *,
-        norms: tuple[Tensor, Tensor] | None = None,
-        eps: float = 0.0,
-        interleaved: bool = False,
-        turned_first: bool = False,
-        query_scales: Tensor | None = None,
-        cache_scales: tuple[Tensor, Tensor] | None = None,
-        group: int = 0,
-    ) -> None:
-        """Rotates q and k and writes k and v to the cache.
-
-        ``heads``: query heads, kv heads, dims of a head; ``query_scales`` and ``cache_scales``: see
-        :class:`.instruction.Instruction`.
-        """
-        self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
-        cos, sin = rotary
-        if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > heads[2]:
+    def rotate(self, src: int, cache: CachedHeads, rotation: Rotation) -> None:
+        """Rotates q and k and writes k and v to the cache."""
+        dim, (cos, sin) = cache.dim, rotation[:2]
+        self._check(src, (cache.heads + 2 * cache.kv_heads) * dim)
+        if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > dim:
             raise ValueError(
-                f"program: rotary tables {tuple(cos.shape)} and {tuple(sin.shape)} do not fit heads of {heads[2]} dims"
+                f"program: rotary tables {tuple(cos.shape)} and {tuple(sin.shape)} do not fit heads of {dim} dims"
             )
-        q_norm, k_norm = norms or (None, None)
-        for norm in norms or ():
-            _check_norm(norm, heads[2])
-        if query_scales is not None and query_scales.shape != cos.shape[:1]:
-            raise ValueError(f"program: scales of queries {tuple(query_scales.shape)} do not fit {len(cos)} positions")
+        q_norm, k_norm = rotation.norms or (None, None)
+        for norm in rotation.norms or ():
+            _check_norm(norm, dim)
+        scales = rotation.query_scales
+        if scales is not None and scales.shape != cos.shape[:1]:
+            raise ValueError(f"program: scales of queries {tuple(scales.shape)} do not fit {len(cos)} positions")
         self._append(
             Instruction(
                 "rotate",
                 src=src,
-                layer=layer,
-                heads=heads[0],
-                kv_heads=heads[1],
-                dim=heads[2],
-                rotary=rotary,
+                layer=cache.layer,
+                heads=cache.heads,
+                kv_heads=cache.kv_heads,
+                dim=dim,
+                rotary=(cos, sin),
                 norm=q_norm,
                 second_norm=k_norm,
-                eps=eps,
-                interleaved=interleaved,
-                turned_first=turned_first,
-                query_scales=query_scales,
-                cache_scales=cache_scales,
-                group=group,
+                eps=rotation.eps,
+                interleaved=rotation.interleaved,
+                turned_first=rotation.turned_first,
+                query_scales=scales,
+                cache_scales=cache.scales,
+                group=cache.group,
             )
         )
 
-    def attend(
-        self,
-        src: int,
-        dst: int,
-        layer: int,
-        heads: tuple[int, int, int],
-        *,
-        scale: float,
-        window: int,
-        chunk: int = 0,
-        softcap: float,
-        sinks: Tensor | None = None,
-        slopes: Tensor | None = None,
-        cache_scales: tuple[Tensor, Tensor] | None = None,
-        group: int = 0,
-    ) -> None:
-        """Attends the queries in ``src`` over the cache; for options see :func:`stentor.kernels.paged_attention`, and
-        for ``cache_scales`` :class:`.instruction.Instruction`.
+    def attend(self, src: int, dst: int, cache: CachedHeads, scores: Scores) -> None:
+        """Attends the queries in ``src`` over the cache.
 
         Raises ValueError if the query heads are no multiple of the kv heads, or ``dst``, sinks or slopes do not fit.
         """
-        self._check(src, heads[0] * heads[2])
-        if heads[0] % heads[1]:
-            raise ValueError(f"program: {heads[0]} query heads are no multiple of {heads[1]} kv heads")
-        if self.widths[dst] != heads[0] * heads[2]:
-            raise ValueError(
-                f"program: {heads[0]} heads of {heads[2]} dims do not fill buffer {dst} of {self.widths[dst]}"
-            )
-        for name, each in (("sinks", sinks), ("slopes", slopes)):
-            if each is not None and each.shape != heads[:1]:
-                raise ValueError(f"program: {name} {tuple(each.shape)} do not fit {heads[0]} query heads")
+        heads, kv_heads, dim = cache.heads, cache.kv_heads, cache.dim
+        self._check(src, heads * dim)
+        if heads % kv_heads:
+            raise ValueError(f"program: {heads} query heads are no multiple of {kv_heads} kv heads")
+        if self.widths[dst] != heads * dim:
+            raise ValueError(f"program: {heads} heads of {dim} dims do not fill buffer {dst} of {self.widths[dst]}")
+        for name, each in (("sinks", scores.sinks), ("slopes", scores.slopes)):
+            if each is not None and each.shape != (heads,):
+                raise ValueError(f"program: {name} {tuple(each.shape)} do not fit {heads} query heads")
         self._append(
             Instruction(
                 "attend",
                 src=src,
                 dst=dst,
-                layer=layer,
+                layer=cache.layer,
                 phases=2,  # long rows are split, then their parts joined
-                heads=heads[0],
-                kv_heads=heads[1],
-                dim=heads[2],
-                scale=scale,
-                window=window or -chunk,
-                softcap=softcap,
-                sinks=sinks,
-                slopes=slopes,
-                cache_scales=cache_scales,
-                group=group,
+                heads=heads,
+                kv_heads=kv_heads,
+                dim=dim,
+                scale=scores.scale,
+                window=scores.window or -scores.chunk,
+                softcap=scores.softcap,
+                sinks=scores.sinks,
+                slopes=scores.slopes,
+                cache_scales=cache.scales,
+                group=cache.group,
             )
         )
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..activation.reference import activation, gated_activation
 from ..attention import AttentionBatch
-from ..attention.paged import Paged
+from ..attention.arguments import AttentionArgs
 from ..attention.reference import paged_attention
 from ..kv_cache.reference import write_kv_
 from ..linear_packed import ActivationFormat, activation_format_of
@@ -61,7 +61,7 @@ def run_program(
                 k_cache, v_cache, *scales = (part.float() for part in caches[i.layer] + (i.cache_scales or ()))
                 k_scale, v_scale = scales or (None, None)
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
-                paged = Paged.of(
+                args = AttentionArgs.of(
                     q,
                     k_cache,
                     v_cache,
@@ -74,7 +74,7 @@ def run_program(
                     k_scale=k_scale,
                     v_scale=v_scale,
                 )
-                buffers[i.dst].copy_(paged_attention(paged).flatten(1))
+                buffers[i.dst].copy_(paged_attention(args).flatten(1))
             case "activate":
                 activated = gated_activation if i.gated else activation
                 prepared = activated(buffers[i.src], i.activation)

@@ -14,7 +14,7 @@ from ..linear_packed import PackedWeight, activation_format_of
 from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router
 from ..norm import rms_norm
-from .instruction import NONE
+from .instruction import NONE, CachedHeads, Rotation, Scores
 from .program import Program
 
 PackedProduct = tuple[PackedWeight, int, Tensor | None]
@@ -116,60 +116,13 @@ class Traced:
         return Traced.written(self.program, buffer)
 
     def attend(
-        self,
-        keys: "Traced",
-        values: "Traced",
-        layer: int,
-        heads: tuple[int, int, int],
-        rotary: tuple[Tensor, Tensor],
-        *,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        scale: float,
-        window: int,
-        chunk: int = 0,
-        softcap: float,
-        sinks: Tensor | None = None,
-        slopes: Tensor | None = None,
-        interleaved: bool = False,
-        turned_first: bool = False,
-        query_scales: Tensor | None = None,
-        cache_scales: tuple[Tensor, Tensor] | None = None,
-        group: int = 0,
+        self, keys: "Traced", values: "Traced", cache: CachedHeads, rotation: Rotation, scores: Scores
     ) -> "Traced":
-        """Returns causal attention over the layer's cache, after writing keys and values to it.
-
-        See :meth:`.Program.rotate` and :meth:`.Program.attend`.
-        """
+        """Returns causal attention over the layer's cache, after writing keys and values to it."""
         qkv = self.beside(keys, values)
-        self.program.rotate(
-            qkv.buffer,
-            layer,
-            heads,
-            rotary,
-            norms=norms,
-            eps=eps,
-            interleaved=interleaved,
-            turned_first=turned_first,
-            query_scales=query_scales,
-            cache_scales=cache_scales,
-            group=group,
-        )
-        buffer = self.program.buffer(heads[0] * heads[2])
-        self.program.attend(
-            qkv.buffer,
-            buffer,
-            layer,
-            heads,
-            scale=scale,
-            window=window,
-            chunk=chunk,
-            softcap=softcap,
-            sinks=sinks,
-            slopes=slopes,
-            cache_scales=cache_scales,
-            group=group,
-        )
+        self.program.rotate(qkv.buffer, cache, rotation)
+        buffer = self.program.buffer(cache.heads * cache.dim)
+        self.program.attend(qkv.buffer, buffer, cache, scores)
         return Traced.written(self.program, buffer)
 
     def moe(

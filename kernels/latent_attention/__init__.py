@@ -110,7 +110,8 @@ def latent_attention(
     """
     given = tuple(each for each in (q, cache, batch.block_tables, chosen, sinks) if each is not None)
     numbers = (rank, scale, batch.num_tokens, batch.max_seq_len, variant)
-    if (launch := _LAUNCHES.find(given, *numbers)) is not None:
+    key, launch = _LAUNCHES.find(given, *numbers)
+    if launch is not None:
         return launch.run(q, cache, batch, chosen, sinks)
     fits = (
         cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0
@@ -136,7 +137,7 @@ def latent_attention(
         from .triton import prepare_latents  # late: Triton takes long to import
 
         launch = prepare_latents(q, cache, batch, rank, scale, chosen, sinks)
-        return _LAUNCHES.keep(launch, given, *numbers).run(q, cache, batch, chosen, sinks)
+        return _LAUNCHES.keep(key, launch).run(q, cache, batch, chosen, sinks)
     tokens, heads, dim = q.shape
     blocks, size, _ = cache.shape
     out = q.new_empty((tokens, heads, rank))

@@ -66,7 +66,8 @@ def linear(
         ValueError: shapes or dtypes that do not agree.
     """
     given = (x, weight) if bias is None else (x, weight, bias)
-    if (product := _PRODUCTS.find(given, invariant, variant)) is not None:
+    key, product = _PRODUCTS.find(given, invariant, variant)
+    if product is not None:
         return product(x, weight, bias)
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
         raise ValueError(f"linear: x {describe(x)} does not fit weight {describe(weight)}; want [T, K] and [N, K]")
@@ -75,13 +76,13 @@ def linear(
     if choose(x, weight, invariant=invariant, variant=variant) == "reference":
         if invariant:
             return reference.linear_invariant(x, weight, bias)
-        return _PRODUCTS.keep(reference.linear, given, invariant, variant)(x, weight, bias)
+        return _PRODUCTS.keep(key, reference.linear)(x, weight, bias)
     if invariant and (x.is_cuda or wanted(variant) == "triton"):
         from .triton_fixed import linear_fixed  # late: heavy
 
         return linear_fixed(x, weight, bias)
     if x.is_cuda or wanted(variant) == "triton":
-        return _PRODUCTS.keep(_prepare_triton(x, weight, bias), given, invariant, variant)(x, weight, bias)
+        return _PRODUCTS.keep(key, _prepare_triton(x, weight, bias))(x, weight, bias)
     rows, inner = x.shape
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))

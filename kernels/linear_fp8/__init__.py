@@ -86,7 +86,8 @@ def multiply(
     values, x_scale = (x.values, x.scales) if isinstance(x, Quantized) else (x, None)
     given = [each for each in (values, weight, weight_scale, x_scale, bias) if each is not None]
     numbers = (name, x_scale is None, out_dtype, variant)
-    if (product := _PRODUCTS.find(given, *numbers)) is not None:
+    key, product = _PRODUCTS.find(given, *numbers)
+    if product is not None:
         return product(values, x_scale, weight, weight_scale, bias)
     made = operands(name, x, weight, weight_scale, bias, out_dtype, dtype)
     selected = _select(made, variant)
@@ -94,7 +95,7 @@ def multiply(
         return reference(made)
     if not made.x.shape[0]:
         return torch.empty(0, made.shape[1], dtype=made.out_dtype, device=made.x.device)
-    return _PRODUCTS.keep(_prepare(made, selected), given, *numbers)(*made.tensors)
+    return _PRODUCTS.keep(key, _prepare(made, selected))(*made.tensors)
 
 
 def _prepare(operands: Operands, selected: Selection) -> Product:

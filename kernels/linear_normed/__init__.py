@@ -60,10 +60,11 @@ def choose(
     Raises:
         ValueError: a variant is asked for that cannot run.
     """
-    if (chosen := _CHOICES.find((x, weight), kind, variant, squared)) is not None:
+    key, chosen = _CHOICES.find((x, weight), kind, variant, squared)
+    if chosen is not None:
         return chosen
     chosen = select_variant(variant, triton=_unsupported_reason(x, weight, kind, variant, squared))
-    return _CHOICES.keep(chosen, (x, weight), kind, variant, squared)
+    return _CHOICES.keep(key, chosen)
 
 
 def normed_linear(
@@ -102,7 +103,8 @@ def normed_linear(
     inputs = NormedInputs(x, norm, weight, residual, squares, bias)
     given = tuple(each for each in inputs if each is not None)
     numbers = (residual is None, squares is None, bias is None, eps, kind, plus_one, variant)
-    if (prepared := _PREPARED.find(given, *numbers)) is not None:
+    key, prepared = _PREPARED.find(given, *numbers)
+    if prepared is not None:
         return prepared(inputs)
     if x.dim() != 2 or weight.dim() != 2 or norm.shape != x.shape[1:] or weight.shape[1:] != x.shape[1:]:
         raise ValueError(
@@ -130,7 +132,7 @@ def normed_linear(
         from .triton_skinny import prepare_skinny
 
         prepare = prepare_row if x.shape[0] == 1 else prepare_skinny
-        return _PREPARED.keep(prepare(inputs, eps, plus_one, kind), given, *numbers)(inputs)
+        return _PREPARED.keep(key, prepare(inputs, eps, plus_one, kind))(inputs)
     own: Choice = "reference" if wanted(variant) == "reference" else "auto"
     if residual is None:
         normed, total = rms_norm(x, norm, eps, plus_one=plus_one, variant=own), x

@@ -22,10 +22,11 @@ def choose_added(x: Tensor, weight: Tensor, variant: Choice = "auto") -> Variant
     Raises:
         ValueError: a variant is asked for that cannot run.
     """
-    if (chosen := _CHOICES.find((x, weight), variant)) is not None:
+    key, chosen = _CHOICES.find((x, weight), variant)
+    if chosen is not None:
         return chosen
     reason = "it takes two rows or more" if x.shape[0] < 2 else few_rows_unsupported_reason(x, weight, variant)
-    return _CHOICES.keep(select_variant(variant, triton=reason), (x, weight), variant)
+    return _CHOICES.keep(key, select_variant(variant, triton=reason))
 
 
 def add_linear_(
@@ -48,7 +49,8 @@ def add_linear_(
         ValueError: shapes or dtypes that do not fit.
     """
     given = (x, weight, residual) if bias is None else (x, weight, residual, bias)
-    if (prepared := _PREPARED.find(given, bias is None, variant)) is not None:
+    key, prepared = _PREPARED.find(given, bias is None, variant)
+    if prepared is not None:
         return prepared(x, weight, bias, residual)
     if x.dim() != 2 or weight.dim() != 2 or residual.shape != (x.shape[0], weight.shape[0]):
         raise ValueError(
@@ -63,6 +65,6 @@ def add_linear_(
         from ..linear.triton_skinny import prepare_skinny  # late: heavy
 
         prepared = prepare_skinny(x, weight, bias, streamed=True)
-        return _PREPARED.keep(prepared, given, bias is None, variant)(x, weight, bias, residual)
+        return _PREPARED.keep(key, prepared)(x, weight, bias, residual)
     residual.add_(linear(x, weight, bias, variant="reference" if wanted(variant) == "reference" else "auto"))
     return residual.float().square().sum(1)[None]

@@ -78,7 +78,8 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
     """
     bias = None if bias is None else bias.contiguous()
     given = (logits,) if bias is None else (logits, bias)
-    if (start := _ROUTES.find(given, router, variant)) is not None:
+    key, start = _ROUTES.find(given, router, variant)
+    if start is not None:
         routing = _empty_routing(logits, router)
         start(logits, bias, *routing)
         return routing
@@ -96,7 +97,7 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
         from .triton_route import prepare_route  # late: heavy
 
         start = prepare_route(logits, router, bias, routing)
-        _ROUTES.keep(start, given, router, variant)(logits, bias, *routing)
+        _ROUTES.keep(key, start)(logits, bias, *routing)
         return routing
     _ROUTE(
         ctypes.byref(router_struct(router, count, bias)),
@@ -208,7 +209,8 @@ def experts_mlp(
         invariant,
     )
     tensors, numbers = operands.tensors, (operands.forms, provider, variant)
-    if (run := _RUNS.find(tensors, *numbers)) is not None:
+    key, run = _RUNS.find(tensors, *numbers)
+    if run is not None:
         return run(operands)
     _check(operands, routing)
     if provider == "torch":
@@ -217,7 +219,7 @@ def experts_mlp(
         return grouped(operands)
     chosen = choose(x, gate_up, down, variant)
     if chosen == "triton":
-        return _RUNS.keep(_prepare_triton(operands), tensors, *numbers)(operands)
+        return _RUNS.keep(key, _prepare_triton(operands))(operands)
     own: Choice = "auto" if chosen == "native" else "reference"
     return reference.experts_mlp(
         x,

@@ -85,7 +85,8 @@ def _run(
 ) -> Quantized:
     given = (x, weight, *[each for each in (residual, scale) if each is not None])
     numbers = (residual is None, scale is None, eps, plus_one, scheme, variant)
-    if (start := _STARTS.find(given, *numbers)) is not None:
+    key, start = _STARTS.find(given, *numbers)
+    if start is not None:
         out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
         start(x, residual, weight, *out)
         return out
@@ -104,5 +105,5 @@ def _run(
 
     out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
     start = prepare_rms_norm(x, residual, weight, eps, plus_one, out.values, scheme, out.scales)
-    _STARTS.keep(start, given, *numbers)(x, residual, weight, *out)
+    _STARTS.keep(key, start)(x, residual, weight, *out)
     return out

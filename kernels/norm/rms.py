@@ -71,7 +71,8 @@ def _run(
     variant: Choice,
 ) -> Tensor:
     given = (x, weight) if residual is None else (x, weight, residual)
-    if (start := _STARTS.find(given, eps, plus_one, variant)) is not None:
+    key, start = _STARTS.find(given, eps, plus_one, variant)
+    if start is not None:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         start(x, residual, weight, out, None)
         return out
@@ -84,7 +85,7 @@ def _run(
 
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
             start = prepare_rms_norm(x, residual, weight, eps, plus_one, out)
-            _STARTS.keep(start, given, eps, plus_one, variant)(x, residual, weight, out, None)
+            _STARTS.keep(key, start)(x, residual, weight, out, None)
             return out
         case "native":
             return _run_native(x, residual, weight, eps, plus_one)

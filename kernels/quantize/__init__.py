@@ -50,7 +50,8 @@ def quantize(
         ValueError: shapes, dtypes or strides that do not fit, or a scale missing or unwanted.
     """
     given = (x,) if scale is None else (x, scale)
-    if (start := _STARTS.find(given, scheme, variant)) is not None:
+    key, start = _STARTS.find(given, scheme, variant)
+    if start is not None:
         out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
         start(x, *out)
         return out
@@ -64,5 +65,5 @@ def quantize(
     from .triton import prepare_quantize  # late: importing Triton takes half a second
 
     out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
-    _STARTS.keep(prepare_quantize(x, out, scheme), given, scheme, variant)(x, *out)
+    _STARTS.keep(key, prepare_quantize(x, out, scheme))(x, *out)
     return out

@@ -77,7 +77,8 @@ def rotate_and_write_kv_(
     if False in absent:
         given = (*always, *[each for each in optional if each is not None])
     numbers = (*absent, eps, plus_one, interleaved, sections, variant)
-    if (start := _STARTS.find(given, *numbers)) is not None:
+    key, start = _STARTS.find(given, *numbers)
+    if start is not None:
         start(*tensors)
         return q
     for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
@@ -100,6 +101,6 @@ def rotate_and_write_kv_(
         from .triton import prepare_rotate_and_write  # late: heavy
 
         start = prepare_rotate_and_write(*tensors, eps, plus_one, interleaved, sections)
-        _STARTS.keep(start, given, *numbers)(*tensors)
+        _STARTS.keep(key, start)(*tensors)
         return q
     return reference.rotate_and_write_kv_(*tensors, eps, plus_one, interleaved, sections)

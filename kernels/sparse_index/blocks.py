@@ -149,9 +149,9 @@ def block_attention(
     _, kv_heads, _, size = k_cache.shape
     if chosen.shape != (tokens, kv_heads, choice.top_k) or choice.size % size:
         raise ValueError(f"block_attention: chosen {describe(chosen)} does not fit k_cache {describe(k_cache)}")
-    pages = choice.size // size
-    inside = torch.arange(pages, device=q.device)
-    wanted = (chosen.unsqueeze(3) * pages + inside).flatten(1)
+    per_choice = choice.size // size
+    inside = torch.arange(per_choice, device=q.device)
+    wanted = (chosen.unsqueeze(3) * per_choice + inside).flatten(1)
     tables = batch.block_tables.index_select(0, seen.rows)
     found = tables.gather(1, wanted.clamp(max=tables.shape[1] - 1)).view(tokens, kv_heads, -1)
     # the caches' heads lie one after another within a block, and so count as blocks of one head

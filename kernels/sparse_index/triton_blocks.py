@@ -20,7 +20,10 @@ _TILE = 16
 def score_blocks(
     q: Tensor, cache: Tensor, batch: AttentionBatch, seen: Seen, size: int, blocks: int, tokens: slice
 ) -> Tensor:
-    """As :func:`.block_reference.score_blocks`. Nothing waits for the device, and nothing on it is checked."""
+    """Returns float32 [tokens, heads, blocks]; -inf where a token sees none of a block.
+
+    Nothing waits for the device, and nothing on it is checked.
+    """
     _, heads, dim = q.shape
     count = tokens.stop - tokens.start
     scores = torch.full((count, heads, blocks), -torch.inf, device=q.device)
@@ -45,7 +48,7 @@ def score_blocks(
         ),
         HEADS=heads,
         DIM=dim,
-        PAGE=cache.shape[1],
+        CACHE_BLOCK=cache.shape[1],
         SIZE=size,
     )
     return scores
@@ -64,7 +67,7 @@ def score_blocks_kernel(
     blocks,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    PAGE: tl.constexpr,
+    CACHE_BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_H: tl.constexpr,
@@ -85,10 +88,10 @@ def score_blocks_kernel(
     table = block_tables + tl.load(rows + token) * table_stride
     best = tl.full([BLOCK_H], float("-inf"), tl.float32)
     for tile in tl.range(block * (SIZE // TILE), (block + 1) * (SIZE // TILE)):
-        page = block_of(table, tile, in_tile, seen, PAGE, TILE).to(tl.int64)
+        cache_block = block_of(table, tile, in_tile, seen, CACHE_BLOCK, TILE).to(tl.int64)
         position = tile * TILE + in_tile
         held = position < seen
-        keys = cache + (page * PAGE + position % PAGE) * DIM
+        keys = cache + (cache_block * CACHE_BLOCK + position % CACHE_BLOCK) * DIM
         k = tl.load(keys[:, None] + d[None, :], mask=held[:, None] & (d < DIM)[None, :], other=0.0)
         products = tl.dot(heads, tl.trans(k), input_precision="ieee")
         best = tl.maximum(best, tl.max(tl.where(held[None, :], products, float("-inf")), 1))

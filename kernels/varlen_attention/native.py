@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..attention import AttentionBatch, attend_native
-from ..attention.paged import Paged
+from ..attention.arguments import AttentionArgs
 from ..kv_cache import kv_cache_shape, write_kv_
 from ..native.processor import attends_in_pairs
 
@@ -82,6 +82,6 @@ def varlen_attention(
         max_query_len=len(q),
         max_seq_len=layout.longest,
     )
-    paged = Paged.of(q, k_cache, v_cache, batch, scale=scale, window=left + 1, softcap=softcap, sinks=sinks)
-    out = attend_native(paged, batch, after=right, fewer=True)
+    args = AttentionArgs.of(q, k_cache, v_cache, batch, scale=scale, window=left + 1, softcap=softcap, sinks=sinks)
+    out = attend_native(args, batch, after=right, fewer=True)
     return out[..., :dim].contiguous()

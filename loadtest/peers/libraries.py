@@ -62,7 +62,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """Median, over rounds, of this side's time over ours."""
     cpu_seconds: list[float]
     cpu_ratio: float
-    """As ``ratio``, of the processor time that was used."""
+    """Median, over rounds, of this side's processor time over ours."""
 
 
 Rounds = Mapping[tuple[str, str], Sequence[Done]]

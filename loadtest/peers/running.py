@@ -40,7 +40,7 @@ class Server(Launched):
 
     @property
     def command(self) -> str:
-        """As one would type it, with what is added to the environment."""
+        """The command line that starts it, with what is added to the environment."""
         added = [f"{name}={shlex.quote(value)}" for name, value in self._start.environment.items()]
         return shown(" ".join([*added, shlex.join(self._start.command)]))
 

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure_shown(load: Load) -> Outcome:
-    """As :func:`.run.measure`, and shows on standard output how it goes."""
+    """Runs ``load`` by :func:`.run.measure`, with its progress on standard output."""
     requests, seconds = [one.requests for one in load.stages], [one.seconds for one in load.stages]
     line = ProgressLine(sys.stdout, sum(filter(None, requests)), sum(filter(None, seconds)))
     try:

@@ -43,7 +43,7 @@ def measure(load: Load, view: ProgressLine | None = None) -> Outcome:
 
 
 async def measure_async(load: Load, view: ProgressLine | None = None) -> Outcome:
-    """As :func:`measure`, in a loop that runs already."""
+    """Runs ``load`` in the running event loop; otherwise as :func:`measure`."""
     with contextlib.closing(HttpClient(load.address, load.headers, load.timeout, load.tls)) as client:
         model, server = await _find_model(load, client)
         named = msgspec.structs.replace(load, settings=msgspec.structs.replace(load.settings, model=model))

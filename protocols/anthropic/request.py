@@ -206,8 +206,11 @@ class MessagesRequest(ConversationFields, kw_only=True):
     """Likewise."""
 
     def check(self, *, thinks_between_calls: bool) -> None:
-        """As :meth:`check_conversation`. ``thinks_between_calls``: the thinking budget covers a turn of several
-        messages and may exceed this message's ``max_tokens``."""
+        """Raises BadRequest for a wrong conversation or thinking budget.
+
+        ``thinks_between_calls``: the thinking budget covers a turn of several messages and may exceed this message's
+        ``max_tokens``.
+        """
         self.check_conversation()
         thinking = self.thinking
         if thinks_between_calls or not isinstance(thinking, ThinkingEnabled):

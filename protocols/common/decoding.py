@@ -95,7 +95,7 @@ def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
 
 
 def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Request:
-    """As ``decoder`` decodes, with its errors, except that a null is handled as in :func:`decode`.
+    """Decodes a body by ``decoder``, with its errors, except that a null is handled as in :func:`decode`.
 
     A body is read twice only if it was refused for a null.
     """

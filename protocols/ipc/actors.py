@@ -118,7 +118,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
 
     rid: int
     pieces: list[ArenaRef]
-    """See :attr:`.inputs.Streamed.pieces`; may be none."""
+    """The audio, in order (:attr:`.inputs.Streamed.pieces`); may be none."""
     last: bool
     """Whether nothing follows. The request ends when all of it has been heard."""
 
@@ -220,7 +220,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     notes: list[str]
     """Things the operator should know: fallbacks taken, weights expanded."""
     groups: tuple[CacheGroup, ...] = (FULL,)
-    """See :class:`WorkerReady`, here and in the next two."""
+    """Of :class:`WorkerReady`, which describes these and the next two."""
     stream: StreamShape | None = None
     experts: ExpertShape | None = None
     max_num_seqs: int = 0
@@ -280,7 +280,7 @@ class SequenceExperts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     count: int
     data: bytes
-    """See :class:`.steps.RowExperts`."""
+    """[count, layers, top_k], see :class:`.steps.RowExperts`."""
 
 
 class SequenceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -318,7 +318,7 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
 
 
 Resource = Literal[
-    "row", "pages", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
+    "row", "blocks", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
 ]
 """What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, encoded media or room for them,
 room in the next step, a slot for its adapter; or what arrives for its request alone: a compiled grammar, the first

@@ -44,7 +44,7 @@ class HostSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     states: int = 0
     """Recurrent states."""
     state_bytes: int = 0
-    """As of blocks."""
+    """Bytes of one recurrent state."""
 
 
 NO_HOST = HostSizes()

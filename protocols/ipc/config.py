@@ -83,7 +83,7 @@ class Weights(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Weights of a worker's model. Others have the same architecture."""
 
     model: str
-    """As :attr:`WorkerConfig.model`."""
+    """The model's folder or file (:attr:`WorkerConfig.model`)."""
     load_format: LoadFormat = "auto"
 
 

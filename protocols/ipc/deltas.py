@@ -41,7 +41,7 @@ class Text(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """As :class:`Text`, for the model's reasoning before its answer. Markers are part of neither."""
+    """The model's reasoning before its answer; otherwise as :class:`Text`. Markers are part of neither."""
 
     index: int
     text: str

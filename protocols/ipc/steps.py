@@ -119,7 +119,7 @@ class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     slot: int
     pieces: list[ArenaRef]
-    """See :attr:`.inputs.Streamed.pieces`."""
+    """The audio, in order (:attr:`.inputs.Streamed.pieces`)."""
     ended: bool
     """Whether no audio follows; missing audio of the last position is silence."""
 

@@ -106,9 +106,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     # SGLang's and llama.cpp's
     no_stop_trim: bool = False
-    """As ``include_stop_str_in_output``."""
+    """Another name of ``include_stop_str_in_output``."""
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    """As ``repetition_penalty``."""
+    """Another name of ``repetition_penalty``."""
 
     # Decoded so that clients get an error instead of being ignored.
     use_beam_search: bool | None = None

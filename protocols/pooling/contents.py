@@ -93,7 +93,7 @@ def check_texts(texts: Sequence[Text], limits: Limits, field: str) -> None:
 
 
 def check_contents(contents: Sequence[Content], limits: Limits, field: str) -> None:
-    """As :func:`check_texts`."""
+    """Raises BadRequest for too many contents, and for too many characters in all of their texts."""
     items_at_most(contents, MAX_TEXTS, field)
     prompt_chars_at_most(list(_every(contents)), limits.max_prompt_chars, field)
 

@@ -54,7 +54,8 @@ def fetch(config: Config) -> Config:
 
 
 def check_transcribes(option: str, name: str, path: Path) -> None:
-    """As :func:`check_kind` for a model that transcribes, which some chat models do, too."""
+    """Raises CheckpointError where ``option`` names, as ``name``, a model that does not transcribe; some chat models
+    do, too."""
     from .media import transcribes  # late: only a second model that chats is looked at
 
     if not transcribes(path):

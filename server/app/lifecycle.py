@@ -145,8 +145,6 @@ async def _run(
         engines.start(supervisor)
         with display:
             state = await load_state(config, checkpoint, defaults, engines, supervisor, at_end, access)
-            at_end.callback(state.observer.close)
-            at_end.push_async_callback(state.store.close)
             at_end.push_async_callback(state.responses.close)
             at_end.push_async_callback(state.for_realtime.calls.close)
             listener = make_listener(state, config.limits.connection)
@@ -238,8 +236,9 @@ async def load_state(
     at_end: contextlib.AsyncExitStack,
     access: AccessControl,
 ) -> ServerState:
-    """The server's state, with tokenizers loaded; the engines may still be starting. ``at_end`` closes the other
-    models.
+    """The server's state, with tokenizers loaded; the engines may still be starting.
+
+    ``at_end`` closes the store, the observer, and all models but the main one.
 
     Raises :class:`..http.listening.StartError`.
     """
@@ -285,11 +284,14 @@ async def load_state(
         asking,
         facts_of(checkpoint),
     )
+    observer = open_observer(config.observe, metrics, name)
+    at_end.callback(observer.close)
+    at_end.push_async_callback(store.close)
     return compose(
         config,
         main,
         access=access,
-        observer=open_observer(config.observe, metrics, name),
+        observer=observer,
         metrics=metrics,
         registry=registry,
         store=store,

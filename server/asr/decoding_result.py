@@ -2,10 +2,12 @@
 
 import msgspec
 
+from stentor.protocols.ipc.audio import PromptProbe
+
 from .model import TranscriptionModel
 from .options import MAX_PROMPT_TOKENS, TranscriptionOptions
 from .segments import compression_ratio
-from .window_decoder import EngineOutput, Window, WindowDecoder
+from .window_decoder import DecodingOptions, EngineOutput, Window, WindowDecoder
 
 _CONTEXT_TOKENS = 448
 """Prompt and transcript; where the engine says less, it is less."""
@@ -63,17 +65,11 @@ async def draft_window(
     prompt, start = prompt_for(model, options, language, previous, continued or [])
     rules = vocabulary.rules(timestamps=options.timestamps, continued=bool(continued))
     room = min(context_tokens(model) - len(prompt), vocabulary.most_tokens(window.seconds))
+    most = max(1, min(options.max_tokens, room))
+    probe = None if vocabulary.no_speech is None else PromptProbe(no_speech=(start, vocabulary.no_speech))
     for temperature in options.temperatures:
-        answer = await decoder.decode(
-            window,
-            prompt,
-            end=vocabulary.eot,
-            max_tokens=max(1, min(options.max_tokens, room)),
-            temperature=temperature,
-            rules=rules,
-            no_speech=None if vocabulary.no_speech is None else (start, vocabulary.no_speech),
-            sampling=options.sampling,
-        )
+        wanted = DecodingOptions(vocabulary.eot, most, temperature, rules, sampling=options.sampling)
+        answer = await decoder.decode(window, prompt, wanted, probe)
         draft = _judged(model, answer, temperature)
         drafts.append(draft)
         if _passes(draft, options):

@@ -27,7 +27,7 @@ MAX_STRETCH_SECONDS: Final = 600
 
 
 class AudioStream(EngineEventStream, Protocol):
-    """See :class:`stentor.engine.client.stream.RequestStream`."""
+    """A running request whose audio still arrives (:class:`stentor.engine.client.stream.RequestStream`)."""
 
     def append(self, pcm: bytes, *, last: bool = False) -> None:
         """Raises :class:`stentor.engine.channel.arena.ArenaFull`."""

@@ -15,7 +15,7 @@ from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
 from .untimed_vocabulary import UntimedVocabulary
-from .window_decoder import Window, WindowDecoder, is_soundless, window_of
+from .window_decoder import DecodingOptions, Window, WindowDecoder, is_soundless, window_of
 from .windows import AudioSpan, whole_stretch
 
 
@@ -37,7 +37,8 @@ async def detect_language(
     codes = {id: code for code, id in vocabulary.languages.items() if not among or code in among}
     if len(codes) == 1:
         return Detected(next(iter(codes.values())), 1.0)
-    answer = await decoder.decode(window, [vocabulary.sot], end=vocabulary.eot, max_tokens=1, allowed=sorted(codes))
+    wanted = DecodingOptions(vocabulary.eot, max_tokens=1, allowed=sorted(codes))
+    answer = await decoder.decode(window, [vocabulary.sot], wanted)
     return Detected(codes[answer.tokens[0]], math.exp(answer.logprobs[0].logprob))
 
 

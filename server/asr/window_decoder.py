@@ -12,7 +12,7 @@ from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media
 from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
-from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Alignment, AlignmentOutput, PromptProbe, TokenRules
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
@@ -54,6 +54,40 @@ class EngineOutput(msgspec.Struct):
         return sum(one.logprob for one in self.logprobs)
 
 
+class DecodingOptions(msgspec.Struct, frozen=True):
+    """What tokens are wanted for a window, and how they are sampled."""
+
+    end: int
+    """The token that ends a transcript."""
+    max_tokens: int
+    temperature: float = 0.0
+    rules: TokenRules | None = None
+    allowed: Sequence[int] | None = None
+    """The only tokens that may be sampled; None: all."""
+    sampling: SamplingOptions = _NEUTRAL
+
+    def params(self) -> SamplingParams:
+        sampling = self.sampling
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            eos_token_ids=(self.end,),
+            allowed_token_ids=None if self.allowed is None else tuple(self.allowed),
+            logprobs=0,
+            rules=self.rules,
+        )
+
+    def seed(self) -> int:
+        """The client's seed, or a new one."""
+        return int.from_bytes(os.urandom(8), "little") if self.sampling.seed is None else self.sampling.seed
+
+
 def window_of(pcm: bytes, salt: str) -> Window:
     """``pcm`` as in :class:`stentor.protocols.ipc.audio`. Windows of other salts never share anything."""
     digest = hashlib.blake2b(salt.encode(), digest_size=_DIGEST_BYTES)
@@ -76,56 +110,44 @@ class WindowDecoder:
         self._open_account = open_account
 
     async def decode(
-        self,
-        window: Window,
-        prompt: list[int],
-        *,
-        end: int,
-        max_tokens: int,
-        temperature: float = 0.0,
-        rules: TokenRules | None = None,
-        no_speech: tuple[int, int] | None = None,
-        align: Alignment | None = None,
-        allowed: Sequence[int] | None = None,
-        sampling: SamplingOptions = _NEUTRAL,
+        self, window: Window, prompt: list[int], wanted: DecodingOptions, probe: PromptProbe | None = None
     ) -> EngineOutput:
-        """Everything that the engine says; ``end`` is the token that ends a transcript.
+        """The engine's whole answer for a window; ``probe``: what else is asked about the prompt.
 
         Raises what :func:`..common.errors.generation_error` makes, :class:`..common.errors.MediaFull` and
         ``EngineUnavailable``. A caller that is cancelled takes the request back.
         """
         options = self._options
-        params = SamplingParams(
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            eos_token_ids=(end,),
-            allowed_token_ids=None if allowed is None else tuple(allowed),
-            logprobs=0,
-            rules=rules,
+        request = EngineRequest(
+            prompt,
+            wanted.params(),
+            [wanted.seed()],
+            priority=options.priority,
+            salt=options.salt,
+            name=options.name,
+            media=[Media(window.pcm, window.digest)],
+            probe=probe,
+            adapter=options.adapter,
         )
-        seed = int.from_bytes(os.urandom(8), "little") if sampling.seed is None else sampling.seed
-        # before there is a request: it may be one too many
-        account = None if self._open_account is None else self._open_account(len(prompt), max_tokens)
         answer = EngineOutput([], [], AlignmentOutput(), ended=False)
+        finished = await self._collect(request, answer)
+        if finished is not None and finished.reason == "error":
+            logger.warning("the engine could not finish a request: %s", finished.message)
+        if finished is None or finished.reason not in ("stop", "length"):
+            raise generation_error(finished)
+        if answer.tokens and answer.tokens[-1] == wanted.end:
+            answer.tokens.pop()
+            answer.ended = True
+        return answer
+
+    async def _collect(self, request: EngineRequest, answer: EngineOutput) -> Finished | None:
+        """Send the request on the client's account and read its results into ``answer``; None if it breaks off."""
+        # before there is a request: it may be one too many
+        account = None
+        if self._open_account is not None:
+            account = self._open_account(len(request.prompt), request.params.max_tokens)
         finished: Finished | None = None
         try:
-            request = EngineRequest(
-                prompt,
-                params,
-                [seed],
-                priority=options.priority,
-                salt=options.salt,
-                name=options.name,
-                media=[Media(window.pcm, window.digest)],
-                probe=None if no_speech is None and align is None else PromptProbe(no_speech, align),
-                adapter=options.adapter,
-            )
             stream = self._client.submit(request)
             try:
                 finished = await _read(stream, answer, account)
@@ -140,14 +162,7 @@ class WindowDecoder:
                     account.close("abort", "")
                 else:
                     account.close(finished.reason, finished.message or "")
-        if finished is not None and finished.reason == "error":
-            logger.warning("the engine could not finish a request: %s", finished.message)
-        if finished is None or finished.reason not in ("stop", "length"):
-            raise generation_error(finished)
-        if answer.tokens and answer.tokens[-1] == end:
-            answer.tokens.pop()
-            answer.ended = True
-        return answer
+        return finished
 
 
 async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.ipc.audio import Alignment, AlignmentOutput
+from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe
 
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import FRAMES_A_SECOND, Part, Word
 from .splitting import APPENDED, PREPENDED, SpelledWord, split_words
 from .vocabulary import Vocabulary
-from .window_decoder import Window, WindowDecoder
+from .window_decoder import DecodingOptions, Window, WindowDecoder
 
 _SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
 _LONGEST_MEDIAN: Final = 0.7
@@ -71,13 +71,8 @@ async def time_words(
         return
     prompt = vocabulary.beginning(language, options.task, timestamps=False)
     start = len(prompt)
-    answer = await decoder.decode(
-        window,
-        prompt + text,
-        end=vocabulary.eot,
-        max_tokens=1,
-        align=Alignment(start, -(-frames // _FRAMES_A_POSITION)),
-    )
+    probe = PromptProbe(align=Alignment(start, -(-frames // _FRAMES_A_POSITION)))
+    answer = await decoder.decode(window, prompt + text, DecodingOptions(vocabulary.eot, max_tokens=1), probe)
     words = timed_words(split_words(vocabulary, text, language), answer.alignment)
     pace = pace_of(words)
     shorten_at_sentences(words, pace)

@@ -23,7 +23,7 @@ _BAND: Final = 0.9
 
 
 class PromptResampler:
-    """As :class:`.resample.Resampler`: any cut into pieces gives the same samples. Owned by one task."""
+    """Resamples audio for prompts: any cut into pieces gives the same samples. Owned by one task."""
 
     def __init__(self, source_rate: int, target_rate: int) -> None:
         """Rates in samples a second; they have a large common divisor, as 8, 16 and 24 kHz do."""

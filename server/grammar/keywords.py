@@ -91,7 +91,7 @@ def name_pattern(names: Schema) -> str | None:
 
 
 def _escaped(text: str) -> str:
-    """As a pattern, in the common syntax of JavaScript, Python and Rust."""
+    """A pattern of this text, in the common syntax of JavaScript, Python and Rust."""
     return re.sub(r"[\\^$.*+?()\[\]{}|/&~#-]", lambda match: "\\" + match[0], text)
 
 

@@ -241,7 +241,7 @@ def _table(columns: Sequence[str], rows: Iterable[str]) -> str:
 
 
 def _codes(texts: Iterable[str]) -> str:
-    """As code, a line break as ``\\n``."""
+    """The texts as Markdown code, with a line break written as ``\\n``."""
     shown = [_cell(text).replace("\n", "\\n") for text in texts]
     return " ".join(f"`` {text} ``" if "`" in text else f"`{text}`" for text in shown)
 

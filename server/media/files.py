@@ -17,7 +17,7 @@ Message = dict[str, Any]
 Load = Callable[[str, str, str], Awaitable[Media]]
 """From a URL, or the id of a stored file, and their field, to the media. Raises BadRequest."""
 ReadPdf = Callable[[bytes], Awaitable[Sequence[Page]]]
-"""As :func:`.documents.read_pdf`, in a child."""
+"""Reads the pages of a PDF in a child process."""
 
 _BINARY: Final = "data:application/octet-stream;base64,"
 _IMAGE_TYPE: Final = re.compile(r"image/[a-z0-9.+-]{1,64}")

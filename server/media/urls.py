@@ -46,7 +46,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """As in ``Host``, without the default port."""
+        """Host and port as a ``Host`` header names them, without the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 

@@ -165,7 +165,7 @@ class _EngineCollector:
             yield family(GaugeMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
         waiting = (((m, name), each.waiting_for.get(name, 0)) for m, each in stats for name in get_args(Resource))
         text = (
-            "Sequences that wait, by what they or an earlier one lack: a row, pages (KV cache blocks), "
+            "Sequences that wait, by what they or an earlier one lack: a row, blocks of the KV cache, "
             "room in the encoder cache, room in the next step, a slot for an adapter, a grammar, streamed input, "
             "written media, a transfer, an adapter that is being loaded."
         )

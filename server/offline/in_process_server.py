@@ -106,10 +106,8 @@ class InProcessServer:
                 with display:
                     access = AccessControl()
                     state = await load_state(config, checkpoint, defaults, engines, supervisor, at_end, access)
-                    at_end.callback(state.observer.close)
                     at_end.callback(state.chat.pool.close)
                     at_end.callback(state.chat.grammars.close)
-                    at_end.push_async_callback(state.store.close)
                     await engines.wait_started()
                     await load_adapters(state.registry.adapters, engines.clients)
                 async with self._opened(httpx.ASGITransport(create_app(state))) as end:

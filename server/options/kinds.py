@@ -264,7 +264,7 @@ def _installed() -> bool:
 
 
 def _media_counts(raw: object) -> MediaCounts:
-    """As JSON, a TOML table, or NAME=N with commas; of vLLM's objects the ``count``."""
+    """Reads JSON, a TOML table, or NAME=N with commas; of vLLM's objects the ``count``."""
     if isinstance(raw, str) and not raw.lstrip().startswith("{"):
         pairs = [part.partition("=")[::2] for part in raw.split(",")]
         given: object = {name.strip(): count.strip() for name, count in pairs}
@@ -282,7 +282,7 @@ def _media_counts(raw: object) -> MediaCounts:
 
 
 def _speculative(raw: object) -> SpeculativeConfig:
-    """As JSON, or a TOML table."""
+    """Reads JSON, or a TOML table."""
     try:
         return msgspec.convert(_json(raw), SpeculativeConfig)
     except msgspec.ValidationError as error:
@@ -290,7 +290,7 @@ def _speculative(raw: object) -> SpeculativeConfig:
 
 
 def _kv_events(raw: object) -> KvEventsConfig:
-    """As JSON, or a TOML table."""
+    """Reads JSON, or a TOML table."""
     try:
         return msgspec.convert(_json(raw), KvEventsConfig)
     except msgspec.ValidationError as error:
@@ -298,7 +298,7 @@ def _kv_events(raw: object) -> KvEventsConfig:
 
 
 def _sampling(raw: object) -> SamplingOverrides:
-    """As JSON, or a TOML table."""
+    """Reads JSON, or a TOML table."""
     try:
         return msgspec.convert(_json(raw), SamplingOverrides)
     except msgspec.ValidationError as error:
@@ -306,7 +306,7 @@ def _sampling(raw: object) -> SamplingOverrides:
 
 
 def _template_kwargs(raw: object) -> Mapping[str, object]:
-    """As JSON, or a TOML table."""
+    """Reads JSON, or a TOML table."""
     given = _json(raw)
     if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
         raise ValueError(raw)

@@ -81,7 +81,7 @@ def _named(template_source: str) -> frozenset[str]:
 
 
 class Encoder(Protocol):
-    """See :class:`stentor.server.text.tokenizer.Tokenizer`."""
+    """What is used of a tokenizer."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 

@@ -91,7 +91,7 @@ def _row_parts(pooled: Pooled) -> Iterator[bytes]:
 
 
 def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
-    """As :attr:`.Pooled.data`, of another type or order of bytes."""
+    """The pooled numbers as bytes of this type and order; :attr:`.Pooled.data` has little-endian float32."""
     if type == "float32" and order != "big":
         return pooled.data
     import numpy as np  # late: rarely needed

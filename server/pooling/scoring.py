@@ -137,7 +137,8 @@ def cosines(first: Sequence[Pooled], second: Sequence[Pooled]) -> list[float]:
 
 
 def products(first: Sequence[Pooled], second: Sequence[Pooled], vocabulary: int) -> list[float]:
-    """As :func:`cosines`, of weights by the ids of tokens, which are below ``vocabulary``: multiplied and summed."""
+    """Weights by token of each of ``second``, multiplied with those of the first of its index, or of the only one of
+    ``first``, and summed. Ids of tokens are below ``vocabulary``."""
     import numpy as np
 
     scores = []

@@ -1,4 +1,4 @@
-"""How well a query fits documents where either holds more than text."""
+"""Scores of a query and documents of which some hold more than text."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -30,7 +30,10 @@ async def scores_of_seen(
     rules: PairRules,
     fields: tuple[str, str],
 ) -> list[float]:
-    """As :func:`.scoring.scores_of`. Few documents, with their processed media, are in memory at a time."""
+    """A score for each document, whose media the model sees, with the only query or that in its place.
+
+    Few documents, with their processed media, are in memory at a time. Raises as :func:`.scoring.scores_of`.
+    """
     first, second = _named(fields[0], queries), _named(fields[1], documents)
     for content, where in (*first, *second):
         collect_media([{"role": "user", "content": content}], model.accepted, where)  # refuses unsupported media

@@ -265,7 +265,7 @@ class EngineControl:
             raise failure
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
-        """See :meth:`stentor.engine.client.controls.Controls.reset_prefix_cache`."""
+        """Forgets all cached prefixes. With ``recompute``, running requests also recompute their tokens."""
         await on_all(self._controls, lambda engine: engine.reset_prefix_cache(recompute=recompute))
 
     def abort(self, request_ids: Collection[str]) -> int:

@@ -115,14 +115,16 @@ class Database:
         return await self._run(work, False)
 
     async def write(self, work: "Callable[[sqlite3.Connection], T]", *, admitted: str = "") -> T:
-        """As :meth:`read`, in one transaction, which is rolled back if ``work`` raises. Raises DiskFull and StoreFull.
+        """The result of ``work``, in one transaction, which is rolled back if it raises.
+
+        Raises StoreFailed, DiskFull and StoreFull, or the errors of ``work``.
 
         ``admitted`` is the owner whose new rows will be held, if there are others to leave room for.
         """
         return await self._run(work, True, admitted=admitted)
 
     async def delete(self, work: "Callable[[sqlite3.Connection], T]") -> T:
-        """As :meth:`write`, for deletions only: it also succeeds on a full disk."""
+        """The result of ``work``, which only deletes, in one transaction; it also succeeds on a full disk."""
         return await self._run(work, True, deletes=True)
 
     async def once(self, name: str, work: "Callable[[sqlite3.Connection], bytes]") -> bytes:

@@ -27,7 +27,7 @@ class StoreRefused(Exception):
 
 
 async def opened_store(config: StoreConfig) -> Database:
-    """As :func:`make_store`; a file is opened at once. Raises StoreRefused."""
+    """Makes the store and opens its file, if it has one, at once. The caller must close it. Raises StoreRefused."""
     store = make_store(config)
     if config.path is not None:
         import sqlite3  # late: not every server has a store

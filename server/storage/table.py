@@ -76,7 +76,7 @@ class Table:
     held: str | None = None
     """The column that is above 0 in rows that may not go."""
     content: str = "0"
-    """As in :class:`Part`."""
+    """The bytes of a row's contents, in SQL, with ``{row}`` for its name."""
     columns: str = "id"
     parts: tuple[Part, ...] = ()
     ended: str | None = None

@@ -121,7 +121,7 @@ class TokenizerPool:
         return await self.run(lambda: self._encode(text, add_special_tokens, most_tokens, field))
 
     async def encode_packed(self, text: str, add_special_tokens: bool = True, *, field: str = "prompt") -> "array[int]":
-        """As :meth:`encode`, in 4 bytes a token, for results that are stored for a while."""
+        """The tokens of a text in 4 bytes each, for results that are stored for a while. Raises as :meth:`encode`."""
         return await self.run(lambda: self._encode_packed(text, add_special_tokens, field))
 
     async def encode_batch(

@@ -68,7 +68,7 @@ class StopStrings:
 
 
 compiled_stops: Final = lru_cache(maxsize=8)(StopStrings)
-"""As :class:`StopStrings`, shared by all prompts of a request.
+"""Makes :class:`StopStrings`, shared by all prompts of a request.
 
 The largest allowed set takes about 10 ms and 5 MB, which is fine once, but not for each of a thousand prompts.
 """

@@ -27,7 +27,7 @@ class Toolbox:
         self._connecting = {label: asyncio.Lock() for label in self._servers}
 
     async def tools(self, label: str) -> list[dict[str, Any]]:
-        """As items list them. Raises ToolServerFailed."""
+        """The server's tools, as response items list them. Raises ToolServerFailed."""
         config = self._gateway.config
         await self._gateway.load()
         try:

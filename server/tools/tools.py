@@ -29,7 +29,7 @@ class McpTool:
 
     @property
     def tool(self) -> dict[str, Any]:
-        """As the Responses API has functions."""
+        """The function, as the Responses API describes it."""
         return {
             "type": "function",
             "name": self.function,

@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 FIRSTS_IN_A_ROW: Final = 8
 """Sentences of texts with no or little audio before others have a turn."""
 LITTLE: Final = 160.0
-"""As :attr:`Speaker.next_weight`."""
+"""Audio below which a text has little, as a weight (:attr:`Speaker.next_weight`)."""
 
 
 class Speaker(Protocol):

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels.attention import AttentionBatch, paged_attention
+from stentor.kernels.attention.arguments import AttentionArgs
 from stentor.kernels.attention.decode_tunables import candidates
-from stentor.kernels.attention.paged import Paged
 from stentor.kernels.attention.triton_decode import paged_decode
 from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config, overridden
@@ -49,7 +49,7 @@ def compiled(
     ):
         k, v = (empty(rows * keys // size, 8, size, dim, dtype=dtype) for _ in "kv")
         scale = empty(8, dtype=torch.float32) if dtype == FP8 else None
-        paged = Paged(
+        args = AttentionArgs(
             empty(rows * query_len, heads, dim, dtype=own),
             k.transpose(2, 3),
             v,
@@ -67,7 +67,7 @@ def compiled(
             v_scale=scale,
             max_seq_len=keys,
         )
-        paged_decode(paged, rows=rows, query_len=query_len, ragged=ragged)
+        paged_decode(args, rows=rows, query_len=query_len, ragged=ragged)
     return kernels
 
 

@@ -23,7 +23,7 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
-from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.graphs import GraphCapture, GraphSize
 from stentor.engine.worker.model_pass import ModelPass
 from stentor.engine.worker.pass_graphs import PassGraphs
 from stentor.engine.worker.rows import RowTable
@@ -129,7 +129,7 @@ def test_a_pass_over_rows_with_drafts_costs_as_few_calls_as_its_copy_where_it_is
     for slot in range(ROWS):
         table.add(NewRow(slot, [1] * LONGEST, LONGEST, SamplingParams(max_tokens=1), 0, list(range(columns))))
     steps = [[RowStep(slot, 200 + at, 3, [], True, 2) for slot in range(ROWS)] for at in range(2)]
-    graphs = PassGraphs(model, caches, table, Unreplayed(), [GraphSize(32, query_len=4)], LENGTH)
+    graphs = PassGraphs(model, caches, table, Unreplayed(), GraphCapture([GraphSize(32, query_len=4)]), LENGTH)
     while graphs.advance(busy=False) is not None:
         pass
     calls, launches = [], []

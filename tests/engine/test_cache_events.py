@@ -62,7 +62,7 @@ def _found(scheduler: Scheduler, tokens: tuple[int, ...]) -> bool:
     digest = root_digest("")
     for start in range(0, len(tokens), SIZE):
         digest = chain_digest(digest, array("i", tokens[start : start + SIZE]))
-    return scheduler._memory.pool.find(digest) is not None
+    return scheduler._kv_cache.pool.find(digest) is not None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -84,8 +84,8 @@ def test_a_router_knows_exactly_the_full_blocks_that_can_be_found(seed: int) -> 
             scheduler.reset_prefix_cache()
         router.take(scheduler.take_cache_events())
         assert all(_found(scheduler, tokens) for tokens in router.prefixes.values())
-        hashed = scheduler._memory.pool._by_hash
-        told = scheduler._memory.pool.events._reported if scheduler._memory.pool.events else set()
+        hashed = scheduler._kv_cache.pool._by_hash
+        told = scheduler._kv_cache.pool.events._reported if scheduler._kv_cache.pool.events else set()
         assert told <= hashed.keys()
         assert len(told) == len(router.prefixes)
         known = max(known, len(router.prefixes))

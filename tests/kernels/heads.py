@@ -47,7 +47,7 @@ def assert_same_cache(actual: Tensor, expected: Tensor) -> None:
 
 
 def assert_close_cache(actual: Tensor, expected: Tensor, tolerance: float) -> None:
-    """As :func:`assert_close`; in float8 nearly all the same, the others neighbours."""
+    """Caches are close; in float8 nearly all numbers are the same, the others neighbours."""
     if expected.dtype != FP8:
         assert_close(actual.contiguous(), expected.contiguous(), tolerance)
         return

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
-from stentor.kernels.forward import NONE, ActivationFormat, Forward, Program, activation_format_of
+from stentor.kernels.forward import (
+    NONE,
+    ActivationFormat,
+    CachedHeads,
+    Forward,
+    Program,
+    Rotation,
+    Scores,
+    activation_format_of,
+)
 from stentor.kernels.kv_cache import kv_scale_shape, make_kv_cache
 from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling
 from stentor.kernels.moe import Router
@@ -159,30 +168,12 @@ def make_program(shape: Shape) -> tuple[Program, int]:
             program.norm(qkv, recorder.norm_weight(kv_size), EPS, column=q_size)
         elif shape.qk_norm == "head":
             norms = recorder.norm_weight(shape.dim), recorder.norm_weight(shape.dim)
-        program.rotate(
-            qkv,
-            layer,
-            shape.sizes,
-            rotary,
-            norms=norms,
-            eps=EPS,
-            interleaved=shape.interleaved,
-            turned_first=shape.turned_first,
-            query_scales=scales,
-            cache_scales=cache_scales,
-        )
-        program.attend(
-            qkv,
-            attended,
-            layer,
-            shape.sizes,
-            scale=shape.dim**-0.5,
-            window=window,
-            softcap=shape.softcap,
-            sinks=recorder.sinks(),
-            slopes=recorder.slopes(),
-            cache_scales=cache_scales,
-        )
+        cache = CachedHeads(layer, *shape.sizes, scales=cache_scales)
+        rotation = Rotation(*rotary, shape.interleaved, norms, EPS, shape.turned_first, scales)
+        program.rotate(qkv, cache, rotation)
+        sinks, slopes = recorder.sinks(), recorder.slopes()
+        scores = Scores(shape.dim**-0.5, window, softcap=shape.softcap, sinks=sinks, slopes=slopes)
+        program.attend(qkv, attended, cache, scores)
         recorder.norm_and_quantize(attended)
         recorder.linear(delta, q_size, shape.hidden)
         if after:

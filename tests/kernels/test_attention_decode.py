@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.attention import AttentionBatch, paged_attention, reference, triton_decode
+from stentor.kernels.attention.arguments import AttentionArgs
 from stentor.kernels.attention.decode_tunables import tunables
-from stentor.kernels.attention.paged import Paged
 from stentor.kernels.attention.triton_decode import default_config, paged_decode, prepare_decode
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
@@ -51,12 +51,12 @@ class Decode:
             lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
             longest = self.longest or max(self.lengths)
             rows, ragged = len(self.lengths), self.counts is not None
-            paged_decode(self.paged(lengths, out, longest), rows=rows, query_len=self.query_len, ragged=ragged)
+            paged_decode(self.args(lengths, out, longest), rows=rows, query_len=self.query_len, ragged=ragged)
         return out
 
-    def paged(self, lengths: Tensor, out: Tensor, longest: int) -> Paged:
+    def args(self, lengths: Tensor, out: Tensor, longest: int) -> AttentionArgs:
         starts, numbers = self._starts(), self._numbers()
-        return Paged(
+        return AttentionArgs(
             self.q, self.k_cache, self.v_cache, starts, lengths, self.tables, out, max_seq_len=longest, **numbers
         )
 
@@ -64,8 +64,8 @@ class Decode:
         lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
         # The reference multiplies hidden values by zero.
         k, v = (cache.float().nan_to_num().to(cache.dtype) for cache in (self.k_cache, self.v_cache))
-        paged = self.paged(lengths, torch.empty_like(self.q), max(self.lengths))
-        return reference.paged_attention(paged._replace(k_cache=k, v_cache=v))
+        args = self.args(lengths, torch.empty_like(self.q), max(self.lengths))
+        return reference.paged_attention(args._replace(k_cache=k, v_cache=v))
 
     def _starts(self) -> Tensor:
         counts = self.counts or [self.query_len] * len(self.lengths)
@@ -180,7 +180,7 @@ def test_rows_of_any_length_are_the_reference(
 
 
 ROWS_OF_UNEQUAL_LENGTH = ([16, 0, 17, 70, 5, 33], [1, 2, 4, 3, 4, 1])
-"""Keys and new tokens; new tokens of the third and the last begin behind a page, and a row of padding has two."""
+"""Keys and new tokens; new tokens of the third and the last begin behind a block, and a row of padding has two."""
 
 
 @pytest.mark.triton
@@ -242,11 +242,11 @@ def test_a_launch_of_rows_with_drafts_is_right_for_other_numbers_of_them() -> No
     starts, lengths = first._starts(), torch.tensor(first.lengths, dtype=torch.int32, device=DEVICE)
     out = torch.empty_like(first.q)
     with overridden("paged_decode", MANY_SPLITS):
-        paged = first.paged(lengths, out, 70)._replace(query_start=starts)
-        launch = prepare_decode(paged, rows=4, query_len=4, ragged=True)
+        args = first.args(lengths, out, 70)._replace(query_start=starts)
+        launch = prepare_decode(args, rows=4, query_len=4, ragged=True)
     for decode in (first, other):
         starts.copy_(decode._starts())
-        tensors = decode.paged(lengths, out, 70).tensors
+        tensors = decode.args(lengths, out, 70).tensors
         launch.run(tensors, seq_lens=lengths, query_start=starts, plans={})
         assert_close(out, decode.expected(), TOLERANCE[torch.float32])
 
@@ -286,12 +286,12 @@ def test_whoever_arrives_last_joins_in_one_order_and_leaves_no_count(query_len: 
     out = torch.empty_like(decode.q)
     lengths = torch.tensor(decode.lengths, dtype=torch.int32, device=DEVICE)
     with overridden("paged_decode", MANY_SPLITS):
-        launch = prepare_decode(decode.paged(lengths, out, 100), rows=4, query_len=query_len)
+        launch = prepare_decode(decode.args(lengths, out, 100), rows=4, query_len=query_len)
     found = []
     for seed in range(4):
         out.fill_(float("nan"))
         with shuffled(seed):
-            launch.run(decode.paged(lengths, out, 100).tensors, seq_lens=lengths, query_start=None, plans={})
+            launch.run(decode.args(lengths, out, 100).tensors, seq_lens=lengths, query_start=None, plans={})
         assert not launch.arrived.any()
         found.append(out.clone())
     assert_close(found[0], decode.expected(), TOLERANCE[torch.float32])
@@ -449,13 +449,13 @@ def test_a_captured_launch_is_right_for_other_lengths() -> None:
     config, full = default_config(128, torch.bfloat16), decode.lengths
     lengths = torch.tensor([1, 1, 1, 0], dtype=torch.int32, device=DEVICE)
     out = torch.empty_like(decode.q)
-    paged = decode.paged(lengths, out, 1024)
+    args = decode.args(lengths, out, 1024)
 
     def step() -> None:
         plans: dict[Hashable, Tensor] = {}
         for _ in range(2):  # layers: what the first one plans must serve the second in each replay
             out.zero_()
-            paged_decode(paged, rows=4, query_len=1, plans=plans)
+            paged_decode(args, rows=4, query_len=1, plans=plans)
         assert len(plans) == 1
 
     with overridden("paged_decode", config):

@@ -13,7 +13,7 @@ from torch import Tensor
 from stentor.kernels import native
 from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
-from stentor.kernels.forward import Forward, Program, choose
+from stentor.kernels.forward import CachedHeads, Forward, Program, Rotation, Scores, choose
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import PackedKind, Scaling, activation_format_of
 from stentor.kernels.variants import Variant
@@ -411,8 +411,9 @@ def test_each_layer_is_checked_against_its_own_table_and_cache() -> None:
         program = Program()
         qkv, out = program.buffer(8 * 16), program.buffer(4 * 16)
         for layer, rotary in enumerate(tables):
-            program.rotate(qkv, layer, shape.sizes, rotary)
-            program.attend(qkv, out, layer, shape.sizes, scale=0.25, window=0, softcap=0.0)
+            cache = CachedHeads(layer, *shape.sizes)
+            program.rotate(qkv, cache, Rotation(*rotary))
+            program.attend(qkv, out, cache, Scores(0.25))
         caches = [make_kv_cache(count, 2, 16, 16, torch.float32, "cpu") for count in counts]
         forward = Forward(program, caches)
         sequences = Sequences(shape, [30])

@@ -172,13 +172,13 @@ def test_a_step_that_has_no_memory_is_refused_and_the_process_lives() -> None:
 import os, resource, torch
 from pathlib import Path
 from stentor.kernels.attention import AttentionBatch
-from stentor.kernels.forward import Forward, Program
+from stentor.kernels.forward import CachedHeads, Forward, Program, Scores
 from stentor.kernels.kv_cache import make_kv_cache
 torch.set_num_threads(2)
 heads, length = 512, 80_000
 program = Program()
 src, dst = program.buffer(heads * 8), program.buffer(heads * 8)
-program.attend(src, dst, 0, (heads, 1, 8), scale=1.0, window=0, softcap=0.0)
+program.attend(src, dst, CachedHeads(0, heads, 1, 8), Scores(1.0))
 forward = Forward(program, [make_kv_cache(length // 16, 1, 8, 16, torch.bfloat16, "cpu")])
 forward.buffer(src, 1).zero_()
 table = torch.arange(length // 16).int()[None]

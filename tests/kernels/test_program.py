@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stentor.kernels.attention import AttentionBatch
-from stentor.kernels.forward import Forward, Program
+from stentor.kernels.forward import CachedHeads, Forward, Program, Rotation, Scores
 from stentor.kernels.forward.instruction import MAX_PHASES, Instruction
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import empty_packed
@@ -22,7 +22,7 @@ def test_a_program_refuses_what_would_lead_outside_its_buffers() -> None:
     with pytest.raises(ValueError, match="takes"):
         program.linear(y, empty_packed(16, 8, "f32"))
     with pytest.raises(ValueError, match="do not fit"):
-        program.attend(x, y, 0, (4, 2, 8), scale=1.0, window=0, softcap=0.0)
+        program.attend(x, y, CachedHeads(0, 4, 2, 8), Scores(1.0))
 
 
 def test_a_program_refuses_what_does_not_fit_beside_what_it_reads() -> None:
@@ -36,30 +36,31 @@ def test_a_program_refuses_what_does_not_fit_beside_what_it_reads() -> None:
     with pytest.raises(ValueError, match=r"a norm's weight \(16,\) does not fit 48 columns"):
         program.norm_and_quantize(wide, "f32", norm=torch.ones(16))
     with pytest.raises(ValueError, match=r"rotary tables \(4, 8\) and \(4, 8\) do not fit heads of 12 dims"):
-        program.rotate(wide, 0, (2, 1, 12), (table, table))
+        program.rotate(wide, CachedHeads(0, 2, 1, 12), Rotation(table, table))
     with pytest.raises(ValueError, match=r"a norm's weight \(8,\) does not fit 16 columns"):
-        program.rotate(wide, 0, (1, 1, 16), (table, table), norms=(torch.ones(16), torch.ones(8)))
+        program.rotate(wide, CachedHeads(0, 1, 1, 16), Rotation(table, table, norms=(torch.ones(16), torch.ones(8))))
     with pytest.raises(ValueError, match=r"a norm's weight \(16,\) does not fit 48 columns"):
         program.norm_and_quantize(wide, "f32", norm=torch.ones(48), centred=True, bias=torch.ones(16))
     with pytest.raises(ValueError, match=r"a norm's weight \(8,\) does not fit 16 columns"):
         program.norm(wide, torch.ones(16), 1e-5, centred=True, bias=torch.ones(8))
     with pytest.raises(ValueError, match=r"scales of queries \(3,\) do not fit 4 positions"):
-        program.rotate(wide, 0, (1, 1, 16), (table, table), query_scales=torch.ones(3))
+        program.rotate(wide, CachedHeads(0, 1, 1, 16), Rotation(table, table, query_scales=torch.ones(3)))
     with pytest.raises(ValueError, match="3 query heads are no multiple of 2 kv heads"):
-        program.attend(wide, wide, 0, (3, 2, 16), scale=1.0, window=0, softcap=0.0)
+        program.attend(wide, wide, CachedHeads(0, 3, 2, 16), Scores(1.0))
     with pytest.raises(ValueError, match="1 heads of 16 dims do not fill buffer 0 of 48"):
-        program.attend(wide, wide, 0, (1, 1, 16), scale=1.0, window=0, softcap=0.0)
+        program.attend(wide, wide, CachedHeads(0, 1, 1, 16), Scores(1.0))
     with pytest.raises(ValueError, match=r"sinks \(2,\) do not fit 3 query heads"):
-        program.attend(wide, wide, 0, (3, 1, 16), scale=1.0, window=0, softcap=0.0, sinks=torch.ones(2))
+        program.attend(wide, wide, CachedHeads(0, 3, 1, 16), Scores(1.0, sinks=torch.ones(2)))
     with pytest.raises(ValueError, match=r"slopes \(2,\) do not fit 3 query heads"):
-        program.attend(wide, wide, 0, (3, 1, 16), scale=1.0, window=0, softcap=0.0, slopes=torch.ones(2))
+        program.attend(wide, wide, CachedHeads(0, 3, 1, 16), Scores(1.0, slopes=torch.ones(2)))
     assert program.instructions == []
 
 
 def test_rotary_tables_are_kept_as_the_interpreter_reads_them() -> None:
     program = Program()
     angles = torch.arange(32.0).view(8, 4)
-    program.rotate(program.buffer(24), 0, (1, 1, 8), (angles.T.bfloat16().T, angles.T.contiguous().T))
+    rotation = Rotation(angles.T.bfloat16().T, angles.T.contiguous().T)
+    program.rotate(program.buffer(24), CachedHeads(0, 1, 1, 8), rotation)
     assert program.instructions[0].rotary is not None
     for table in program.instructions[0].rotary:
         assert table.dtype == torch.float32
@@ -71,7 +72,7 @@ def test_rotary_tables_are_kept_as_the_interpreter_reads_them() -> None:
 def test_caches_of_other_heads_than_the_program_writes_are_refused(heads: tuple[int, int, int]) -> None:
     program = Program()
     src, dst = program.buffer(96), program.buffer(heads[0] * heads[2])
-    program.attend(src, dst, 0, heads, scale=1.0, window=0, softcap=0.0)
+    program.attend(src, dst, CachedHeads(0, *heads), Scores(1.0))
     cache = make_kv_cache(2, 1, 16, 16, torch.float32, "cpu")
     with pytest.raises(ValueError, match=f"layer 0 needs a cache of {heads[1]} heads of {heads[2]} dims"):
         Forward(program, [cache])
@@ -103,7 +104,7 @@ def test_the_interpreter_refuses_an_instruction_whose_phases_it_has_no_memory_fo
     """Three threads, and a row that is cut, so that the second phase would be run."""
     program = Program()
     rows, out = program.buffer(24), program.buffer(8)
-    program.attend(rows, out, 0, (1, 1, 8), scale=1.0, window=0, softcap=0.0)
+    program.attend(rows, out, CachedHeads(0, 1, 1, 8), Scores(1.0))
     length = 1024
     cache = make_kv_cache(length // 16, 1, 8, 16, torch.float32, "cpu")
     for part in cache:

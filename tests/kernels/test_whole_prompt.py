@@ -125,9 +125,9 @@ def test_what_it_does_not_know_runs_on_our_kernel(ran: list[str], options: dict[
 
 def test_no_number_of_the_device_is_waited_for() -> None:
     """On ``meta`` there is none to be had."""
-    paged = sequence(4, 8192, 64, BF16, torch.device("meta"))
-    attend_whole_prompt(paged, skipped=0, tokens=8192)
-    assert paged.out.shape == (8192, 32, 128)
+    args = sequence(4, 8192, 64, BF16, torch.device("meta"))
+    attend_whole_prompt(args, skipped=0, tokens=8192)
+    assert args.out.shape == (8192, 32, 128)
 
 
 def test_an_untuned_gpu_runs_our_kernel(ran: list[str]) -> None:

@@ -128,12 +128,12 @@ def test_the_engine_s_histograms_are_told_and_go_on_across_engines() -> None:
 
 def test_who_waits_is_told_by_what_is_lacked() -> None:
     engine = FakeEngine()
-    engine.stats = Stats(1, 4, 0.5, 0, 0, 0, 5, 0, waiting_for={"pages": 3, "transfer": 1})
+    engine.stats = Stats(1, 4, 0.5, 0, 0, 0, 5, 0, waiting_for={"blocks": 3, "transfer": 1})
     seen = samples(Metrics("fake/model", engine).render().decode())
     waiting = {
         key.split("/")[1]: n for key, n in seen.items() if key.startswith("num_requests_waiting_by_reason") and n
     }
-    assert waiting == {"pages": 3, "transfer": 1}
+    assert waiting == {"blocks": 3, "transfer": 1}
 
 
 def test_two_servers_do_not_share_a_registry() -> None:

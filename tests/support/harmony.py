@@ -39,12 +39,12 @@ TEMPLATE: Final = (
     "{% elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-"""As gpt-oss's published template writes conversations, and with what it asks of them: one call a message, reasoning or
+"""Writes conversations in the form of gpt-oss's published template, with its demands: one call a message, reasoning or
 a text in front of it, instructions first, tools with descriptions."""
 
 
 def harmony_tokenizer() -> Tokenizer:
-    """Like o200k_harmony, with as many tokens as ``VOCAB``."""
+    """A tokenizer that cuts as o200k_harmony does, with as many tokens as ``VOCAB``."""
     backend = Tokenizer(BPE())
     (pattern,) = PRE_TOKENIZERS["gpt-4o"].patterns
     backend.pre_tokenizer = pre_tokenizers.Sequence(

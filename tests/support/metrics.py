@@ -11,7 +11,7 @@ def metric(port: int, name: str) -> float:
 
 
 def metric_in(page: str, name: str) -> float:
-    """As :func:`metric`, of a page that has been fetched. A metric that the server does not have at all is no 0."""
+    """The sum over all labels on a page that has been fetched. A metric that the server does not have is no 0."""
     known = f"stentor:{name.removesuffix('_count')}"
     assert f"{known} " in page or f"{known}{{" in page, f"no metric is called {name}"
     return total(parse_metrics(page), name)

@@ -6,7 +6,7 @@ from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_decodes(step: StepBuilder, memory: KVCacheManager, *, drafting: bool = False) -> list[Sequence]:
+def plan_decodes(step: StepBuilder, kv_cache: KVCacheManager, *, drafting: bool = False) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
     A row's last token may still be in flight: only its position is needed, since the worker has the token. Rows come
@@ -17,9 +17,9 @@ def plan_decodes(step: StepBuilder, memory: KVCacheManager, *, drafting: bool = 
         drafting: steps in flight may gain a row several tokens. A row that they may bring to its last token waits for
             their results.
     """
-    running = memory.rows.running
-    block_size = memory.block_size
-    streams, states = step.streams, memory.states
+    running = kv_cache.rows.running
+    block_size = kv_cache.block_size
+    streams, states = step.streams, kv_cache.states
     longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
@@ -42,14 +42,14 @@ def plan_decodes(step: StepBuilder, memory: KVCacheManager, *, drafting: bool = 
                 step.waiting += 1
                 continue
         if at == sequence.num_blocks * block_size:
-            if not memory.preempt_for(sequence):
+            if not kv_cache.preempt_for(sequence):
                 break
-            new_blocks = memory.cover(sequence, at + 1)
+            new_blocks = kv_cache.cover(sequence, at + 1)
         step.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
     return longer
 
 
-def plan_drafts(step: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:
+def plan_drafts(step: StepBuilder, kv_cache: KVCacheManager, control: DraftControl) -> None:
     """Add draft tokens to rows that decode, as many as pay, most important row first.
 
     Drafts use the rest of the step and the pool: they delay no prompt, and no row is preempted for them. They do not go
@@ -68,13 +68,13 @@ def plan_drafts(step: StepBuilder, memory: KVCacheManager, control: DraftControl
             wanted = min(wanted, asked)
         if wanted <= 0 or (wanted := min(wanted, control.wanted(sequence, decoding, limit))) <= 0:
             continue
-        if memory.states is not None:
-            wanted = memory.states.draftable(row.start, furthest, wanted)
-        if memory.windowed:
-            memory.leave_behind(sequence, row.start)
-        count = memory.affordable_from(sequence, furthest, wanted)
+        if kv_cache.states is not None:
+            wanted = kv_cache.states.draftable(row.start, furthest, wanted)
+        if kv_cache.windowed:
+            kv_cache.leave_behind(sequence, row.start)
+        count = kv_cache.affordable_from(sequence, furthest, wanted)
         if count <= 0:
             continue
-        known = sequence.num_blocks - len(row.new_blocks) // memory.groups
-        memory.cover(sequence, furthest + count)
+        known = sequence.num_blocks - len(row.new_blocks) // kv_cache.groups
+        kv_cache.cover(sequence, furthest + count)
         step.add_drafts(place, count, [block for table in sequence.tables for block in table[known:]])

@@ -9,9 +9,9 @@ from .output import Output
 from .step import InFlightStep
 
 
-def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[InFlightStep]) -> None:
+def check_integrity(kv_cache: KVCacheManager, output: Output, flights: Iterable[InFlightStep]) -> None:
     """Raise AssertionError unless requests, rows, queue, blocks and steps in flight agree."""
-    memory.check_integrity()
+    kv_cache.check_integrity()
     by_state: dict[SequenceState, set[str]] = {state: set() for state in SequenceState}
     expected: dict[str, tuple[int, int]] = {}
     for rid, request in output.requests.items():
@@ -45,9 +45,9 @@ def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[In
                     pass
             if sequence.state is not SequenceState.RUNNING:
                 assert not sequence.tables, f"sequence {sequence.name} is {sequence.state.value} and has blocks"
-    running = {sequence.name for sequence in memory.rows.running}
+    running = {sequence.name for sequence in kv_cache.rows.running}
     assert by_state[SequenceState.RUNNING] == running, "running sequences differ from the rows"
-    assert len(by_state[SequenceState.WAITING]) == len(memory.queue), "waiting sequences differ from the queue"
+    assert len(by_state[SequenceState.WAITING]) == len(kv_cache.queue), "waiting sequences differ from the queue"
     steps: Counter[str] = Counter()
     drafts: Counter[str] = Counter()
     for flight in flights:

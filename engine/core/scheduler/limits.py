@@ -105,31 +105,31 @@ class Limits:
         if not math.isfinite(self.target_itl) or self.target_itl < 0:
             raise ValueError(f"target_itl is {self.target_itl}; it must be a finite number of seconds, 0 or more")
 
-    def refusal_of(self, submit: Submit, memory: KVCacheManager) -> str | None:
+    def refusal_of(self, submit: Submit, kv_cache: KVCacheManager) -> str | None:
         """Why a request can never run; None if it can."""
         why = refusal_of(submit, self.max_model_len)
-        why = why or input_refusal_of(submit, memory.cross, self.max_num_batched_tokens)
+        why = why or input_refusal_of(submit, kv_cache.cross, self.max_num_batched_tokens)
         why = why or stream_refusal_of(submit, self.stream)
         why = why or pooling_refusal_of(
             submit, self.max_num_batched_tokens, is_pooling=self.is_pooling, sees_all=self.sees_all
         )
         if submit.adapter is not None and not self.max_loras:
             why = why or f"the model has no adapter {submit.adapter.name!r}: it is served without any"
-        return why or _too_long(min(len(submit.prompt) + submit.params.max_tokens, self.max_model_len), memory)
+        return why or _too_long(min(len(submit.prompt) + submit.params.max_tokens, self.max_model_len), kv_cache)
 
-    def frame_refusal_of(self, request: Request, memory: KVCacheManager) -> str | None:
+    def frame_refusal_of(self, request: Request, kv_cache: KVCacheManager) -> str | None:
         """Why no step can hold a row of the request; None if one can."""
-        needed = whole_row_bytes(request.leader, memory)
+        needed = whole_row_bytes(request.leader, kv_cache)
         if needed <= self.max_frame:
             return None
         return f"the request may take {needed} bytes of a step, which holds {self.max_frame}: make it smaller"
 
 
-def memory_refusal_of(request: Request, memory: KVCacheManager) -> str | None:
+def kv_cache_refusal_of(request: Request, kv_cache: KVCacheManager) -> str | None:
     """Why an accepted request does not fit into a new worker's memory; None if it does."""
-    return _too_long(request.limit_len, memory) or spans_refusal_of(request.inputs, memory.cross)
+    return _too_long(request.limit_len, kv_cache) or spans_refusal_of(request.inputs, kv_cache.cross)
 
 
-def _too_long(needed: int, memory: KVCacheManager) -> str | None:
-    num_blocks = memory.pool.num_blocks
-    return None if memory.needs.of(needed) <= num_blocks else too_long(needed, memory.needs.longest(num_blocks))
+def _too_long(needed: int, kv_cache: KVCacheManager) -> str | None:
+    num_blocks = kv_cache.pool.num_blocks
+    return None if kv_cache.needs.of(needed) <= num_blocks else too_long(needed, kv_cache.needs.longest(num_blocks))

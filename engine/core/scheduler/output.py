@@ -36,10 +36,10 @@ class Output:
     the sequence to FINISHED, from which it cannot be finished again.
     """
 
-    __slots__ = ("live_sequences", "memory", "preemptions", "requests", "unreleased")
+    __slots__ = ("kv_cache", "live_sequences", "preemptions", "requests", "unreleased")
 
-    def __init__(self, memory: KVCacheManager) -> None:
-        self.memory = memory
+    def __init__(self, kv_cache: KVCacheManager) -> None:
+        self.kv_cache = kv_cache
         self.requests: dict[int, Request] = {}
         self.unreleased: set[int] = set()
         """Ended requests whose media the client still keeps."""
@@ -52,11 +52,11 @@ class Output:
         self.requests[request.rid] = request
         self.live_sequences += request.live
         if not request.prompt_done:
-            self.memory.queue.push(request.leader)
+            self.kv_cache.queue.push(request.leader)
             return
         for sequence in request.sequences:
             if sequence.state is SequenceState.HELD:
-                self.memory.queue.push(sequence)
+                self.kv_cache.queue.push(sequence)
 
     def finish(
         self,
@@ -70,22 +70,22 @@ class Output:
         request = sequence.request
         match sequence.state:
             case SequenceState.WAITING:
-                self.memory.queue.discard(sequence)
+                self.kv_cache.queue.discard(sequence)
             case SequenceState.RUNNING:
-                self.memory.release(sequence)
+                self.kv_cache.release(sequence)
                 sequence.move((SequenceState.RUNNING,), SequenceState.FINISHED)
             case _:
                 before = (SequenceState.HELD, SequenceState.LOADING, SequenceState.PREEMPTED)
                 sequence.move(before, SequenceState.FINISHED)
-        self.memory.settle_fork(sequence)
+        self.kv_cache.settle_fork(sequence)
         request.live -= 1
         self.live_sequences -= 1
         if not request.live:
             del self.requests[request.rid]
             self.preemptions.observe(request.num_preemptions)
-            self.memory.drop_hold(request)
+            self.kv_cache.drop_hold(request)
             if request.adapter is not None:
-                self.memory.adapters.leave(request.adapter.number, request.rid)
+                self.kv_cache.adapters.leave(request.adapter.number, request.rid)
             if request.inputs or request.input is not None:
                 self.unreleased.add(request.rid)
             # Breaks a reference cycle, so that the request is freed with its last result, without garbage collection.
@@ -104,7 +104,7 @@ class Output:
         sequence = request.leader
         if "input" in request.awaits:
             if request.begins:
-                self.memory.queue.has_come(request, "input")
+                self.kv_cache.queue.has_come(request, "input")
             return []
         if sequence.num_in_flight or (end := request.end_of(sequence)) is None:
             return []
@@ -128,7 +128,7 @@ class Output:
             if sequence.state is SequenceState.HELD:
                 request.leading = sequence.index
                 request.forget_prompt()
-                self.memory.queue.push(sequence)
+                self.kv_cache.queue.push(sequence)
                 return
 
     def settle(self, flight: InFlightStep, result: StepResult, now: float) -> TokensBatch:
@@ -144,7 +144,7 @@ class Output:
             self._gather_alignments(flight, result)
         if result.pooled:
             self._gather_pooled(flight, result)
-        block_size = self.memory.block_size
+        block_size = self.kv_cache.block_size
         tokens = _by_row(result.tokens, result.counts)
         logprobs = None if result.logprobs is None else _by_row(result.logprobs, result.counts)
         sampled = -1
@@ -159,7 +159,7 @@ class Output:
                 if end >= (sequence.num_hashed_blocks + 1) * block_size:
                     self._hash_blocks(sequence)
                 if sequence.checkpoints:
-                    self.memory.settle_states(sequence)
+                    self.kv_cache.settle_states(sequence)
             elif sequence.state is not SequenceState.PREEMPTED or not max_gained:
                 # It has ended, or this is a chunk of a row that it has lost.
                 continue
@@ -193,7 +193,7 @@ class Output:
             for span in request.inputs:
                 if span.start == fault.start:
                     ended = [msgspec.structs.replace(end, fault="media", field=span.field) for end in ended]
-                self.memory.encoder_cache.forget(span.digest)
+                self.kv_cache.encoder_cache.forget(span.digest)
             batch.finished.extend(ended)
 
     def _append(
@@ -224,7 +224,7 @@ class Output:
         if end is not None:
             batch.finished.append(self.finish(sequence, *end))
         elif not sequence.num_in_flight and sequence.state is SequenceState.PREEMPTED:
-            self.memory.queue.push(sequence)
+            self.kv_cache.queue.push(sequence)
 
     def _settle_drafts(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
         """Correct the minimum lengths after ``accepted`` of ``num_drafts`` drafts were appended to the outputs.
@@ -239,7 +239,7 @@ class Output:
         sequence.length_capped = sequence.length >= sequence.limit_len
         # without the last token, which the next step computes
         sequence.num_computed_tokens = sequence.request.prompt_len + len(sequence.outputs) - 1
-        if sequence.num_computed_tokens >= (sequence.num_hashed_blocks + 1) * self.memory.block_size:
+        if sequence.num_computed_tokens >= (sequence.num_hashed_blocks + 1) * self.kv_cache.block_size:
             self._hash_blocks(sequence)
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
@@ -269,26 +269,26 @@ class Output:
         )
         leader = request.leader
         if leader.state is SequenceState.RUNNING:
-            self.memory.name_tail(leader)
+            self.kv_cache.name_tail(leader)
         forks = [sequence for sequence in request.sequences if sequence.state is SequenceState.HELD]
         if not forks:
             return
         for sequence in forks:
             sequence.forked = True
-            self.memory.queue.push(sequence)
+            self.kv_cache.queue.push(sequence)
         request.forks_left = len(forks)
-        cross = self.memory.cross
+        cross = self.kv_cache.cross
         # the rest of a prompt that sees itself whole would not see what a window has left behind
         whole = cross is not None and cross.whole_prompts
         if leader.state is SequenceState.RUNNING and not whole:
-            self.memory.pin_shared_prefix(leader)
+            self.kv_cache.pin_shared_prefix(leader)
 
     def _hash_blocks(self, sequence: Sequence) -> None:
         """Add blocks that completed steps have filled with known tokens to the prefix cache."""
-        prefix = self.memory.prefix
+        prefix = self.kv_cache.prefix
         if not prefix.enabled or sequence.request.input is not None:
             return
-        size = self.memory.block_size
+        size = self.kv_cache.block_size
         full = sequence.num_computed_tokens // size
         digests = sequence.block_digests(full, size)
         for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
@@ -298,18 +298,18 @@ class Output:
                     continue
                 contents = sequence.contents(block * size, (block + 1) * size)
                 prefix.name(group, block, digests[block], table, sequence.parent_digest(block, size), contents)
-        if self.memory.pool.events is not None:
-            self._tell_stored(self.memory.pool.events, sequence, digests)
+        if self.kv_cache.pool.events is not None:
+            self._tell_stored(self.kv_cache.pool.events, sequence, digests)
         sequence.num_hashed_blocks = full
 
     def _tell_stored(self, events: CacheEvents, sequence: Sequence, digests: list[bytes]) -> None:
         """Tell of a row's new full blocks."""
-        size, request = self.memory.block_size, sequence.request
+        size, request = self.kv_cache.block_size, sequence.request
         adapter = None if request.adapter is None else request.adapter.name
         for block in range(sequence.num_hashed_blocks, len(digests)):
             parent = digests[block - 1] if block else None
             tokens = sequence.tokens(block * size, (block + 1) * size)
-            if self.memory.pool.find(digests[block]) is not None:  # else a window has passed it
+            if self.kv_cache.pool.find(digests[block]) is not None:  # else a window has passed it
                 events.stored(digests[block], parent, tokens, adapter, request.salt)
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:

@@ -1,18 +1,17 @@
 """Plans rows that compute several positions at once: chunks of running prefills, and admissions."""
 
 from stentor.protocols.ipc.actors import Resource
-from stentor.protocols.ipc.inputs import InputSpan
-from stentor.protocols.ipc.steps import EncodeJob
 
 from ..cache.prefix import Prefix
 from ..request import Request
 from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
+from .media_encoding import encode_media, lacks_encoder, lacks_media, waits_for_media, within_media_budget
 from .step import StepBuilder
 
 
 def plan_prompts(
-    step: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], most_admitted: int, now: float
+    step: StepBuilder, kv_cache: KVCacheManager, unfinished: list[Sequence], most_admitted: int, now: float
 ) -> list[Resource]:
     """Continue running prefills, and admit at most ``most_admitted`` tokens of waiting sequences; returns the resources
     that these lacked at the end.
@@ -28,16 +27,18 @@ def plan_prompts(
         first, kept = [most], -(-step.budget // 2)
         unfinished = [sequence for sequence in unfinished if sequence is not most]
     step.budget -= kept
-    _plan_chunks(step, memory, unfinished)
+    _plan_chunks(step, kv_cache, unfinished)
     withheld = max(0, step.budget - most_admitted)
     step.budget -= withheld
-    lacked = _admit_waiting(step, memory, now)
+    lacked = _admit_waiting(step, kv_cache, now)
     step.budget += withheld + kept
-    _plan_chunks(step, memory, first, alone=True)
+    _plan_chunks(step, kv_cache, first, alone=True)
     return lacked
 
 
-def _plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Sequence], *, alone: bool = False) -> None:
+def _plan_chunks(
+    step: StepBuilder, kv_cache: KVCacheManager, sequences: list[Sequence], *, alone: bool = False
+) -> None:
     """Continue running prefills while the budget lasts, most important first.
 
     Their blocks were promised at admission. ``alone``: nobody else can use the rest of the budget.
@@ -46,27 +47,27 @@ def _plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
         if not step.budget:
             return
         share = step.share_of(sequence, alone=alone)
-        count = memory.affordable(sequence, share)
+        count = kv_cache.affordable(sequence, share)
         # blocks that it left behind are held by others too: it waits for them while another row has work
         if count <= 0:
-            if step.works or not memory.preempt_for(sequence):
+            if step.works or not kv_cache.preempt_for(sequence):
                 continue
-            count = memory.affordable(sequence, share)
-        if memory.states is not None:
-            count = memory.states.cut(sequence, count)
+            count = kv_cache.affordable(sequence, share)
+        if kv_cache.states is not None:
+            count = kv_cache.states.cut(sequence, count)
         if parts := sequence.request.whole_parts:
             count = _within_parts(step, parts, sequence.num_scheduled_tokens, count)
-            count = count if _make_room(step, memory, sequence, count) else 0
-        count = _bounded(step, sequence, _encode(step, memory, sequence, count))
-        if (sequence.request.inputs and count <= 0) or waits_for_media(memory, sequence):
+            count = count if _preempt_to_fit(step, kv_cache, sequence, count) else 0
+        count = within_media_budget(step, sequence, encode_media(step, kv_cache, sequence, count))
+        if (sequence.request.inputs and count <= 0) or waits_for_media(kv_cache, sequence):
             step.waiting += 1
         if count > 0:
-            state = -1 if memory.states is None else memory.states.next_slot(sequence)
-            step.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count), state)
+            state = -1 if kv_cache.states is None else kv_cache.states.next_slot(sequence)
+            step.add(sequence, count, kv_cache.cover(sequence, sequence.num_scheduled_tokens + count), state)
             step.budget = max(step.budget, 0)
 
 
-def _admit_waiting(step: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
+def _admit_waiting(step: StepBuilder, kv_cache: KVCacheManager, now: float) -> list[Resource]:
     """Admit waiting sequences in order of importance; returns the resources that were lacking at the end.
 
     A resource that a sequence lacks is kept for it: no sequence behind it that needs it is admitted, however small. All
@@ -75,22 +76,22 @@ def _admit_waiting(step: StepBuilder, memory: KVCacheManager, now: float) -> lis
     row had its share, so the rows with work never outnumber the budget, and each advances in every step.
     """
     lacked: list[Resource] = []
-    while step.budget and memory.rows.has_free_slot and (not step.waiting or step.room > step.waiting):
-        sequence = memory.queue.peek(lacked)
+    while step.budget and kv_cache.rows.has_free_slot and (not step.waiting or step.room > step.waiting):
+        sequence = kv_cache.queue.peek(lacked)
         if sequence is None:
             return lacked
-        found = _lacks(sequence, step, memory)
+        found = _lacks(sequence, step, kv_cache)
         if found == "media":  # no other sequence lacks these
-            memory.queue.stand_aside(sequence.request, found)
+            kv_cache.queue.stand_aside(sequence.request, found)
             step.wanted.append(sequence.request.rid)
         elif isinstance(found, str):
             lacked.append(found)
         else:
-            _admit(sequence, found, step, memory, now)
-    return [*lacked, "step" if memory.rows.has_free_slot else "row"]
+            _admit(sequence, found, step, kv_cache, now)
+    return [*lacked, "step" if kv_cache.rows.has_free_slot else "row"]
 
 
-def _lacks(sequence: Sequence, step: StepBuilder, memory: KVCacheManager) -> Resource | Prefix:
+def _lacks(sequence: Sequence, step: StepBuilder, kv_cache: KVCacheManager) -> Resource | Prefix:
     """The first resource that the sequence lacks, or the prefix to start from if it lacks none."""
     request = sequence.request
     if request.no_chunking and step.room < sequence.length:
@@ -99,29 +100,22 @@ def _lacks(sequence: Sequence, step: StepBuilder, memory: KVCacheManager) -> Res
         return "step"  # only a prompt that has the step for itself may exceed its budget
     if not step.takes(sequence):
         return "step"
-    if request.adapter is not None and not memory.adapters.has_room(request.adapter.number):
+    if request.adapter is not None and not kv_cache.adapters.has_room(request.adapter.number):
         return "adapter_slot"
-    prefix = _find_room(sequence, memory)
+    prefix = _find_room(sequence, kv_cache)
     if prefix is None:
-        return "pages"
+        return "blocks"
     start, spans = prefix.length, request.spans_behind(prefix.length)
-    if request.inputs and lacks_media(request, memory, start):
+    if request.inputs and lacks_media(request, kv_cache, start):
         return "media"
     if not _within_parts(step, request.whole_parts, start, 1):
         return "step"
-    if request.inputs:
-        if not memory.encoder_cache.has_room(spans):
-            return "encoder"
-        if _at_once(step, request):  # no part of it can wait for a later step
-            wanted = (sequence.length if request.sees_all else request.prompt_len) - start
-            if _reach(step, memory, spans, start, wanted, at_once=True) < wanted:
-                return "encoder"
-        elif not _moves(step, memory, request, spans, start):
-            return "encoder"
+    if request.inputs and lacks_encoder(step, kv_cache, sequence, spans, start):
+        return "encoder"
     return prefix
 
 
-def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
+def _find_room(sequence: Sequence, kv_cache: KVCacheManager) -> Prefix | None:
     """The prefix to start from if the blocks for the rest are free; otherwise None.
 
     A tail is used only if its source and its copy are both free; otherwise that part is computed. Pinned prompts of
@@ -129,16 +123,16 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
     always fits: its own pinned prompt, if any, is its prefix.
     """
     # Keep blocks for every second running row, so that new rows are not preempted at once.
-    reserve = (len(memory.rows.running) + 1) // 2 * memory.groups
+    reserve = (len(kv_cache.rows.running) + 1) // 2 * kv_cache.groups
     tails = True
     while True:
-        prefix = find_prefix(sequence, memory, tails=tails)
-        needed = memory.needed_behind(prefix.tables, sequence.length)
-        spare = memory.free - needed - memory.revived(prefix.tables) - reserve
-        if spare >= memory.unheld(prefix.tail):
+        prefix = find_prefix(sequence, kv_cache, tails=tails)
+        needed = kv_cache.needed_behind(prefix.tables, sequence.length)
+        spare = kv_cache.free - needed - kv_cache.revived(prefix.tables) - reserve
+        if spare >= kv_cache.unheld(prefix.tail):
             return prefix
         tails = spare < 0
-        if tails and not memory.reclaim_hold(keep=sequence.request):
+        if tails and not kv_cache.reclaim_hold(keep=sequence.request):
             return None
 
 
@@ -157,156 +151,40 @@ def _within_parts(step: StepBuilder, parts: list[tuple[int, int]], start: int, c
     return count
 
 
-def _make_room(step: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
+def _preempt_to_fit(step: StepBuilder, kv_cache: KVCacheManager, sequence: Sequence, count: int) -> bool:
     """Whether there are blocks for ``count`` positions; if no other row has work, preempts less important rows."""
-    while memory.affordable(sequence, count) < count:
-        if step.works or memory.rows.running[-1] is sequence:
+    while kv_cache.affordable(sequence, count) < count:
+        if step.works or kv_cache.rows.running[-1] is sequence:
             return False
-        memory.preempt(memory.rows.running[-1])
+        kv_cache.preempt(kv_cache.rows.running[-1])
     return True
 
 
-def _reach(
-    step: StepBuilder,
-    memory: KVCacheManager,
-    spans: list[InputSpan],
-    start: int,
-    count: int,
-    *,
-    sliced: bool = False,
-    at_once: bool = False,
-) -> int:
-    """How many of the ``count`` positions from ``start`` on the step can encode the media for.
-
-    Args:
-        spans: the media that they read, in order.
-        sliced: whether no medium is encoded whole.
-        at_once: whether a step without encodings may encode any number.
-    """
-    left = 0 if sliced else step.max_encodings - len(step.encode)
-    if at_once and not step.encode:
-        left = len(spans)
-    for span in spans:
-        if span.start >= start + count:
-            break
-        if not memory.encoder_cache.is_encoded(span.digest):
-            if left <= 0:
-                return max(0, span.start - start)
-            left -= 1
-    return count
-
-
-def lacks_media(request: Request, memory: KVCacheManager, start: int) -> bool:
-    """Whether media read from ``start`` on have to be encoded, but are not written to shared memory.
-
-    All must be written then, since encoded media without a holder may be evicted for the others.
-    """
-    spans = request.spans_behind(start)
-    written = all(span.written for span in spans)
-    return not written and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
-
-
-def waits_for_media(memory: KVCacheManager, sequence: Sequence) -> bool:
-    """Whether a running sequence can compute nothing before an encoding is complete."""
-    at = sequence.num_scheduled_tokens
-    return any(span.start <= at and not memory.encoder_cache.is_encoded(span.digest) for span in sequence.spans)
-
-
-def _waits_with_row(step: StepBuilder, memory: KVCacheManager) -> bool:
-    """Whether a row may enter before its media are encoded, with nothing to compute.
-
-    Not with recurrent states, which a row reads in its first step.
-    """
-    return step.sliced and memory.states is None
-
-
-def _moves(step: StepBuilder, memory: KVCacheManager, request: Request, spans: list[InputSpan], start: int) -> bool:
-    """Whether a row that enters at ``start`` has positions to compute in this step, or an encoding to wait for."""
-    if (step.media_budget or request.no_chunking) and _reach(step, memory, spans, start, 1):
-        return True
-    return _waits_with_row(step, memory) and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
-
-
-def _at_once(step: StepBuilder, request: Request) -> bool:
-    """Whether the step that computes a prompt encodes all its media."""
-    return request.sees_all or (step.whole_prompts and not step.sliced)
-
-
-def _encode(step: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
-    """How many of the next ``count`` positions of a running sequence the step can compute, as :func:`_reach`.
-
-    Mutates the step: adds the encodings of the media, or slices of them.
-    """
-    if not sequence.spans or count <= 0:
-        return count
-    start = sequence.num_scheduled_tokens
-    wanted = start + count
-    at_once = _at_once(step, sequence.request)
-    sliced = step.sliced and not at_once
-    if enters and not _waits_with_row(step, memory):
-        sliced &= sequence.spans[0].start > start
-    count = _reach(step, memory, sequence.spans, start, count, sliced=sliced, at_once=at_once)
-    if sliced and start + count < wanted:
-        _encode_slices(step, memory, sequence)
-    if step.whole_prompts and start + count < wanted:
-        return 0  # it waits for the rest of its media
-    for span in sequence.spans:
-        if count and span.start < start + count and memory.encoder_cache.encode(span):
-            adapter = sequence.request.adapter if span.start < 0 else None
-            own = -1 if adapter is None else memory.adapters.slot_of(adapter.number)
-            step.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data, adapter=own))
-            step.readers.add(sequence.request.rid)
-    return count
-
-
-def _bounded(step: StepBuilder, sequence: Sequence, count: int) -> int:
-    """How many of ``count`` positions fit into the budget for media beside rows that decode; mutates that budget."""
-    if not sequence.request.inputs or sequence.request.no_chunking:
-        return count
-    count = min(count, step.media_budget)
-    step.media_budget -= max(0, count)
-    return count
-
-
-def _encode_slices(step: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
-    """Add slices of the media that a row waits for, up to the step's limit."""
-    cache = memory.encoder_cache
-    for span in sequence.spans:
-        if len(step.encode) >= step.max_encodings:
-            return
-        slot = cache.slots[span.digest]
-        if cache.is_encoded(span.digest) or any(job.encoder_slot == slot for job in step.encode):
-            continue
-        step.slices.append((slot, span.digest, cache.encode_slice(span)))
-        step.encode.append(EncodeJob(slot, span.data, sliced=True))
-        step.readers.add(sequence.request.rid)
-
-
-def find_prefix(sequence: Sequence, memory: KVCacheManager, *, tails: bool = True) -> Prefix:
+def find_prefix(sequence: Sequence, kv_cache: KVCacheManager, *, tails: bool = True) -> Prefix:
     """The longest known prefix of a sequence behind which a row may begin, not referenced yet, without its last token.
 
     ``tails``: whether it may end within a block.
     """
     end = min(sequence.length - 1, sequence.cacheable_len)
-    prefix = _known(sequence, memory, end, tails=tails)
+    prefix = _known(sequence, kv_cache, end, tails=tails)
     while (end := sequence.request.uncut(prefix.length)) < prefix.length:
-        prefix = _known(sequence, memory, end, tails=tails)
+        prefix = _known(sequence, kv_cache, end, tails=tails)
     return prefix
 
 
-def _known(sequence: Sequence, memory: KVCacheManager, end: int, *, tails: bool) -> Prefix:
+def _known(sequence: Sequence, kv_cache: KVCacheManager, end: int, *, tails: bool) -> Prefix:
     """The longest known prefix of at most ``end`` tokens."""
-    tables, size = sequence.request.held_tables, memory.block_size
+    tables, size = sequence.request.held_tables, kv_cache.block_size
     if not tables:
-        if not _reads_cache(sequence.request, memory):
-            return Prefix([[] for _ in range(memory.groups)], 0)
+        if not _reads_cache(sequence.request, kv_cache):
+            return Prefix([[] for _ in range(kv_cache.groups)], 0)
         usable = end // size
-        tables, known = memory.prefix.match(sequence.block_digests(usable, size)[:usable])
+        tables, known = kv_cache.prefix.match(sequence.block_digests(usable, size)[:usable])
         sequence.branch = known * size
-    return memory.with_tail(sequence, tables, end) if tails else Prefix(tables, len(tables[0]) * size)
+    return kv_cache.with_tail(sequence, tables, end) if tails else Prefix(tables, len(tables[0]) * size)
 
 
-def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
+def _reads_cache(request: Request, kv_cache: KVCacheManager) -> bool:
     """Whether the request may use cached prefixes.
 
     Prompt log-probabilities need the prompt's logits, so all of it is computed until they are known. Streamed input is
@@ -314,36 +192,38 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     """
     if request.input is not None:
         return False
-    return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
+    return kv_cache.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, memory: KVCacheManager, now: float) -> None:
+def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, kv_cache: KVCacheManager, now: float) -> None:
     """Give a row to a sequence that lacks nothing; it begins with this step."""
     request = sequence.request
-    memory.queue.take_out(sequence)
+    kv_cache.queue.take_out(sequence)
     # A sequence that returns finds its own blocks. Counting them would flatter a cache that preempts.
     returns = sequence.row_generation > 0 or bool(sequence.outputs)
     if not returns and prefix.tables is not request.held_tables:
-        reads_cache = _reads_cache(request, memory)
-        memory.prefix.count(sequence.length, prefix.length, memory.from_host(sequence, prefix), looked_up=reads_cache)
+        reads_cache = _reads_cache(request, kv_cache)
+        kv_cache.prefix.count(
+            sequence.length, prefix.length, kv_cache.from_host(sequence, prefix), looked_up=reads_cache
+        )
     if request.cached_len is None:
         request.cached_len = prefix.length
         request.first_scheduled = now
-    memory.enter(sequence, prefix)
+    kv_cache.enter(sequence, prefix)
     if request.inputs:
         sequence.spans = request.spans_behind(prefix.length)
         for span in sequence.spans:
-            memory.encoder_cache.hold(span)
+            kv_cache.encoder_cache.hold(span)
     sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix.length
     sequence.num_hashed_blocks = len(prefix.tables[0])
-    memory.rows.enter(sequence)
-    memory.settle_fork(sequence)
-    count = sequence.length if request.no_chunking else step.share_of(sequence, alone=not memory.queue)
-    if memory.states is not None:
-        count = memory.states.cut(sequence, count)
+    kv_cache.rows.enter(sequence)
+    kv_cache.settle_fork(sequence)
+    count = sequence.length if request.no_chunking else step.share_of(sequence, alone=not kv_cache.queue)
+    if kv_cache.states is not None:
+        count = kv_cache.states.cut(sequence, count)
     count = _within_parts(step, request.whole_parts, sequence.num_scheduled_tokens, count)
-    count = _bounded(step, sequence, _encode(step, memory, sequence, count, enters=True))
-    memory.cover(sequence, sequence.num_scheduled_tokens + count)
+    count = within_media_budget(step, sequence, encode_media(step, kv_cache, sequence, count, enters=True))
+    kv_cache.cover(sequence, sequence.num_scheduled_tokens + count)
     step.enter(sequence)
     if not count:
         step.waiting += 1

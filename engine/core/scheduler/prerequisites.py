@@ -19,8 +19,8 @@ class Prerequisites:
     A request that stands aside holds nothing, and nobody waits for it.
     """
 
-    def __init__(self, memory: KVCacheManager, output: Output, recovery: WorkerRecovery) -> None:
-        self._memory = memory
+    def __init__(self, kv_cache: KVCacheManager, output: Output, recovery: WorkerRecovery) -> None:
+        self._kv_cache = kv_cache
         self._output = output
         self._recovery = recovery
         self._media_wanted: list[int] = []
@@ -37,7 +37,7 @@ class Prerequisites:
         for sequence, constraint in zip(request.sequences, constraints, strict=True):
             sequence.constraint = constraint
         ended = self.end_satisfied(request)
-        self._memory.queue.has_come(request, "grammar")
+        self._kv_cache.queue.has_come(request, "grammar")
         return ended
 
     def load(self, rid: int) -> None:
@@ -47,7 +47,7 @@ class Prerequisites:
         afterwards the request finds them as a cached prefix.
         """
         if (request := self._output.requests.get(rid)) is not None:
-            self._memory.queue.stand_aside(request, "transfer")
+            self._kv_cache.queue.stand_aside(request, "transfer")
 
     def loaded(self, rid: int, epoch: int, error: str | None = None) -> TokensBatch | None:
         """Mark that the transfer begun in this epoch has ended; the request is queued.
@@ -60,14 +60,14 @@ class Prerequisites:
             return None
         if error is not None:
             return self._recovery.noted_ends(self._output.finish_all(request, "error", error))
-        self._memory.queue.has_come(request, "transfer")
+        self._kv_cache.queue.has_come(request, "transfer")
         return None
 
     # ---- media
 
     def want_media(self, request: Request) -> None:
         """Let a request stand aside until its media are written."""
-        self._memory.queue.stand_aside(request, "media")
+        self._kv_cache.queue.stand_aside(request, "media")
         self.want_written([request.rid])
 
     def want_written(self, rids: list[int]) -> None:
@@ -90,26 +90,26 @@ class Prerequisites:
         if error:
             return self._recovery.noted_ends(self._output.finish_all(request, "error", error))
         request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
-        self._memory.queue.has_come(request, "media")
+        self._kv_cache.queue.has_come(request, "media")
         return None
 
     # ---- adapters
 
     def warm(self, message: WarmAdapter) -> AdapterWarm | None:
         """Load an adapter before a request names it. Returns the answer if it is loaded already or cannot be loaded."""
-        if not self._memory.adapters.max_slots:
+        if not self._kv_cache.adapters.max_slots:
             return AdapterWarm(message.ticket, "the model is served without adapters")
         holder = -1 - message.ticket
-        if not self._memory.adapters.hold(message.adapter, holder):
+        if not self._kv_cache.adapters.hold(message.adapter, holder):
             return None
-        self._memory.adapters.leave(message.adapter.number, holder)
+        self._kv_cache.adapters.leave(message.adapter.number, holder)
         return AdapterWarm(message.ticket)
 
     def adapter_loaded(self, message: AdapterLoaded) -> tuple[TokensBatch, list[AdapterWarm]]:
         """Handle the worker's answer about an adapter: requests that await it are queued or end."""
         finished: list[Finished] = []
         answers: list[AdapterWarm] = []
-        adapters = self._memory.adapters
+        adapters = self._kv_cache.adapters
         for holder in sorted(adapters.take_loaded(message)):
             if holder < 0:
                 adapters.leave(message.number, holder)
@@ -119,19 +119,19 @@ class Prerequisites:
             if message.error:
                 finished += self._output.finish_all(request, "error", message.error, "adapter")
             else:
-                self._memory.queue.has_come(request, "adapter")
+                self._kv_cache.queue.has_come(request, "adapter")
         return self._recovery.noted_ends(finished), answers
 
     def take_adapter_orders(self) -> tuple[list[LoadAdapter | DropAdapter], list[AdapterWarm]]:
         """The worker's orders about adapters before the next plan, and the answers to clients that are due."""
-        adapters = self._memory.adapters
+        adapters = self._kv_cache.adapters
         answers: list[AdapterWarm] = []
         for holder, number in adapters.take_ready():
             if holder < 0:
                 adapters.leave(number, holder)
                 answers.append(AdapterWarm(-1 - holder))
             else:
-                self._memory.queue.has_come(self._output.requests[holder], "adapter")
+                self._kv_cache.queue.has_come(self._output.requests[holder], "adapter")
         return adapters.take_orders(), answers
 
     # ---- resumed requests

@@ -25,7 +25,7 @@ class PromptBudget:
         """Tokens of prompts with media that a step may compute beside decoding rows of text, from the worker; 0 if
         unknown."""
 
-    def bound(self, step: StepBuilder, memory: KVCacheManager, *, waiting: bool, crowded: bool) -> None:
+    def bound(self, step: StepBuilder, kv_cache: KVCacheManager, *, waiting: bool, crowded: bool) -> None:
         """Set the budgets for prompts of a step that has its decodes already; mutates the step.
 
         ``waiting``: there are prompts. ``crowded``: other engines wait for the device.
@@ -38,9 +38,9 @@ class PromptBudget:
         if limits.sees_all:
             step.budget = min(step.budget, limits.max_prefill_chunk)
         step.max_encodings = limits.max_mixed_encodings if crowded or step.rows else limits.max_encodings
-        if memory.cross is not None:
-            step.sliced, step.whole_prompts = memory.cross.sliced, memory.cross.whole_prompts
-            bounded = step.sliced and not memory.cross.whole and self._media_room
+        if kv_cache.cross is not None:
+            step.sliced, step.whole_prompts = kv_cache.cross.sliced, kv_cache.cross.whole_prompts
+            bounded = step.sliced and not kv_cache.cross.whole and self._media_room
             if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in step.owners)):
                 step.media_budget = self._media_room
 

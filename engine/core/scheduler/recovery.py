@@ -37,9 +37,9 @@ class WorkerRecovery:
     so it is always known whose step killed the worker.
     """
 
-    def __init__(self, rows: RowTable, memory: KVCacheManager, output: Output) -> None:
+    def __init__(self, rows: RowTable, kv_cache: KVCacheManager, output: Output) -> None:
         self._rows = rows
-        self._memory = memory
+        self._kv_cache = kv_cache
         self._output = output
         self._bisector = CrashBisector()
         self.group: frozenset[int] | None = None
@@ -62,22 +62,22 @@ class WorkerRecovery:
         culprit = self._bisector.died(in_flight)
         running = self._rows.running
         self._rows.reset()
-        self._memory.reset()
+        self._kv_cache.reset()
         for sequence in running:
             sequence.drop_row()
-        for rid in self._memory.adapters.reset():
+        for rid in self._kv_cache.adapters.reset():
             if rid >= 0:
-                self._memory.queue.stand_aside(self._output.requests[rid], "adapter")
+                self._kv_cache.queue.stand_aside(self._output.requests[rid], "adapter")
         for request in self._output.requests.values():
             if "transfer" in request.awaits:
-                self._memory.queue.has_come(request, "transfer")
+                self._kv_cache.queue.has_come(request, "transfer")
         moved = [*running, *self._preempted()]
         for sequence in moved:
             sequence.num_in_flight = sequence.num_drafts_in_flight = 0
             sequence.length = sequence.request.prompt_len + len(sequence.outputs)
             if not sequence.request.prompt_done:
                 sequence.request.forget_prompt()
-            self._memory.queue.push(sequence)
+            self._kv_cache.queue.push(sequence)
         ended = TokensBatch([], [], [])
         name = ""
         if culprit is not None:
@@ -98,8 +98,8 @@ class WorkerRecovery:
         if group is not None:
             for sequence in reversed(self._rows.running.copy()):
                 if sequence.request.rid not in group:
-                    self._memory.preempt(sequence)
-        self._memory.queue.restrict(group)
+                    self._kv_cache.preempt(sequence)
+        self._kv_cache.queue.restrict(group)
         return True
 
     def noted(self, batch: TokensBatch) -> TokensBatch:

@@ -27,9 +27,10 @@ from .decode import plan_decodes, plan_drafts
 from .draft_control import DraftControl
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
-from .limits import Limits, memory_refusal_of
+from .limits import Limits, kv_cache_refusal_of
+from .media_encoding import lacks_media
 from .output import Output, write_masks
-from .prefill import find_prefix, lacks_media, plan_prompts
+from .prefill import find_prefix, plan_prompts
 from .prerequisites import Prerequisites
 from .prompt_budget import PromptBudget
 from .recovery import Recovery, WorkerRecovery
@@ -93,7 +94,7 @@ class Scheduler:
         whole_prompts = limits.sees_all or (cross is not None and cross.whole_prompts)
         prefix_cache = config.scheduler.prefix_cache and not whole_prompts
         block_size = ready.limits.block_size
-        self._memory = KVCacheManager(
+        self._kv_cache = KVCacheManager(
             ready.num_blocks,
             block_size,
             prefix_cache,
@@ -104,10 +105,10 @@ class Scheduler:
             host=ready.host,
         )
         if config.scheduler.kv_events is not None and prefix_cache:
-            self._memory.pool.events = CacheEvents(block_size)
-        self._output = Output(self._memory)
-        self._recovery = WorkerRecovery(self._rows, self._memory, self._output)
-        self.prerequisites = Prerequisites(self._memory, self._output, self._recovery)
+            self._kv_cache.pool.events = CacheEvents(block_size)
+        self._output = Output(self._kv_cache)
+        self._recovery = WorkerRecovery(self._rows, self._kv_cache, self._output)
+        self.prerequisites = Prerequisites(self._kv_cache, self._output, self._recovery)
         drafts = config.worker.speculative
         self._drafts = DraftControl(
             limits.max_drafts, () if drafts is None else drafts.num_speculative_tokens_per_batch_size
@@ -130,14 +131,14 @@ class Scheduler:
         Sequences of a resumed request that are complete end at once. ``awaits``: resources that must come before it
         runs: "grammar" (see :meth:`.Prerequisites.constrain`) or "transfer" (see :meth:`.Prerequisites.load`).
         """
-        refusal = self._reused(request.rid) or self._limits.refusal_of(request, self._memory)
+        refusal = self._reused(request.rid) or self._limits.refusal_of(request, self._kv_cache)
         if refusal is None and request.streamed is not None and "grammar" in awaits:
             refusal = "what is drawn from audio that comes piece by piece follows no grammar"
         if refusal is not None:
             ended = () if request.resumed is None else request.resumed.ended
             indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
             self._output.refused(request)
-            large = oversized(request, self._memory.cross)
+            large = oversized(request, self._kv_cache.cross)
             blamed: tuple[Fault, str] = ("", "") if large is None else ("media", large.field)
             return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal, *blamed) for i in indices])
         accepted = Request(
@@ -148,21 +149,21 @@ class Scheduler:
             stream=self._limits.stream,
             sees_all=self._limits.sees_all,
             awaits=awaits,
-            cross=self._memory.cross,
+            cross=self._kv_cache.cross,
         )
         if not accepted.live:
             self._output.refused(request)
             return None
-        if (why := self._limits.frame_refusal_of(accepted, self._memory)) is not None:
+        if (why := self._limits.frame_refusal_of(accepted, self._kv_cache)) is not None:
             ended = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
             self._output.refused(request)
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
-        if request.adapter is not None and not self._memory.adapters.hold(request.adapter, request.rid):
+        if request.adapter is not None and not self._kv_cache.adapters.hold(request.adapter, request.rid):
             accepted.awaits |= {"adapter"}
         self._output.accept(accepted)
         unwritten = any(not span.written for span in accepted.inputs)
-        if unwritten and lacks_media(accepted, self._memory, find_prefix(accepted.leader, self._memory).length):
+        if unwritten and lacks_media(accepted, self._kv_cache, find_prefix(accepted.leader, self._kv_cache).length):
             self.prerequisites.want_media(accepted)
         # without its grammar it is unknown whether a sequence is complete
         return None if request.resumed is None or "grammar" in awaits else self.prerequisites.end_satisfied(accepted)
@@ -218,24 +219,24 @@ class Scheduler:
             return None
         if not self._recovery.group_runs(in_flight=bool(self._flights)):
             return None
-        memory, limits = self._memory, self._limits
-        if memory.cross is not None and not memory.cross.window:
-            memory.drop_read_spans()
+        kv_cache, limits = self._kv_cache, self._limits
+        if kv_cache.cross is not None and not kv_cache.cross.window:
+            kv_cache.drop_read_spans()
         step = StepBuilder(
             limits.max_num_batched_tokens,
             limits.max_prefill_chunk,
-            memory,
+            kv_cache,
             streams=limits.stream is not None,
             max_bytes=limits.max_plan_bytes,
         )
-        unfinished = plan_decodes(step, memory, drafting=limits.max_drafts > 0)
-        self._prompts.bound(step, memory, waiting=bool(unfinished or memory.queue), crowded=crowded)
-        self._lacked = plan_prompts(step, memory, unfinished, limits.max_admitted_tokens, now)
+        unfinished = plan_decodes(step, kv_cache, drafting=limits.max_drafts > 0)
+        self._prompts.bound(step, kv_cache, waiting=bool(unfinished or kv_cache.queue), crowded=crowded)
+        self._lacked = plan_prompts(step, kv_cache, unfinished, limits.max_admitted_tokens, now)
         self.prerequisites.want_written(step.wanted)
         if not step.works:
             return None
         if limits.max_drafts:
-            plan_drafts(step, memory, self._drafts)
+            plan_drafts(step, kv_cache, self._drafts)
         if limits.stream is not None:
             step.feed()
         plan = StepPlan(
@@ -248,10 +249,10 @@ class Scheduler:
             encode=step.encode,
             inputs=step.inputs,
             forks=step.forks,
-            forgotten=memory.encoder_cache.take_forgotten(),
-            copies=memory.pool.take_copies(),
-            adapters=memory.adapters.take_placed(),
-            state_copies=[] if memory.states is None else memory.states.pool.take_copies(),
+            forgotten=kv_cache.encoder_cache.take_forgotten(),
+            copies=kv_cache.pool.take_copies(),
+            adapters=kv_cache.adapters.take_placed(),
+            state_copies=[] if kv_cache.states is None else kv_cache.states.pool.take_copies(),
         )
         self._flights.append(step.in_flight(self._steps))
         self._steps += 1
@@ -297,7 +298,7 @@ class Scheduler:
             self._drafts.learn(flight, result)
         for slot, digest, begun in flight.slices:
             if slot in result.encoded:
-                self._memory.encoder_cache.complete(digest, begun)
+                self._kv_cache.encoder_cache.complete(digest, begun)
         return self._recovery.noted(self._output.settle(flight, result, now))
 
     def take_released(self) -> list[int]:
@@ -326,35 +327,35 @@ class Scheduler:
         Call it after :meth:`recover`, before the next plan. Ends the requests that no longer fit.
         """
         ended = TokensBatch([], [], [])
-        memory = self._memory
-        if (ready.num_blocks, ready.groups) == (memory.pool.num_blocks, self._groups):
-            memory.resize_host(ready.host)
+        kv_cache = self._kv_cache
+        if (ready.num_blocks, ready.groups) == (kv_cache.pool.num_blocks, self._groups):
+            kv_cache.resize_host(ready.host)
             return ended
         self._groups = ready.groups
-        memory.reset(ready.num_blocks, ready.groups)
-        memory.resize_host(ready.host)
+        kv_cache.reset(ready.num_blocks, ready.groups)
+        kv_cache.resize_host(ready.host)
         for request in list(self._output.requests.values()):
-            refusal = memory_refusal_of(request, memory)
+            refusal = kv_cache_refusal_of(request, kv_cache)
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._recovery.noted(ended)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running rows do not cache their blocks either."""
-        self._memory.forget_prefixes()
+        self._kv_cache.forget_prefixes()
 
     def take_cache_events(self) -> list[Change]:
         """Changes of the prefix cache since the last call, if there is who listens."""
-        return [] if self._memory.pool.events is None else self._memory.pool.events.take()
+        return [] if self._kv_cache.pool.events is None else self._kv_cache.pool.events.take()
 
     def reset_encoder_cache(self) -> None:
         """Forget all encoded media that no row holds."""
-        self._memory.encoder_cache.forget_unheld()
+        self._kv_cache.encoder_cache.forget_unheld()
 
     def recompute(self) -> None:
         """Preempt every row, so that all KV is computed anew."""
         for sequence in reversed(self._rows.running.copy()):
-            self._memory.preempt(sequence)
+            self._kv_cache.preempt(sequence)
 
     # ---- observation
 
@@ -374,39 +375,39 @@ class Scheduler:
 
     def stats(self) -> Stats:
         """Gauges of now and counters since the start. Rows count as running, all other living sequences as waiting."""
-        memory = self._memory
-        free = memory.free
+        kv_cache = self._kv_cache
+        free = kv_cache.free
         running = len(self._rows.running)
         return Stats(
             running=running,
             waiting=self._output.live_sequences - running,
-            kv_usage=1 - free / memory.pool.num_blocks,
-            preemptions=memory.preemptions,
-            prefix_queries=memory.prefix.queries,
-            prefix_hits=memory.prefix.hits,
+            kv_usage=1 - free / kv_cache.pool.num_blocks,
+            preemptions=kv_cache.preemptions,
+            prefix_queries=kv_cache.prefix.queries,
+            prefix_hits=kv_cache.prefix.hits,
             steps=self._steps,
             free_blocks=free,
             recovered=self._recovery.recovered,
             poisoned=self._recovery.poisoned,
             waiting_for=self._waiting_for(),
-            running_adapters=memory.adapters.running,
-            waiting_adapters=memory.adapters.waiting,
+            running_adapters=kv_cache.adapters.running,
+            waiting_adapters=kv_cache.adapters.waiting,
             num_drafts=self._drafts.num_drafts,
             num_draft_tokens=self._drafts.num_draft_tokens,
             accepted_by_position=self._drafts.accepted_by_position.copy(),
-            prompt_computed=memory.prefix.computed,
-            host_queries=memory.prefix.host_queries,
-            host_hits=memory.prefix.host_hits,
-            host_usage=memory.host_usage,
-            host_stored_bytes=memory.host_stored_bytes,
-            host_loaded_bytes=memory.host_loaded_bytes,
+            prompt_computed=kv_cache.prefix.computed,
+            host_queries=kv_cache.prefix.host_queries,
+            host_hits=kv_cache.prefix.host_hits,
+            host_usage=kv_cache.host_usage,
+            host_stored_bytes=kv_cache.host_stored_bytes,
+            host_loaded_bytes=kv_cache.host_loaded_bytes,
             step_tokens=self._step_tokens.so_far(),
             request_preemptions=self._output.preemptions.so_far(),
         )
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the state is inconsistent. Cost grows with all state; for tests and idle time."""
-        check_integrity(self._memory, self._output, self._flights)
+        check_integrity(self._kv_cache, self._output, self._flights)
         working = sum(not sequence.length_capped for sequence in self._rows.running)
         assert working <= self._limits.max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
@@ -415,7 +416,7 @@ class Scheduler:
     def _waiting_for(self) -> dict[Resource, int]:
         """Waiting sequences by the resource that they, or sequences before them, lack. O(requests)."""
         found: Counter[Resource] = Counter()
-        for needs, waiting in self._memory.queue.waiting.items():
+        for needs, waiting in self._kv_cache.queue.waiting.items():
             # without a lacked resource, a sequence came after the last plan
             found[next((each for each in self._lacked if each in needs), "step")] += waiting
         for request in self._output.requests.values():

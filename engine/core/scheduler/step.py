@@ -165,9 +165,9 @@ class StepBuilder:
     __slots__ = (
         "_carried",
         "_counted",
+        "_kv_cache",
         "_largest",
         "_max_bytes",
-        "_memory",
         "_origins",
         "_room",
         "budget",
@@ -194,10 +194,16 @@ class StepBuilder:
     )
 
     def __init__(
-        self, budget: int, chunk: int, memory: KVCacheManager, *, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES
+        self,
+        budget: int,
+        chunk: int,
+        kv_cache: KVCacheManager,
+        *,
+        streams: bool = False,
+        max_bytes: int = MAX_PLAN_BYTES,
     ) -> None:
         """``max_bytes`` bounds the rows that enter together; a single row may be larger."""
-        self._memory = memory
+        self._kv_cache = kv_cache
         self.budget = self._room = self._largest = self.media_budget = budget
         self._max_bytes = max_bytes
         self._carried = 0
@@ -262,7 +268,7 @@ class StepBuilder:
         request = sequence.request
         params = _row_params(sequence)
         origin = self._origin_of(sequence)
-        spans = _row_spans(sequence, self._memory)
+        spans = _row_spans(sequence, self._kv_cache)
         if origin >= 0 and self.new[origin].spans == spans:
             outputs = sequence.tokens(request.prompt_len, sequence.length)
             tables = _flat(sequence.tables)
@@ -283,7 +289,7 @@ class StepBuilder:
                 None if request.prompt_done else request.probe,
                 request.pooling,
                 _begins_from(sequence),
-                -1 if request.adapter is None else self._memory.adapters.slot_of(request.adapter.number),
+                -1 if request.adapter is None else self._kv_cache.adapters.slot_of(request.adapter.number),
                 request.root_digest(),
             )
         )
@@ -320,7 +326,7 @@ class StepBuilder:
     def _size(self, sequence: Sequence) -> int:
         """Estimated cost of a row that enters, at least its bytes in the plan."""
         length, request = sequence.length, sequence.request
-        size = _ROW_BYTES + _INT_COST * _table_ints(length, self._memory)
+        size = _ROW_BYTES + _INT_COST * _table_ints(length, self._kv_cache)
         if self._origin_of(sequence) >= 0:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
@@ -375,10 +381,10 @@ def _begins_from(sequence: Sequence) -> int:
     return sequence.checkpoints[0][1] if sequence.checkpoints else -1
 
 
-def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
+def _row_spans(sequence: Sequence, kv_cache: KVCacheManager) -> list[RowSpan]:
     """The media that a row reads, and those before it whose grids determine its positions."""
     sent = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
-    slots = memory.encoder_cache.slots
+    slots = kv_cache.encoder_cache.slots
     return [
         RowSpan(
             slots[span.digest] if span in sequence.spans else -1,
@@ -403,14 +409,14 @@ def _flat(tables: Tables) -> list[int]:
     return [block for table in tables for block in table]
 
 
-def whole_row_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
+def whole_row_bytes(sequence: Sequence, kv_cache: KVCacheManager) -> int:
     """The most bytes that a plan may need for a row of the request, however many tokens it has by then."""
     request = sequence.request
     length = request.limit_len
-    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + _table_ints(length, memory))
+    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + _table_ints(length, kv_cache))
 
 
-def _table_ints(length: int, memory: KVCacheManager) -> int:
+def _table_ints(length: int, kv_cache: KVCacheManager) -> int:
     """Integers for the block tables of a row of ``length`` tokens, and for copies to its blocks."""
-    each = 1 + _HOST_INTS * bool(memory.pool.host.capacity)
-    return memory.groups * (-(-length // memory.block_size) * each + _COPY_INTS)
+    each = 1 + _HOST_INTS * bool(kv_cache.pool.host.capacity)
+    return kv_cache.groups * (-(-length // kv_cache.block_size) * each + _COPY_INTS)

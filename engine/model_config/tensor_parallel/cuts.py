@@ -1,4 +1,4 @@
-"""What one rank takes of stored tensors, and which part of what a layer counts is its own. Torch-free."""
+"""Cuts of stored tensors for one rank, and the division of heads and channels among ranks. Torch-free."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

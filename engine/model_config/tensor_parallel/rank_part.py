@@ -1,4 +1,4 @@
-"""What one of several workers that split a model has of it. Torch-free."""
+"""The part of a split model that one worker has: its layers, and how its tensors are cut. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -9,7 +9,10 @@ from .cuts import Cut, Cuts, Ranges, Rank
 
 
 def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -> tuple[RecurrentSpec, dict[str, Cut]]:
-    """``prefix`` is that of the layer. Raises :class:`..config_fields.ConfigError` for one that cannot be split."""
+    """A rank's part of a recurrent mixer, and how its tensors are cut. ``prefix`` is that of the layer.
+
+    Raises :class:`..config_fields.ConfigError` for one that cannot be split.
+    """
     match spec:
         case ShortConvSpec():
             channels = rank.each(spec.channels, "channels of a convolution")
@@ -56,7 +59,8 @@ def _cut_rglru(spec: RGLRUSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
 
 
 def split_beside(spec: BesideSpec, rank: Rank, prefix: str, hidden: int) -> tuple[BesideSpec, dict[str, Cut]]:
-    """As :func:`split_recurrent`; LAuReL's few columns are whole in each."""
+    """A rank's part of the mixer beside the first, and how its tensors are cut; LAuReL's few columns are whole in each
+    rank. Raises :class:`..config_fields.ConfigError` for one that cannot be split."""
     return (spec, {}) if isinstance(spec, LaurelSpec) else split_recurrent(spec, rank, prefix, hidden)
 
 

@@ -97,7 +97,8 @@ class PastAnswers:
         heads[in_order] = ends_in_order
 
     def places(self, domain: bytes, text: Sequence[int]) -> tuple[int, list[int]]:
-        """As :meth:`.ngram.NgramIndex.places`, for the end of a text in the answers of a domain."""
+        """(matching tokens, positions): where answers of the domain have the longest match with the end of ``text``,
+        latest first."""
         longest = self._least - 1
         found: list[int] = []
         known = self._domains.get(domain)

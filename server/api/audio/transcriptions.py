@@ -93,8 +93,8 @@ def routes(transcription: TranscriptionServices) -> list[Route]:
 
 
 def _form_route(path: str, services: TranscriptionServices, read: Read) -> Route:
-    """As :func:`..common.endpoint.generation_route`, for a form with a file. Decoded audio is counted until the
-    response's last byte; the file is not."""
+    """A POST to ``path`` with a form and a file to transcribe. Decoded audio is counted until the response's last byte;
+    the file is not."""
     admission = services.admission
 
     async def begin(request: Request, share: MemoryShare, context: RequestContext) -> Awaitable[ASGIApp]:

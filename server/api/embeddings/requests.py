@@ -158,8 +158,8 @@ async def pool_contents(
     prompt: str,
     number_bytes: int = 4,
 ) -> list[Pooled]:
-    """As :func:`pool_input`, for the contents of ``field``. For a multimodal model, parts become the user's message and
-    ``prompt`` the system's; strings, and all texts of other models, get it as a prefix."""
+    """What the model pools of each of the contents of ``field``. For a multimodal model, parts become the user's
+    message and ``prompt`` the system's; strings, and all texts of other models, get it as a prefix."""
     model = what.model
     given = contents if model.sees else [content_as_text(each) for each in contents]
     texts = [each for each in given if isinstance(each, str)]

@@ -113,7 +113,7 @@ class WeightServices:
     metrics: Metrics
 
     async def update(self, weights: Weights, version: str, mode: PauseMode, *, keep_pause: bool = False) -> None:
-        """See :meth:`.EngineControl.update_weights`."""
+        """Loads other weights of the main model, and measures the time."""
         with self.metrics.weight_update_seconds.time():
             await self.control.update_weights(weights, version, mode, keep_pause=keep_pause)
 

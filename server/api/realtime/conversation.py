@@ -129,7 +129,7 @@ class RealtimeConversation:
         return self._entries.index(self.find(previous, Event.CREATE_ITEM, "previous_item_id")) + 1
 
     def append(self, entry: Entry) -> str | None:
-        """As :meth:`insert`, for items of the session itself, without a limit."""
+        """Puts an item of the session itself at the end, without a limit. Returns the id of the item before it."""
         before = self.last
         self._entries.append(entry)
         self._enter(entry)

@@ -1,4 +1,4 @@
-"""What the item of a compacted conversation holds, and what it means for the conversation that goes on with it."""
+"""The item of a compacted conversation: its contents, and how a conversation continues from it."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol

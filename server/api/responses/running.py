@@ -155,7 +155,7 @@ class ResponseTask:
         return self._task
 
     def start_with(self, held: ExitStack, bounds: Callable[[], AbstractContextManager[None]]) -> None:
-        """As :meth:`start`; releases ``held`` at the end."""
+        """Starts the run, which ``bounds`` may cut short, and releases ``held`` at its end."""
         task = self.start(bounds)
         kept = held.pop_all()
         task.add_done_callback(lambda _: kept.close())

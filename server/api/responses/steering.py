@@ -54,7 +54,7 @@ class Steer:
 
     id: str
     given: Any
-    """As the client sent it."""
+    """What the client sent."""
     items: list[Item]
     share: MemoryShare
     """What it takes; closed once the input belongs to a request, or to nobody."""

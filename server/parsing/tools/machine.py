@@ -19,14 +19,14 @@ class Machine:
         self._steps: Steps[None] | None = reading(self._reader, self._output)
 
     def push(self, text: str) -> list[Piece]:
-        """As :class:`~..interface.Parser` says."""
+        """Reads more text; returns what it completes."""
         if not text or self._steps is None:
             return []
         self._reader.feed(text)
         return self._advance()
 
     def finish(self, *, cut: bool = False) -> list[Piece]:
-        """As :class:`~..interface.Parser` says."""
+        """Ends the text; returns what was held back. ``cut``: it was truncated."""
         if self._steps is None:
             return []
         self._reader.end(cut)

@@ -30,7 +30,7 @@ class TooLongError(Exception):
 
 
 class Reader:
-    """See the module."""
+    """Text that arrives in pieces, read character by character."""
 
     __slots__ = ("_at", "_kept", "_kept_length", "_text", "cut", "ended")
 
@@ -87,7 +87,7 @@ class Reader:
         return self._text[self._at]
 
     def character(self) -> Steps[str]:
-        """As :meth:`peek`, and reads it."""
+        """Reads the next character; the empty text at the end."""
         char = yield from self.peek()
         if char:
             self._take(self._at + 1)

@@ -49,7 +49,7 @@ Here are the functions available in JSONSchema format:
 
 
 MARKS: Final = f"{USER}{ASSISTANT}{THINK}{END_THINK}{_TOOLS}"
-"""As the source of a template, of which parsers are chosen."""
+"""Stands for the source of a template, by which parsers are chosen."""
 
 
 def write(conversation: RenderRequest) -> str:

@@ -57,7 +57,7 @@ _MAX: Final = (
 EFFORTS: Final = {"high": _HIGH, "xhigh": _MAX, "max": _MAX}
 """What stands before a conversation in which the model thinks; nothing for other efforts, or without one."""
 MARKS: Final = f"{USER}{ASSISTANT}{_TOOLS}"
-"""As the source of a template, of which parsers are chosen."""
+"""Stands for the source of a template, by which parsers are chosen."""
 
 _Message = dict[str, Any]
 

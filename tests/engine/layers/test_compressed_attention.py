@@ -1,4 +1,4 @@
-"""Attention to a window and to compressed entries: what its states and its pages hold, and both ways to compute it."""
+"""Attention to a window and to compressed entries: what its states and its blocks hold, and both ways to compute it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 from stentor import kernels
 from stentor.engine.layers.compressed_attention import CompressedAttention
 from stentor.engine.layers.compressor import written_
+from stentor.engine.layers.entry_blocks import EntryBlocks
 from stentor.engine.layers.entry_index import EntryIndex
-from stentor.engine.layers.entry_pages import EntryPages
 from stentor.engine.layers.moe import _experts_of_tokens
 from stentor.engine.layers.token_history import TokenHistory
 from stentor.engine.layers.weights import WeightError
@@ -55,22 +55,22 @@ def test_rows_of_padding_alone_change_nothing() -> None:
 @pytest.mark.parametrize(("block", "ratio"), [(16, 4), (16, 128), (16, 24), (16, 5), (64, 16)])
 def test_every_entry_has_a_place_of_its_own_in_the_block_of_its_last_token(block: int, ratio: int) -> None:
     tables = torch.randperm(40, generator=torch.Generator().manual_seed(1))[None].int()
-    pages = EntryPages(tables, block, ratio)
+    blocks = EntryBlocks(tables, block, ratio)
     entries = torch.arange(40 * block // ratio)
-    places = pages.slots(torch.zeros(1, dtype=torch.int64), entries[None])[0]
+    places = blocks.slots(torch.zeros(1, dtype=torch.int64), entries[None])[0]
     assert len(set(places.tolist())) == len(entries)
     last = entries * ratio + ratio - 1
-    assert (places // pages.per_block).tolist() == tables[0, last // block].tolist()
+    assert (places // blocks.per_block).tolist() == tables[0, last // block].tolist()
 
 
 def test_entries_that_are_none_are_not_written() -> None:
-    pages = EntryPages(torch.tensor([[1], [0]], dtype=torch.int32), 16, 4)
+    blocks = EntryBlocks(torch.tensor([[1], [0]], dtype=torch.int32), 16, 4)
     cache = normal(2, 4, 3, seed=1)
     before, entries, rows = cache.clone(), normal(3, 3, seed=2), torch.tensor([0, 1, 0])
-    written_(entries, cache, pages, rows, torch.tensor([-1, 2, -1]))
+    written_(entries, cache, blocks, rows, torch.tensor([-1, 2, -1]))
     before[0, 2] = entries[1]
     assert_same_bits(cache, before)
-    written_(entries, cache, pages, rows, torch.tensor([-1, -1, -1]))
+    written_(entries, cache, blocks, rows, torch.tensor([-1, -1, -1]))
     assert_same_bits(cache, before)
 
 

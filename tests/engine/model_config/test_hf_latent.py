@@ -16,7 +16,7 @@ from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentA
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec
-from stentor.engine.worker.caches import PageGroup, page_groups
+from stentor.engine.worker.caches import BlockGroup, block_groups_of
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import latent, tiny
 
@@ -149,7 +149,7 @@ def test_layers_of_glm_5_share_an_index_as_the_file_says() -> None:
     assert shared(**five, indexer_types=["full"] * 4 + ["shared"], index_topk_pattern="FSSFS") == [4]
     groups = model_spec_from_hf({**GLM_5, **five, "index_topk_pattern": "FSSFS"}).cache_groups
     assert groups == (CacheSpec("latent", (0, 3), 0, 1, 576, 128), CacheSpec("latent", (1, 2, 4), 0, 1, 576))
-    assert page_groups(groups, 4096) == (PageGroup((0, 1, 2, 3, 4), 0),), "blocks of one size serve both"
+    assert block_groups_of(groups, 4096) == (BlockGroup((0, 1, 2, 3, 4), 0),), "blocks of one size serve both"
 
 
 def test_an_index_of_deepseek_turns_halves_and_one_of_glm_neighbours_unless_the_file_says_otherwise() -> None:

@@ -78,7 +78,7 @@ def test_nobody_overtakes_who_lacks_blocks_though_he_would_fit() -> None:
     small = engine.submit([2], max_tokens=1)
     engine.step()
     assert states(engine, large) == states(engine, small) == [SequenceState.WAITING]
-    assert engine.scheduler.stats().waiting_for == {"pages": 2}
+    assert engine.scheduler.stats().waiting_for == {"blocks": 2}
     engine.drain()
     assert [new.tokens[0] for plan in engine.plans for new in plan.new] == [9, 1, 2]
 

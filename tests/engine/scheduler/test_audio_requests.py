@@ -289,7 +289,7 @@ class TranscriptionMachine(AnyOrder):
 
     def end(self) -> None:
         super().end()
-        assert not self.engine.scheduler._memory.encoder_cache.num_holders
+        assert not self.engine.scheduler._kv_cache.encoder_cache.num_holders
 
 
 TestTranscriptionInAnyOrder = TranscriptionMachine.TestCase

@@ -126,13 +126,13 @@ def test_only_a_hold_that_frees_blocks_and_is_not_to_be_kept_is_reclaimed() -> N
     rid = engine.submit([1] * 9, max_tokens=9, seeds=[1, 2])
     engine.plan()
     engine.deliver()
-    memory = engine.scheduler._memory
+    kv_cache = engine.scheduler._kv_cache
     request = engine.scheduler._output.requests[rid]
-    assert not memory.reclaim_hold(keep=None), "the leader runs on the same blocks"
+    assert not kv_cache.reclaim_hold(keep=None), "the leader runs on the same blocks"
     engine.abort(rid, 0)
-    assert not memory.reclaim_hold(keep=request)
+    assert not kv_cache.reclaim_hold(keep=request)
     assert [len(table) for table in request.held_tables] == [2]
-    assert memory.reclaim_hold(keep=None)
+    assert kv_cache.reclaim_hold(keep=None)
     assert request.held_tables == []
     engine.scheduler.check_integrity()
     engine.drain()
@@ -151,9 +151,9 @@ def test_the_least_important_hold_is_reclaimed_first() -> None:
         # The fork would run next; while it stands aside it stays a fork to come, and its prompt held.
         engine.load(rid)
     assert all(request.held_tables for request in requests)
-    engine.scheduler._memory.reclaim_hold(keep=None)
+    engine.scheduler._kv_cache.reclaim_hold(keep=None)
     assert [bool(request.held_tables) for request in requests] == [True, True, False]
-    engine.scheduler._memory.reclaim_hold(keep=None)
+    engine.scheduler._kv_cache.reclaim_hold(keep=None)
     assert [bool(request.held_tables) for request in requests] == [False, True, False]
 
 

@@ -355,7 +355,7 @@ class MediaMachine(AnyOrder):
 
     def end(self) -> None:
         super().end()
-        assert not self.engine.scheduler._memory.encoder_cache.num_holders
+        assert not self.engine.scheduler._kv_cache.encoder_cache.num_holders
 
 
 TestMediaInAnyOrder = MediaMachine.TestCase

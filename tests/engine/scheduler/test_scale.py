@@ -52,7 +52,7 @@ def test_a_step_costs_the_same_where_the_head_of_the_queue_lacks_blocks() -> Non
     for waiting in (10, 2000):
         scheduler = busy_scheduler(rows=8, waiting=waiting)
         scheduler.abort(0, -1)
-        scheduler._memory.pool.allocate_many(scheduler._memory.pool.free_count - 1)
+        scheduler._kv_cache.pool.allocate_many(scheduler._kv_cache.pool.free_count - 1)
         costs.append(step_cost(scheduler))
         assert scheduler.stats().running == 7
     assert costs[0] == costs[1]
@@ -79,5 +79,5 @@ def test_requests_that_come_and_are_aborted_leave_nothing_in_the_queue() -> None
     for rid in range(10, 5010):
         scheduler.submit(Submit(rid, [1], SamplingParams(max_tokens=1), [1], 0, "", 1.0), 0.0)
         scheduler.abort(rid, -1)
-    assert sum(map(len, scheduler._memory.queue._heaps.values())) <= 4
+    assert sum(map(len, scheduler._kv_cache.queue._heaps.values())) <= 4
     scheduler.check_integrity()

@@ -15,12 +15,12 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.async_compute import AsyncCompute, Launched
-from stentor.engine.worker.caches import allocate_caches, cache_groups, host_memory, kv_block_bytes, page_groups
-from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.async_compute import AsyncCompute, Launched, TextExtras
+from stentor.engine.worker.caches import allocate_caches, block_groups_of, cache_groups, host_memory, kv_block_bytes
+from stentor.engine.worker.graphs import GraphCapture, GraphSize
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows import RowLimits, with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
@@ -59,10 +59,10 @@ class WatchedDecoder(Decoder):
         rows = None if batch.states is None else batch.states.rows
         if rows is not None:
             tensors += (rows.cu_seqlens, rows.reads, rows.writes)
-        for paged in batch.paged:
-            tensors += (paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
+        for attention in batch.attention:
+            tensors += (attention.query_start, attention.seq_lens, attention.block_tables, attention.slots)
         numbers: list[tuple[int, ...]] = [
-            (paged.max_query_len, paged.max_seq_len, paged.decode_rows) for paged in batch.paged
+            (attention.max_query_len, attention.max_seq_len, attention.decode_rows) for attention in batch.attention
         ]
         if rows is not None:
             numbers.append((rows.longest,))
@@ -122,16 +122,16 @@ class Pair:
         model.eager = 0
         self.clock = clock or ManualClock()
         groups = model.config.cache_groups
-        pages = page_groups(groups, CONTEXT)
+        block_groups = block_groups_of(groups, CONTEXT)
 
         def caches(count: int) -> list[LayerCache]:
-            return allocate_caches(groups, count, block_size, CPU, torch.float32, pages)
+            return allocate_caches(groups, count, block_size, CPU, torch.float32, block_groups)
 
         kept = model.config.states
         num_states = 3 * slots if kept else 0
 
         dtypes = StateDTypes(torch.float32, torch.float32)
-        block_bytes = kv_block_bytes(groups, block_size, torch.float32, pages)
+        block_bytes = kv_block_bytes(groups, block_size, torch.float32, block_groups)
         host_states = host_blocks if kept else 0
         tier = HostSizes(host_blocks if groups else 0, block_bytes, host_states, dtypes.nbytes(model.config))
 
@@ -146,10 +146,8 @@ class Pair:
             SyncCompute(
                 model,
                 caches(blocks),
-                slots=slots,
-                max_model_len=CONTEXT,
-                block_size=block_size,
-                device=CPU,
+                CPU,
+                RowLimits(slots, CONTEXT, block_size),
                 extras=of_host,
                 host=host_memory(tier.blocks, tier.block_bytes, CPU),
             ),
@@ -159,14 +157,10 @@ class Pair:
             model,
             caches(blocks + 1),
             self.device,
-            slots=slots,
-            max_model_len=CONTEXT,
-            block_size=block_size,
+            RowLimits(slots, CONTEXT, block_size),
             max_num_batched_tokens=budget,
-            graph_sizes=[*mixed, *(GraphSize(rows) for rows in reversed(sizes))],
-            graph_stall=0.05,
-            clock=self.clock,
-            states=of_device,
+            capture=GraphCapture([*mixed, *(GraphSize(rows) for rows in reversed(sizes))], 0.05, clock=self.clock),
+            extras=TextExtras(states=of_device),
             host=host_memory(tier.blocks, tier.block_bytes, CPU),
         )
         self.runner = ModelRunner(self.compute, of_device)
@@ -178,7 +172,10 @@ class Pair:
                 max_num_batched_tokens=budget,
                 max_model_len=CONTEXT,
                 max_prefill_chunk=chunk,
-                groups=(*cache_groups(groups, pages), *([CacheGroup("state", capacity=num_states)] if kept else [])),
+                groups=(
+                    *cache_groups(groups, block_groups),
+                    *([CacheGroup("state", capacity=num_states)] if kept else []),
+                ),
                 host=tier,
             ),
             CONFIG,

@@ -122,7 +122,7 @@ def test_layers_with_windows_find_their_blocks_by_their_own_tables(
     tiny.make("olmo3", tmp_path)
     pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, budget=24)
     pair.capture_all()
-    assert pair.scheduler._memory.windows == (24, 24, 0)
+    assert pair.scheduler._kv_cache.windows == (24, 24, 0)
     _submit_all(pair, seed=4, tokens=18, requests=len(RULES))
     pair.run()
     stats = pair.scheduler.stats()

@@ -8,6 +8,7 @@ import pytest
 from stentor.engine.worker.graphs import (
     Body,
     CaptureError,
+    GraphCapture,
     GraphSize,
     StallBudget,
     StepGraphs,
@@ -112,7 +113,7 @@ class Captures:
         self.log: list[str] = []
         self.device = FakeDevice()
         self.graphs = StepGraphs(
-            self.device, sizes, self._warm, self._bodies, StallBudget(share, self.clock), self.clock
+            self.device, GraphCapture(sizes, share, credit=0.0, clock=self.clock), self._warm, self._bodies
         )
 
     def miss_all(self) -> None:

@@ -24,8 +24,8 @@ class _Watched(Decoder):
     decodes: tuple[int, int, int | None] = (0, 0, None)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        (paged,) = batch.paged
-        self.decodes = paged.decode_rows, paged.decode_query_len, paged.ragged_tokens
+        (attention,) = batch.attention
+        self.decodes = attention.decode_rows, attention.decode_query_len, attention.ragged_tokens
         return super().forward(batch)
 
 

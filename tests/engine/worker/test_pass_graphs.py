@@ -13,9 +13,9 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.caches import allocate_caches, cache_tensors, page_groups
+from stentor.engine.worker.caches import allocate_caches, block_groups_of, cache_tensors
 from stentor.engine.worker.executor import SyncExecutor
-from stentor.engine.worker.graphs import GraphSize, draft_sizes
+from stentor.engine.worker.graphs import GraphCapture, GraphSize, draft_sizes
 from stentor.engine.worker.model_pass import ModelPass
 from stentor.engine.worker.pass_graphs import PassGraphs, advance_all
 from stentor.engine.worker.rows import RowTable
@@ -217,8 +217,8 @@ def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
     model = Decoder(checkpoint.decoder, LayerContext(CPU, torch.float32, False), CONTEXT)
     model.load(iterate_weights(checkpoint, torch.float32))
     groups = model.config.cache_groups
-    pages = page_groups(groups, CONTEXT)
-    caches = allocate_caches(groups, 13, BLOCK, CPU, torch.float32, pages)
+    block_groups = block_groups_of(groups, CONTEXT)
+    caches = allocate_caches(groups, 13, BLOCK, CPU, torch.float32, block_groups)
     table = RowTable(4, CONTEXT, BLOCK, 1 + max(cache.group for cache in caches))
     blocks = iter(range(12))
     for slot, length in enumerate((20, 17, 9)):
@@ -226,7 +226,9 @@ def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
         table.add(NewRow(slot, _prompt(length, slot), length, SamplingParams(max_tokens=1), 0, own))
     rows = [RowStep(0, 16, 4, [], True, 3), RowStep(1, 16, 1, [], True), RowStep(2, 6, 3, [], False)]
     eager, device = ModelPass(model, caches, table, CPU), FakeDevice()
-    graphs = PassGraphs(model, caches, table, device, [GraphSize(12, query_len=4)], CONTEXT, keeps_hidden=True)
+    graphs = PassGraphs(
+        model, caches, table, device, GraphCapture([GraphSize(12, query_len=4)]), CONTEXT, keeps_hidden=True
+    )
     with force_variant("reference"), torch.inference_mode():
         eager.run([RowStep(row.slot, 0, row.start, [], False) for row in rows])
         expected = eager.run(rows).logits

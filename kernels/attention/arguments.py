@@ -8,8 +8,8 @@ from torch import Tensor
 from .batch import AttentionBatch
 
 
-class PagedTensors(NamedTuple):
-    """The tensors of one launch, as in :class:`Paged`, in the order of the decode kernels' arguments."""
+class AttentionTensors(NamedTuple):
+    """The tensors of one launch, as in :class:`AttentionArgs`, in the order of the decode kernels' arguments."""
 
     q: Tensor
     k_cache: Tensor
@@ -22,7 +22,7 @@ class PagedTensors(NamedTuple):
     out: Tensor
 
 
-class Paged(NamedTuple):
+class AttentionArgs(NamedTuple):
     """Queries, the cache that they see, and how they see it; see :func:`stentor.kernels.paged_attention`.
 
     Nothing is checked and nothing waits for the device: lengths and block tables are read there.
@@ -70,7 +70,7 @@ class Paged(NamedTuple):
         causal: bool = True,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
-    ) -> "Paged":
+    ) -> "AttentionArgs":
         """Returns the arguments for a batch, with a new output."""
         return cls(
             q,
@@ -97,5 +97,5 @@ class Paged(NamedTuple):
         return self.sinks, self.slopes, self.k_scale, self.v_scale
 
     @property
-    def tensors(self) -> PagedTensors:
-        return PagedTensors(self.q, self.k_cache, self.v_cache, self.block_tables, *self.optional, self.out)
+    def tensors(self) -> AttentionTensors:
+        return AttentionTensors(self.q, self.k_cache, self.v_cache, self.block_tables, *self.optional, self.out)

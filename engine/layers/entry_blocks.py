@@ -6,7 +6,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class EntryPages:
+class EntryBlocks:
     """Entry e of a row is made of tokens up to position (e + 1) · ratio - 1, in whose block it lies, so that a block
     has all entries that its tokens complete."""
 
