@@ -161,7 +161,7 @@ class EngineClient:
             request.seeds,
             request.priority,
             request.salt,
-            time.monotonic(),
+            time.monotonic() if request.arrival is None else request.arrival,
             name=request.name,
             grammar=request.grammar,
             thinking=request.thinking,

@@ -26,6 +26,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     """Requests share cached prefixes only under the same salt."""
     name: str = ""
     """The request's id, for logs."""
+    arrival: float | None = None
+    """By ``time.monotonic()``, for a request that continues an earlier one and keeps its importance; None: now."""
     grammar: str = ""
     """Of each sequence, in llguidance's dialect of Lark or as the JSON of its grammars; empty: none. Needs
     :meth:`.client.EngineClient.set_vocabulary`."""

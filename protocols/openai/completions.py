@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most, total_chars_at_most
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
+from .beams import check_beams
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .usage import PromptLogprobs, Usage
@@ -28,6 +29,10 @@ class CompletionRequest(SamplingFields, kw_only=True):
     """Text behind the text to generate; empty means none."""
     prompt_embeds: Any = None
     thinking_token_budget: int | None = None
+
+    @property
+    def beam_width(self) -> tuple[int, str]:
+        return (self.choices, "n") if self.best_of is None else (self.best_of, "best_of")
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -59,14 +64,16 @@ class CompletionRequest(SamplingFields, kw_only=True):
         check_sampling(self, self.max_tokens, "max_tokens", limits)
         if self.max_tokens == 0 and not self.echo:
             raise wrong("max_tokens", "may be 0 only with `echo`")
-        if self.best_of is not None and self.best_of != self.choices:
-            raise not_served("best_of", "`best_of` other than `n`")
+        check_beams(self, limits)
+        if not self.use_beam_search and self.best_of is not None and self.best_of != self.choices:
+            raise not_served("best_of", "`best_of` other than `n`, without `use_beam_search`,")
         prompts = self.prompts
         items_at_most(prompts, limits.max_prompts, "prompt")
-        if len(prompts) * self.choices > limits.max_sequences:
+        sequences = self.beam_width[0] if self.use_beam_search else self.choices
+        if len(prompts) * sequences > limits.max_sequences:
             raise refused(
                 "prompt",
-                f"{len(prompts)} prompts with n={self.choices} are more than the {limits.max_sequences} sequences "
+                f"{len(prompts)} prompts with n={sequences} are more than the {limits.max_sequences} sequences "
                 "that one request may ask for",
             )
         wanted_answer(self, limits)

@@ -27,7 +27,6 @@ IGNORED_FIELDS: Final = (
     "prompt_cache_options",
     "prediction",
     "verbosity",
-    "length_penalty",
     "session_id",
     "stream_interval",
 )
@@ -65,6 +64,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop: StopString | list[StopString] | None = None
 
     # vLLM's
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Meta(ge=-10, le=10)] | None = None
+    """Of a beam search; without effect otherwise."""
     top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -111,7 +113,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """As ``repetition_penalty``."""
 
     # Decoded so that clients get an error instead of being ignored.
-    use_beam_search: bool | None = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None
     watermarking: Any = None
@@ -135,6 +136,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         return 1 if self.n is None else self.n
 
     @property
+    def beam_width(self) -> tuple[int, str]:
+        """Beams of a search, and the field that says so."""
+        return self.choices, "n"
+
+    @property
     def stop_strings(self) -> tuple[str, ...]:
         if self.stop is None:
             return ()
@@ -142,7 +148,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 REFUSED_EVERYWHERE: Final = (
-    "use_beam_search",
     "logprob_token_ids",
     "repetition_detection",
     "watermarking",

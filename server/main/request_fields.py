@@ -53,6 +53,7 @@ class Request:
 _SAMPLING_IGNORED: Final = (*sampling.IGNORED_FIELDS, "stream_options.include_obfuscation")
 _OLLAMA_PARTLY: Final = {"format": 'only `""`, `"json"` or a schema'}
 _VECTORS_PARTLY: Final = {"padding": "only `do_not_pad`"}
+_BEAMS_PARTLY: Final = {"length_penalty": "has an effect with `use_beam_search`"}
 _TRANSCRIPTION_PARTLY: Final = {"n": "only 1", "to_language": "only English"}
 
 REQUESTS: Final[tuple[Request, ...]] = (
@@ -61,7 +62,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         _SAMPLING_IGNORED,
-        {"modalities": 'only `["text"]`'},
+        {"modalities": 'only `["text"]`', **_BEAMS_PARTLY},
     ),
     Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
     Request(
@@ -69,7 +70,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         completions.CompletionRequest,
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
         (*_SAMPLING_IGNORED, "store", "metadata"),
-        {"best_of": "only as much as `n`"},
+        {"best_of": "only as much as `n`, without `use_beam_search`", **_BEAMS_PARTLY},
     ),
     Request(
         ("/v1/responses",),

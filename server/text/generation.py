@@ -9,6 +9,7 @@ import msgspec
 from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.openai.beams import Beams
 
 from ..common.loop_turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
@@ -65,6 +66,8 @@ class GenerationRequest(EngineRequest, frozen=True, kw_only=True):
     """Makes the parser of one choice; None: no parser."""
     visible: frozenset[str] = frozenset()
     """Special tokens that the parser needs, even if others are skipped; one of a few sets that the model has."""
+    beams: Beams | None = None
+    """The beam search that finds its sequences; None: they are sampled."""
 
 
 class Generation:

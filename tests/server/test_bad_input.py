@@ -70,7 +70,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"guided_regex": 5}, "guided_regex"),
     ({"guided_regex": "a", "guided_json": {}}, "guided_regex"),
     ({"bad_words": [""]}, "bad_words[0]"),
-    ({"use_beam_search": True}, "use_beam_search"),
+    ({"use_beam_search": 5}, "use_beam_search"),
     ({"model": 5}, "model"),
 ]
 
