@@ -180,7 +180,7 @@ class EngineClient:
             self._media.sweep(self._journal.has)
             return stream
         self._journal.add(stream)
-        self._outages.count_recovered(resumed is not None)
+        self._outages.count_recovered(resumed is not None and request.arrival is None)
         if self._serving and self._trials.admits(rid):
             self._give(stream, frames)
             self._heartbeat.wake()

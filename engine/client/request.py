@@ -42,6 +42,6 @@ class EngineRequest(msgspec.Struct, frozen=True):
     pooling: Pooling | None = None
     """What a pooling model returns for the prompt, in place of tokens."""
     resumed: list[list[int]] | None = None
-    """Tokens by sequence that an earlier run of the server delivered; each sequence continues after them."""
+    """Tokens by sequence, known from an earlier run of the server or an earlier request; each continues after them."""
     adapter: AdapterRef | None = None
     """The LoRA adapter."""

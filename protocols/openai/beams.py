@@ -7,7 +7,7 @@ import msgspec
 from ..common.errors import BadRequest, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROBS
-from .sampling import SamplingFields
+from .sampling import SamplingFields, not_served
 from .structured import wanted_answer
 
 MAX_BEAMS: Final = MAX_LOGPROBS // 2
@@ -30,8 +30,10 @@ def wanted_beams(request: SamplingFields) -> Beams | None:
 
 
 def check_beams(request: SamplingFields, limits: Limits) -> None:
-    """Raises BadRequest for a search that is too wide, and for fields that exclude it."""
+    """Raises BadRequest for a search that is too wide, for fields that exclude it, and for a ``best_of`` without it."""
     if not request.use_beam_search:
+        if request.best_of is not None and request.best_of != request.choices:
+            raise not_served("best_of", "`best_of` other than `n`, without `use_beam_search`,")
         return
     width, field = request.beam_width
     if width < request.choices:

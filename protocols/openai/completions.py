@@ -9,7 +9,7 @@ from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
 from .beams import check_beams
-from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
+from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, refuse
 from .structured import wanted_answer
 from .usage import PromptLogprobs, Usage
 
@@ -22,17 +22,12 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
-    best_of: Annotated[int, Meta(ge=1)] | None = None
     add_special_tokens: bool = True
 
     suffix: str | None = None
     """Text behind the text to generate; empty means none."""
     prompt_embeds: Any = None
     thinking_token_budget: int | None = None
-
-    @property
-    def beam_width(self) -> tuple[int, str]:
-        return (self.choices, "n") if self.best_of is None else (self.best_of, "best_of")
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -59,14 +54,11 @@ class CompletionRequest(SamplingFields, kw_only=True):
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
         refuse(self, REFUSED)
-        at_most(self.best_of, limits.max_choices, "best_of")
         at_most(self.logprobs, limits.max_logprobs, "logprobs")
         check_sampling(self, self.max_tokens, "max_tokens", limits)
         if self.max_tokens == 0 and not self.echo:
             raise wrong("max_tokens", "may be 0 only with `echo`")
         check_beams(self, limits)
-        if not self.use_beam_search and self.best_of is not None and self.best_of != self.choices:
-            raise not_served("best_of", "`best_of` other than `n`, without `use_beam_search`,")
         prompts = self.prompts
         items_at_most(prompts, limits.max_prompts, "prompt")
         sequences = self.beam_width[0] if self.use_beam_search else self.choices

@@ -13,6 +13,7 @@ from ..ipc.sampling import MAX_LOGPROBS
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+LengthPenalty = Annotated[float, Meta(ge=-10, le=10)]
 TokenId = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
 StopString = Annotated[str, Meta(min_length=1)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
@@ -54,6 +55,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1)] | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
+    """Beams of a search, of which the best ``n`` are returned; otherwise the same as ``n``."""
     max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
@@ -65,7 +68,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     # vLLM's
     use_beam_search: bool | None = None
-    length_penalty: Annotated[float, Meta(ge=-10, le=10)] | None = None
+    length_penalty: LengthPenalty | None = None
     """Of a beam search; without effect otherwise."""
     top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -138,7 +141,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     @property
     def beam_width(self) -> tuple[int, str]:
         """Beams of a search, and the field that says so."""
-        return self.choices, "n"
+        return (self.choices, "n") if self.best_of is None else (self.best_of, "best_of")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -177,6 +180,7 @@ def not_served(param: str, what: str | None = None) -> BadRequest:
 def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_field: str, limits: Limits) -> None:
     """The limits, and the rules that span fields. Raises BadRequest."""
     at_most(request.n, limits.max_choices, "n")
+    at_most(request.best_of, limits.max_choices, "best_of")
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
     items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
     texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")

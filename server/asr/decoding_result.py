@@ -73,6 +73,7 @@ async def draft_window(
             rules=rules,
             no_speech=None if vocabulary.no_speech is None else (start, vocabulary.no_speech),
             sampling=options.sampling,
+            beams=None if temperature else options.beams,
         )
         draft = _judged(model, answer, temperature)
         drafts.append(draft)

@@ -15,8 +15,10 @@ from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Alignment, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.openai.beams import Beams
 
 from ..common.errors import MediaFull, generation_error
+from ..text.beam_search import BeamSubmitter
 from ..text.generation import EngineEventStream, ModelEngine
 from .model import OpenAccount, RequestObserver
 from .options import SamplingOptions, TranscriptionOptions
@@ -88,8 +90,9 @@ class WindowDecoder:
         align: Alignment | None = None,
         allowed: Sequence[int] | None = None,
         sampling: SamplingOptions = _NEUTRAL,
+        beams: Beams | None = None,
     ) -> EngineOutput:
-        """Everything that the engine says; ``end`` is the token that ends a transcript.
+        """Everything that the engine says; ``end`` is the token that ends a transcript, for which ``beams`` search.
 
         Raises what :func:`..common.errors.generation_error` makes, :class:`..common.errors.MediaFull` and
         ``EngineUnavailable``. A caller that is cancelled takes the request back.
@@ -126,7 +129,8 @@ class WindowDecoder:
                 probe=None if no_speech is None and align is None else PromptProbe(no_speech, align),
                 adapter=options.adapter,
             )
-            stream = self._client.submit(request)
+            client = self._client if beams is None else BeamSubmitter(self._client, beams)
+            stream: EngineEventStream = client.submit(request)
             try:
                 finished = await _read(stream, answer, account)
             finally:

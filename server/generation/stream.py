@@ -19,9 +19,9 @@ from ..observability.request import current_record, current_request_id
 from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
+from ..text.beam_search import BeamSubmitter
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
-from .beam_search import BeamSubmitter
 from .chat_model import ChatModel
 from .constraints import FREE, Constraints
 

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.beams import Beams
-from stentor.server.generation.beam_search import BeamSubmitter
+from stentor.server.text.beam_search import BeamSubmitter
 from stentor.server.text.generation import GenerationRequest, generate
 from stentor.tests.fakes import EOS
 from stentor.tests.parity import tiny

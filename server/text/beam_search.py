@@ -1,7 +1,7 @@
-"""Beam search over the engine: each step of each beam is a request for one token.
+"""Beam search over the engine: each step of each beam is a request that continues the beam by one token.
 
 The prefix cache has all but the last token of each, so that a step computes one position a beam. A search has the
-interface of one request (:class:`..text.generation.EngineEventStream`): its results come together at the end.
+interface of one request (:class:`.generation.EngineEventStream`): its results come together at the end.
 """
 
 import time
@@ -11,13 +11,14 @@ import msgspec
 
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.errors import EngineUnavailable
+from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.beams import Beams
 
-from ..text.generation import EngineEventStream, GenerationRequest, Submitter
-from ..text.slices import EngineEvent
 from .beams import Beam, BeamSearch, Ranked
+from .generation import EngineEventStream, Submitter
+from .slices import EngineEvent
 
 _RID: Final = -1
 """Results of a search belong to no one request of the engine."""
@@ -30,8 +31,8 @@ class BeamSubmitter:
         self._client = client
         self._beams = beams
 
-    def submit(self, request: GenerationRequest) -> "BeamStream":
-        """Raises as :meth:`..text.generation.Submitter.submit`."""
+    def submit(self, request: EngineRequest) -> "BeamStream":
+        """Raises as :meth:`generation.Submitter.submit`."""
         return BeamStream(self._client, request, self._beams)
 
 
@@ -46,7 +47,7 @@ class _StepFailed(Exception):
 class BeamStream:
     """The events of one search: its prompt, and at the end ``len(request.seeds)`` sequences, the best one first."""
 
-    def __init__(self, client: Submitter, request: GenerationRequest, beams: Beams) -> None:
+    def __init__(self, client: Submitter, request: EngineRequest, beams: Beams) -> None:
         self._client = client
         self._request = msgspec.structs.replace(request, seeds=[0], arrival=time.monotonic())
         self._results = len(request.seeds)
@@ -61,14 +62,19 @@ class BeamStream:
             alternatives=params.logprobs or 0,
         )
         self._params = SamplingParams(
-            max_tokens=1, temperature=0.0, logprobs=max(2 * beams.width, params.logprobs or 0), num_drafts=0
+            max_tokens=1,
+            temperature=0.0,
+            logprobs=max(2 * beams.width, params.logprobs or 0),
+            num_drafts=0,
+            rules=params.rules,
         )
+        """Of the first step; later ones ask for one more token each."""
         self._prompt: list[EngineEvent] = []
         """The prompt's event, until it has been read."""
         self._ended = False
         self._live: list[EngineEventStream] = []
         """Requests of the present step, one for each running beam."""
-        self._submit(msgspec.structs.replace(self._params, prompt_logprobs=params.prompt_logprobs))
+        self._submit(params.prompt_logprobs)
 
     def __aiter__(self) -> "BeamStream":
         return self
@@ -107,14 +113,19 @@ class BeamStream:
         self._live = []
         if not self._search.done:
             try:
-                self._submit(self._params)
+                self._submit()
             except (EngineUnavailable, ArenaFull) as error:
                 raise _StepFailed(Finished(_RID, 0, "error", None, str(error), "engine")) from error
 
-    def _submit(self, params: SamplingParams) -> None:
+    def _submit(self, prompt_logprobs: int | None = None) -> None:
+        """Requests the next token of each running beam."""
         for beam in self._search.running:
-            prompt = [*self._request.prompt, *(entry.token for entry in beam.entries())]
-            self._live.append(self._client.submit(msgspec.structs.replace(self._request, prompt=prompt, params=params)))
+            tokens = [entry.token for entry in beam.entries()]
+            request = self._request
+            if tokens:  # what is asked of the prompt has been told
+                request = msgspec.structs.replace(request, resumed=[tokens], probe=None)
+            params = msgspec.structs.replace(self._params, max_tokens=len(tokens) + 1, prompt_logprobs=prompt_logprobs)
+            self._live.append(self._client.submit(msgspec.structs.replace(request, params=params)))
 
     async def _read(self, stream: EngineEventStream, *, keep_prompt: bool) -> Ranked:
         """The most likely next tokens of one beam. Raises _StepFailed."""
