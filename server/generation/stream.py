@@ -39,9 +39,8 @@ def generation_request(
 ) -> GenerationRequest:
     """Raises BadRequest for a beam search whose beams would have to obey something."""
     beams = wanted_beams(request)
-    if beams is not None and (constraints.grammar or constraints.thinking or params.routed_experts is not None):
-        what = "forced or strict tools, a thinking budget, and experts that are returned"
-        raise wrong("use_beam_search", f"excludes {what}", "unsupported")
+    if beams is not None and (constraints.grammar or constraints.thinking):
+        raise wrong("use_beam_search", "excludes forced and strict tools, and a thinking budget", "unsupported")
     return GenerationRequest(
         prompt=prompt,
         params=params,

@@ -10,11 +10,16 @@ import torch
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.request import EngineRequest
+from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.beams import Beams
 from stentor.server.text.beam_search import BeamSubmitter
 from stentor.server.text.generation import GenerationRequest, generate
+from stentor.server.text.slices import EngineEvent
 from stentor.tests.fakes import EOS
 from stentor.tests.parity import tiny
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory, until
@@ -195,6 +200,77 @@ async def test_a_search_is_aborted_when_its_client_leaves(served: Served) -> Non
         await anext(batches)
     assert len(submitted) == 3, "the prompt, and a step of two beams"
     await until(lambda: not served.chat.engine.scheduler.has_work)
+
+
+class Failing:
+    """An engine that gives each request this end; its first ``good`` requests get a token before."""
+
+    def __init__(self, end: Finished, good: int) -> None:
+        self.end, self.good = end, good
+        self.streams: list[Failing.Stream] = []
+
+    class Stream:
+        def __init__(self, events: list[EngineEvent]) -> None:
+            self.events, self.aborted = events, False
+
+        def __aiter__(self) -> "Failing.Stream":
+            return self
+
+        async def __anext__(self) -> list[EngineEvent]:
+            if not self.events:
+                raise StopAsyncIteration
+            events, self.events = self.events, []
+            return events
+
+        def abort(self, index: int = -1) -> None:
+            self.aborted = True
+
+        def routed_experts(self, index: int, drawn: int) -> bytes:
+            raise ValueError
+
+    def submit(self, request: EngineRequest) -> "Failing.Stream":
+        top = [(65 + place, -1.0 - place) for place in range(4)]
+        tokens = SequenceTokens(0, 0, [65], [TokenLogprobs(65, -1.0, 1, top)])
+        fine: list[EngineEvent] = [PromptDone(0, 0, 0.0, 0.0, None), tokens, Finished(0, 0, "length", None, None)]
+        self.streams.append(Failing.Stream(fine if len(self.streams) < self.good else [self.end]))
+        return self.streams[-1]
+
+
+@pytest.mark.parametrize(
+    ("end", "good"),
+    [
+        (Finished(0, 0, "error", None, "lost", "shutdown"), 0),
+        (Finished(0, 0, "error", None, "lost", "media", "messages[0]"), 1),
+        (Finished(0, 0, "abort", None, None), 2),
+    ],
+)
+async def test_the_end_of_a_beams_request_is_that_of_the_search(served: Served, end: Finished, good: int) -> None:
+    client = Failing(end, good)
+    request = GenerationRequest(prompt=PROMPT, params=SamplingParams(max_tokens=9), seeds=[1, 2])
+    async with aclosing(generate(BeamSubmitter(client, Beams(2, 1.0)), served.state.chat.pool, request)) as batches:
+        deltas = [delta async for batch in batches for delta in batch]
+    ends = [delta for delta in deltas if isinstance(delta, Finish)]
+    assert [(each.index, each.reason, each.fault, each.field) for each in ends] == [
+        (index, end.reason, end.fault, end.field) for index in range(2)
+    ]
+    assert all(stream.aborted for stream in client.streams[good:])
+
+
+async def test_an_engine_that_is_given_up_between_two_steps_ends_the_search(served: Served) -> None:
+    client = Failing(Finished(0, 0, "length", None, None), 1)
+    client.good, allowed = 9, client.submit
+
+    def submit(request: EngineRequest) -> Any:
+        if len(client.streams) == 2:
+            raise EngineUnavailable("the engine is gone")
+        return allowed(request)
+
+    client.submit = submit  # type: ignore[method-assign]
+    request = GenerationRequest(prompt=PROMPT, params=SamplingParams(max_tokens=9), seeds=[1, 2])
+    async with aclosing(generate(BeamSubmitter(client, Beams(2, 1.0)), served.state.chat.pool, request)) as batches:
+        ends = [delta async for batch in batches for delta in batch if isinstance(delta, Finish)]
+    assert [(each.reason, each.fault) for each in ends] == [("error", "engine")] * 2
+    assert client.streams[1].aborted
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
