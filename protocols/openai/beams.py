@@ -50,6 +50,7 @@ def check_beams(request: SamplingFields, limits: Limits) -> None:
         "presence_penalty": bool(request.presence_penalty),
         "frequency_penalty": bool(request.frequency_penalty),
         "repetition_penalty": request.repetition_penalty not in (None, 1),
+        "repetition_detection": request.repetition_detection is not None,
         "return_routed_experts": bool(request.return_routed_experts),
         "" if answer is None else answer.field: answer is not None,
     }

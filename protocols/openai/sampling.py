@@ -19,6 +19,11 @@ StopString = Annotated[str, Meta(min_length=1)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Name = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
 
+MAX_PATTERN_SIZE: Final = 256
+"""Tokens of a pattern that may be looked for; each is compared at each token."""
+MAX_REPEATED_TOKENS: Final = 4096
+"""Tokens of the longest pattern, repeated."""
+
 IGNORED_FIELDS: Final = (
     "user",
     "service_tier",
@@ -48,6 +53,16 @@ class SpeculativeFields(msgspec.Struct, forbid_unknown_fields=True):
     """Draft tokens in a step, at most; 0: none. More than the server's number change nothing."""
 
 
+class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ends a choice that repeats itself: whose last tokens are a pattern, ``min_count`` times. vLLM's names."""
+
+    max_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    """Tokens; 0: nothing is detected."""
+    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    """0 is 1."""
+    min_count: Annotated[int, Meta(ge=0, le=MAX_REPEATED_TOKENS)] = 0
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """None means that the field is absent: the model's default applies."""
 
@@ -70,6 +85,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     use_beam_search: bool | None = None
     length_penalty: LengthPenalty | None = None
     """Of a beam search; without effect otherwise."""
+    repetition_detection: RepetitionDetection | None = None
     top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -117,7 +133,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     # Decoded so that clients get an error instead of being ignored.
     logprob_token_ids: Any = None
-    repetition_detection: Any = None
     watermarking: Any = None
     return_token_offsets: Any = None
     vllm_xargs: Any = None
@@ -152,7 +167,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 REFUSED_EVERYWHERE: Final = (
     "logprob_token_ids",
-    "repetition_detection",
     "watermarking",
     "return_token_offsets",
     "vllm_xargs",
@@ -196,8 +210,21 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
         raise wrong("return_routed_experts", "is not available when `stream` is true")
     if max_tokens is not None and request.min_tokens > max_tokens:
         raise wrong("min_tokens", f"({request.min_tokens}) must not exceed `{max_tokens_field}` ({max_tokens})")
+    _check_repetition(request.repetition_detection)
     if request.allowed_token_ids is not None and not request.allowed_token_ids:
         raise wrong("allowed_token_ids", "must name at least one token")
+
+
+def _check_repetition(detection: RepetitionDetection | None) -> None:
+    if detection is None or (detection.max_pattern_size == 0 and detection.min_pattern_size == 0):
+        return
+    field = "repetition_detection"
+    if detection.min_pattern_size > detection.max_pattern_size:
+        raise wrong(f"{field}.min_pattern_size", f"must be at most `max_pattern_size` ({detection.max_pattern_size})")
+    if detection.min_count < 2:
+        raise wrong(f"{field}.min_count", "must be at least 2")
+    if detection.max_pattern_size * detection.min_count > MAX_REPEATED_TOKENS:
+        raise wrong(f"{field}.min_count", f"times `max_pattern_size` must be at most {MAX_REPEATED_TOKENS} tokens")
 
 
 def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:

@@ -58,6 +58,7 @@ def generation_request(
         media=tuple(media),
         adapter=adapter,
         beams=beams,
+        repetition=request.repetition_detection,
     )
 
 

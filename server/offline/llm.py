@@ -68,6 +68,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
+    repetition_detection: dict[str, int] | None = None
     structured_outputs: dict[str, Any] | StructuredOutputsParams | None = None
 
     def fields(self) -> dict[str, Any]:

@@ -288,6 +288,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
     ({"return_routed_experts": True}, "return_routed_experts"),
+    ({"repetition_detection": {"max_pattern_size": 2, "min_count": 2}}, "repetition_detection"),
 ]
 
 
