@@ -3,14 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stentor.server.offline.beams import BeamSearchParams as BeamSearchParams
     from stentor.server.offline.llm import LLM as LLM
     from stentor.server.offline.llm import SamplingParams as SamplingParams
     from stentor.server.offline.llm import StructuredOutputsParams as StructuredOutputsParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 _LATE = dict.fromkeys(("LLM", "SamplingParams", "StructuredOutputsParams"), "stentor.server.offline.llm")
+_LATE["BeamSearchParams"] = "stentor.server.offline.beams"
 
 
 def __getattr__(name: str) -> Any:

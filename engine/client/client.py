@@ -161,7 +161,7 @@ class EngineClient:
             request.seeds,
             request.priority,
             request.salt,
-            time.monotonic(),
+            time.monotonic() if request.arrival is None else request.arrival,
             name=request.name,
             grammar=request.grammar,
             thinking=request.thinking,
@@ -180,7 +180,7 @@ class EngineClient:
             self._media.sweep(self._journal.has)
             return stream
         self._journal.add(stream)
-        self._outages.count_recovered(resumed is not None)
+        self._outages.count_recovered(resumed is not None and request.arrival is None)
         if self._serving and self._trials.admits(rid):
             self._give(stream, frames)
             self._heartbeat.wake()

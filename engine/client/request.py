@@ -26,6 +26,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     """Requests share cached prefixes only under the same salt."""
     name: str = ""
     """The request's id, for logs."""
+    arrival: float | None = None
+    """By ``time.monotonic()``, for a request that continues an earlier one and keeps its importance; None: now."""
     grammar: str = ""
     """Of each sequence, in llguidance's dialect of Lark or as the JSON of its grammars; empty: none. Needs
     :meth:`.client.EngineClient.set_vocabulary`."""
@@ -40,6 +42,6 @@ class EngineRequest(msgspec.Struct, frozen=True):
     pooling: Pooling | None = None
     """What a pooling model returns for the prompt, in place of tokens."""
     resumed: list[list[int]] | None = None
-    """Tokens by sequence that an earlier run of the server delivered; each sequence continues after them."""
+    """Tokens by sequence, known from an earlier run of the server or an earlier request; each continues after them."""
     adapter: AdapterRef | None = None
     """The LoRA adapter."""

@@ -11,6 +11,7 @@ from ..common.bounds import at_most, chars_at_most, items_at_most, message_chars
 from ..common.decoding import converted
 from ..common.errors import refused, wrong
 from ..common.limits import Limits
+from .beams import check_beams, excluded
 from .messages import check_messages
 from .metadata import check_metadata
 from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
@@ -95,6 +96,9 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise not_served("web_search_options")
         tool_use(self, limits)
         wanted_answer(self, limits)
+        check_beams(self, limits)
+        if self.use_beam_search and self.thinking_token_budget is not None:
+            raise excluded("thinking_token_budget")
         if self.modalities and self.modalities != ["text"]:
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:

@@ -8,7 +8,8 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most, total_chars_at_most
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
-from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
+from .beams import check_beams
+from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, refuse
 from .structured import wanted_answer
 from .usage import PromptLogprobs, Usage
 
@@ -21,7 +22,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
-    best_of: Annotated[int, Meta(ge=1)] | None = None
     add_special_tokens: bool = True
 
     suffix: str | None = None
@@ -54,19 +54,18 @@ class CompletionRequest(SamplingFields, kw_only=True):
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
         refuse(self, REFUSED)
-        at_most(self.best_of, limits.max_choices, "best_of")
         at_most(self.logprobs, limits.max_logprobs, "logprobs")
         check_sampling(self, self.max_tokens, "max_tokens", limits)
         if self.max_tokens == 0 and not self.echo:
             raise wrong("max_tokens", "may be 0 only with `echo`")
-        if self.best_of is not None and self.best_of != self.choices:
-            raise not_served("best_of", "`best_of` other than `n`")
+        check_beams(self, limits)
         prompts = self.prompts
         items_at_most(prompts, limits.max_prompts, "prompt")
-        if len(prompts) * self.choices > limits.max_sequences:
+        sequences = self.beam_width[0] if self.use_beam_search else self.choices
+        if len(prompts) * sequences > limits.max_sequences:
             raise refused(
                 "prompt",
-                f"{len(prompts)} prompts with n={self.choices} are more than the {limits.max_sequences} sequences "
+                f"{len(prompts)} prompts with n={sequences} are more than the {limits.max_sequences} sequences "
                 "that one request may ask for",
             )
         wanted_answer(self, limits)

@@ -13,10 +13,16 @@ from ..ipc.sampling import MAX_LOGPROBS
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+LengthPenalty = Annotated[float, Meta(ge=-10, le=10)]
 TokenId = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
 StopString = Annotated[str, Meta(min_length=1)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Name = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
+
+MAX_PATTERN_SIZE: Final = 256
+"""Tokens of a pattern that may be looked for; each is compared at each token."""
+MAX_REPEATED_TOKENS: Final = 4096
+"""Tokens of the longest pattern, repeated."""
 
 IGNORED_FIELDS: Final = (
     "user",
@@ -27,7 +33,6 @@ IGNORED_FIELDS: Final = (
     "prompt_cache_options",
     "prediction",
     "verbosity",
-    "length_penalty",
     "session_id",
     "stream_interval",
 )
@@ -48,6 +53,16 @@ class SpeculativeFields(msgspec.Struct, forbid_unknown_fields=True):
     """Draft tokens in a step, at most; 0: none. More than the server's number change nothing."""
 
 
+class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ends a choice that repeats itself: whose last tokens are a pattern, ``min_count`` times. vLLM's names."""
+
+    max_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    """Tokens; 0: nothing is detected."""
+    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    """0 is 1."""
+    min_count: Annotated[int, Meta(ge=0, le=MAX_REPEATED_TOKENS)] = 0
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """None means that the field is absent: the model's default applies."""
 
@@ -55,6 +70,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1)] | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
+    """Beams of a search, of which the best ``n`` are returned; otherwise the same as ``n``."""
     max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
@@ -65,6 +82,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop: StopString | list[StopString] | None = None
 
     # vLLM's
+    use_beam_search: bool | None = None
+    length_penalty: LengthPenalty | None = None
+    """Of a beam search; without effect otherwise."""
+    repetition_detection: RepetitionDetection | None = None
     top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -111,9 +132,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """Another name of ``repetition_penalty``."""
 
     # Decoded so that clients get an error instead of being ignored.
-    use_beam_search: bool | None = None
     logprob_token_ids: Any = None
-    repetition_detection: Any = None
     watermarking: Any = None
     return_token_offsets: Any = None
     vllm_xargs: Any = None
@@ -135,6 +154,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         return 1 if self.n is None else self.n
 
     @property
+    def beam_width(self) -> tuple[int, str]:
+        """Beams of a search, and the field that says so."""
+        return (self.choices, "n") if self.best_of is None else (self.best_of, "best_of")
+
+    @property
     def stop_strings(self) -> tuple[str, ...]:
         if self.stop is None:
             return ()
@@ -142,9 +166,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 REFUSED_EVERYWHERE: Final = (
-    "use_beam_search",
     "logprob_token_ids",
-    "repetition_detection",
     "watermarking",
     "return_token_offsets",
     "vllm_xargs",
@@ -172,6 +194,7 @@ def not_served(param: str, what: str | None = None) -> BadRequest:
 def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_field: str, limits: Limits) -> None:
     """The limits, and the rules that span fields. Raises BadRequest."""
     at_most(request.n, limits.max_choices, "n")
+    at_most(request.best_of, limits.max_choices, "best_of")
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
     items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
     texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")
@@ -187,8 +210,21 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
         raise wrong("return_routed_experts", "is not available when `stream` is true")
     if max_tokens is not None and request.min_tokens > max_tokens:
         raise wrong("min_tokens", f"({request.min_tokens}) must not exceed `{max_tokens_field}` ({max_tokens})")
+    _check_repetition(request.repetition_detection)
     if request.allowed_token_ids is not None and not request.allowed_token_ids:
         raise wrong("allowed_token_ids", "must name at least one token")
+
+
+def _check_repetition(detection: RepetitionDetection | None) -> None:
+    if detection is None or (detection.max_pattern_size == 0 and detection.min_pattern_size == 0):
+        return
+    field = "repetition_detection"
+    if detection.min_pattern_size > detection.max_pattern_size:
+        raise wrong(f"{field}.min_pattern_size", f"must be at most `max_pattern_size` ({detection.max_pattern_size})")
+    if detection.min_count < 2:
+        raise wrong(f"{field}.min_count", "must be at least 2")
+    if detection.max_pattern_size * detection.min_count > MAX_REPEATED_TOKENS:
+        raise wrong(f"{field}.min_count", f"times `max_pattern_size` must be at most {MAX_REPEATED_TOKENS} tokens")
 
 
 def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:

@@ -11,12 +11,23 @@ from ..common import limits
 from ..common.bounds import LIST_TOO_LONG
 from ..common.decoding import converted, converted_form
 from ..common.errors import BadRequest, refused, wrong
+from .beams import MAX_BEAMS, Beams
+from .sampling import LengthPenalty
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 Granularity = Literal["word", "segment"]
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
+_NUMBERS: Final = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "length_penalty",
+)
 _MOST_VALUES: Final = 128
 """Values of one repeatable field."""
 _REPEATED: Final = ("timestamp_granularities", "include", "languages", "keywords")
@@ -54,11 +65,20 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     stream: bool = False
 
-    # Decoded so that clients get an error instead of being ignored.
-    n: int = 1
     use_beam_search: bool = False
+    n: Annotated[int, Meta(ge=1)] = 1
+    """Beams of a search; there is one transcript in any case."""
+    length_penalty: LengthPenalty = 1.0
+    """Of a search; without effect otherwise."""
+
+    # Decoded so that clients get an error instead of being ignored.
     to_language: str | None = None
     vllm_xargs: Any = None
+
+    @property
+    def beams(self) -> Beams | None:
+        """The search that finds the transcript; None: it is sampled."""
+        return Beams(self.n, self.length_penalty) if self.use_beam_search else None
 
     @property
     def hint(self) -> str:
@@ -67,13 +87,13 @@ class TranslationForm(msgspec.Struct, kw_only=True):
 
     def check(self) -> None:
         """Raises BadRequest."""
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+        for name in _NUMBERS:
             if not math.isfinite(getattr(self, name)):
                 raise _invalid(name, "a number is expected")
-        if self.n != 1:
-            raise _invalid("n", "one transcript is all there is of a file; leave it out")
         if self.use_beam_search:
-            raise _invalid("use_beam_search", "it is not supported; leave it out")
+            self._check_beams()
+        elif self.n != 1:
+            raise _invalid("n", "one transcript is all there is of a file; leave it out, or set use_beam_search")
         if self.vllm_xargs is not None:
             raise _invalid("vllm_xargs", "it is not supported; leave it out")
         if self.to_language not in (None, "", "en", "english"):
@@ -86,6 +106,14 @@ class TranslationForm(msgspec.Struct, kw_only=True):
             )
         if self.stream and self.response_format not in ("json", "text"):
             raise _invalid("stream", f"a stream of events has no {self.response_format}; use json, or do not stream")
+
+    def _check_beams(self) -> None:
+        if self.n > MAX_BEAMS:
+            raise _invalid("n", f"at most {MAX_BEAMS} beams are kept")
+        neutral = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        for name, value in neutral.items():
+            if getattr(self, name) != value:
+                raise _invalid(name, "it has no effect on beams; leave it out, or use_beam_search")
 
     @classmethod
     def of(cls: "type[Form]", fields: Sequence[tuple[str, str]]) -> "Form":

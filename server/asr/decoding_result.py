@@ -68,7 +68,8 @@ async def draft_window(
     most = max(1, min(options.max_tokens, room))
     probe = None if vocabulary.no_speech is None else PromptProbe(no_speech=(start, vocabulary.no_speech))
     for temperature in options.temperatures:
-        wanted = DecodingOptions(vocabulary.eot, most, temperature, rules, sampling=options.sampling)
+        beams = None if temperature else options.beams
+        wanted = DecodingOptions(vocabulary.eot, most, temperature, rules, sampling=options.sampling, beams=beams)
         answer = await decoder.decode(window, prompt, wanted, probe)
         draft = _judged(model, answer, temperature)
         drafts.append(draft)

@@ -5,6 +5,7 @@ from typing import Final, Literal
 import msgspec
 
 from stentor.protocols.ipc.adapters import AdapterRef
+from stentor.protocols.openai.beams import Beams
 
 TEMPERATURE_FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures that are tried one after the other until a transcript is good enough."""
@@ -71,6 +72,8 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     chunking: Chunking | None = None
     """None transcribes one window after another."""
     sampling: SamplingOptions = SamplingOptions()
+    beams: Beams | None = None
+    """The beam search that decodes at temperature 0, as in the original; None decodes greedily."""
     priority: int = 0
     salt: str = ""
     """Requests with the same salt share encoded audio."""

@@ -15,8 +15,10 @@ from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.openai.beams import Beams
 
 from ..common.errors import MediaFull, generation_error
+from ..text.beam_search import BeamSubmitter
 from ..text.generation import EngineEventStream, ModelEngine
 from .model import OpenAccount, RequestObserver
 from .options import SamplingOptions, TranscriptionOptions
@@ -65,6 +67,8 @@ class DecodingOptions(msgspec.Struct, frozen=True):
     allowed: Sequence[int] | None = None
     """The only tokens that may be sampled; None: all."""
     sampling: SamplingOptions = _NEUTRAL
+    beams: Beams | None = None
+    """A search for the likeliest transcript, in place of sampling."""
 
     def params(self) -> SamplingParams:
         sampling = self.sampling
@@ -130,7 +134,7 @@ class WindowDecoder:
             adapter=options.adapter,
         )
         answer = EngineOutput([], [], AlignmentOutput(), ended=False)
-        finished = await self._collect(request, answer)
+        finished = await self._collect(request, wanted.beams, answer)
         if finished is not None and finished.reason == "error":
             logger.warning("the engine could not finish a request: %s", finished.message)
         if finished is None or finished.reason not in ("stop", "length"):
@@ -140,7 +144,7 @@ class WindowDecoder:
             answer.ended = True
         return answer
 
-    async def _collect(self, request: EngineRequest, answer: EngineOutput) -> Finished | None:
+    async def _collect(self, request: EngineRequest, beams: Beams | None, answer: EngineOutput) -> Finished | None:
         """Send the request on the client's account and read its results into ``answer``; None if it breaks off."""
         # before there is a request: it may be one too many
         account = None
@@ -148,7 +152,8 @@ class WindowDecoder:
             account = self._open_account(len(request.prompt), request.params.max_tokens)
         finished: Finished | None = None
         try:
-            stream = self._client.submit(request)
+            client = self._client if beams is None else BeamSubmitter(self._client, beams)
+            stream: EngineEventStream = client.submit(request)
             try:
                 finished = await _read(stream, answer, account)
             finally:

@@ -16,8 +16,8 @@ _FIELDS: Final = ("return_routed_experts", "routed_experts_prompt_start")
 def first_position(chat: ChatModel, body: SamplingFields, *, wanted_tokens: int | None) -> int | None:
     """First position of each prompt whose experts are returned; None: none.
 
-    With the operator's option they are returned in answers without streaming, unless the client declines. Raises
-    BadRequest if they are requested and cannot be returned.
+    With the operator's option they are returned in answers without streaming and beams, unless the client declines.
+    Raises BadRequest if they are requested and cannot be returned.
     """
     if expert_shape(chat) is None:
         for field in _FIELDS:
@@ -27,7 +27,7 @@ def first_position(chat: ChatModel, body: SamplingFields, *, wanted_tokens: int 
         return None
     if wanted_tokens == 0 and body.return_routed_experts:
         raise wrong("return_routed_experts", "needs an answer of at least one token")
-    if body.stream or wanted_tokens == 0 or body.return_routed_experts is False:
+    if body.stream or body.use_beam_search or wanted_tokens == 0 or body.return_routed_experts is False:
         return None
     return body.routed_experts_prompt_start
 

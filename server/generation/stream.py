@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 from stentor.engine.client.media import Media
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.openai.beams import wanted_beams
 from stentor.protocols.openai.sampling import SamplingFields
 
 from ..common.keys import Caller
@@ -17,6 +19,7 @@ from ..observability.request import current_record, current_request_id
 from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
+from ..text.beam_search import BeamSubmitter
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
 from .chat_model import ChatModel
@@ -34,6 +37,10 @@ def generation_request(
     media: Sequence[Media] = (),
     adapter: AdapterRef | None = None,
 ) -> GenerationRequest:
+    """Raises BadRequest for a beam search whose beams would have to obey something."""
+    beams = wanted_beams(request)
+    if beams is not None and (constraints.grammar or constraints.thinking):
+        raise wrong("use_beam_search", "excludes forced and strict tools, and a thinking budget", "unsupported")
     return GenerationRequest(
         prompt=prompt,
         params=params,
@@ -50,6 +57,8 @@ def generation_request(
         salt=caller.cache_salt(request.cache_salt),
         media=tuple(media),
         adapter=adapter,
+        beams=beams,
+        repetition=request.repetition_detection,
     )
 
 
@@ -73,11 +82,16 @@ class ObservedGeneration:
 
         Raises Overloaded where ``queue_slot`` gets no room for the prompt, and BadRequest (413) where none gets it.
         """
-        self._held = TOKEN_BYTES * len(request.prompt)
+        beams = request.beams
+        # each beam is a prompt of its own
+        lists = len(request.prompt) if beams is None else (1 + beams.width) * len(request.prompt)
+        self._held = TOKEN_BYTES * lists
         queue_slot.memory.add(self._held, field)
         queue_slot.take(len(request.prompt))
         self._media_bytes = media_bytes
         self._client = client or chat.client
+        if beams is not None:
+            self._client = BeamSubmitter(self._client, beams)
         self._chat = chat
         self._request = request
         self._arrival = arrival
@@ -95,6 +109,8 @@ class ObservedGeneration:
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
         with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.loop_turns)
+        if request.beams is not None:
+            return self._generation  # a search submits its media again and again
         # from now on they are in shared memory, or wait to be written there, which bounds both
         self._request = msgspec.structs.replace(request, media=())
         media_bytes, self._media_bytes = self._media_bytes, 0

@@ -53,7 +53,15 @@ class Request:
 _SAMPLING_IGNORED: Final = (*sampling.IGNORED_FIELDS, "stream_options.include_obfuscation")
 _OLLAMA_PARTLY: Final = {"format": 'only `""`, `"json"` or a schema'}
 _VECTORS_PARTLY: Final = {"padding": "only `do_not_pad`"}
-_TRANSCRIPTION_PARTLY: Final = {"n": "only 1", "to_language": "only English"}
+_BEAMS_PARTLY: Final = {
+    "best_of": "only as much as `n`, without `use_beam_search`",
+    "length_penalty": "has an effect with `use_beam_search`",
+}
+_TRANSCRIPTION_PARTLY: Final = {
+    "n": "only 1, without `use_beam_search`",
+    "length_penalty": _BEAMS_PARTLY["length_penalty"],
+    "to_language": "only English",
+}
 
 REQUESTS: Final[tuple[Request, ...]] = (
     Request(
@@ -61,7 +69,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         _SAMPLING_IGNORED,
-        {"modalities": 'only `["text"]`'},
+        {"modalities": 'only `["text"]`', **_BEAMS_PARTLY},
     ),
     Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
     Request(
@@ -69,7 +77,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         completions.CompletionRequest,
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
         (*_SAMPLING_IGNORED, "store", "metadata"),
-        {"best_of": "only as much as `n`"},
+        _BEAMS_PARTLY,
     ),
     Request(
         ("/v1/responses",),
@@ -78,8 +86,12 @@ REQUESTS: Final[tuple[Request, ...]] = (
         responses.IGNORED_FIELDS,
         {"include_reasoning": "only true"},
     ),
-    Request(("/v1/responses/input_tokens",), responses.ContextFields),
-    Request(("/v1/responses/compact",), responses.CompactRequest, ignored=("prompt_cache_key",)),
+    Request(("/v1/responses/input_tokens",), responses.ContextFields, ignored=("personality",)),
+    Request(
+        ("/v1/responses/compact",),
+        responses.CompactRequest,
+        ignored=("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "service_tier"),
+    ),
     Request(("/v1/conversations",), conversations.ConversationCreate),
     Request(("/v1/conversations/{conversation_id}",), conversations.ConversationUpdate),
     Request(("/v1/conversations/{conversation_id}/items",), conversations.ItemsCreate),
@@ -117,14 +129,14 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(
         ("/v1/audio/transcriptions",),
         TranscriptionForm,
-        ("use_beam_search", "vllm_xargs", "known_speaker_names", "known_speaker_references"),
+        ("vllm_xargs", "known_speaker_names", "known_speaker_references"),
         partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
         form=True,
     ),
     Request(
         ("/v1/audio/translations",),
         TranslationForm,
-        ("use_beam_search", "vllm_xargs"),
+        ("vllm_xargs",),
         partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
         form=True,
     ),

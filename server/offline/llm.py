@@ -17,6 +17,7 @@ from ..options.elsewhere import harmless
 from ..options.option import OPTIONS
 from ..options.reading import nearest, read_config
 from . import pooling
+from .beams import BeamSearchOutput, BeamSearchParams, from_beams
 from .in_process_server import InProcessServer
 from .outputs import RequestOutput, from_chat, from_completion
 
@@ -67,6 +68,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
+    repetition_detection: dict[str, int] | None = None
     structured_outputs: dict[str, Any] | StructuredOutputsParams | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -177,6 +179,16 @@ class LLM:
         """
         body = msgspec.json.encode({**fields, "text_1": text_1, "text_2": text_2})
         return self._run([_Call("/score", body, pooling.scores)])[0]
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, **fields: Any
+    ) -> list[BeamSearchOutput]:
+        """The likeliest continuations of each prompt, the best first; ``fields`` as for :meth:`generate`.
+
+        Raises as :meth:`generate`.
+        """
+        bodies = ({**params.fields(), "prompt": prompt, **fields} for prompt in _prompts(prompts))
+        return self._run([_Call("/v1/completions", msgspec.json.encode(body), from_beams) for body in bodies])
 
     def enqueue(
         self,

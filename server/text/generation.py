@@ -9,6 +9,8 @@ import msgspec
 from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.openai.beams import Beams
+from stentor.protocols.openai.sampling import RepetitionDetection
 
 from ..common.loop_turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
@@ -16,6 +18,7 @@ from .choice import OutputChoice
 from .detokenizer import PROMPT_TAIL
 from .parsed import Parsed
 from .pool import TokenizerPool
+from .repetition import REPETITION_DETECTED, RepetitionDetector
 from .slices import EngineEvent, entries, slices_of
 from .stop import StopMatcher, compiled_stops
 
@@ -65,6 +68,10 @@ class GenerationRequest(EngineRequest, frozen=True, kw_only=True):
     """Makes the parser of one choice; None: no parser."""
     visible: frozenset[str] = frozenset()
     """Special tokens that the parser needs, even if others are skipped; one of a few sets that the model has."""
+    beams: Beams | None = None
+    """The beam search that finds its sequences; None: they are sampled."""
+    repetition: RepetitionDetection | None = None
+    """Ends sequences that repeat themselves."""
 
 
 class Generation:
@@ -84,6 +91,7 @@ class Generation:
         "_observe",
         "_open",
         "_prompt_done",
+        "_repetitions",
         "_scored",
         "_slices",
         "_stream",
@@ -125,6 +133,10 @@ class Generation:
             for index in range(len(request.seeds))
         ]
         self._open = len(self._choices)
+        self._repetitions: list[RepetitionDetector] = []
+        """One for each choice, if repetitions are to be detected."""
+        if request.repetition is not None and request.repetition.max_pattern_size:
+            self._repetitions = [RepetitionDetector(request.repetition, params.min_tokens) for _ in self._choices]
         self._observe = observe
         self._loop_turns = loop_turns
         self._scored = params.logprobs is not None or params.prompt_logprobs is not None
@@ -173,10 +185,16 @@ class Generation:
                     choice = self._choices[index]
                     if not choice.open:
                         continue
-                    choice.push(event.tokens, event.logprobs, deltas)
+                    tokens, logprobs, end = event.tokens, event.logprobs, None
+                    if self._repetitions and (end := self._repetitions[index].find(tokens)) is not None:
+                        tokens, logprobs = tokens[:end], None if logprobs is None else logprobs[:end]
+                    choice.push(tokens, logprobs, deltas)
                     if choice.matched is not None:
                         self._stream.abort(index)
                         self._close(choice, deltas, Finish(index, "stop", choice.matched, None))
+                    elif end is not None:
+                        self._stream.abort(index)
+                        self._finish(choice, Finished(-1, index, "length", None, None), deltas, REPETITION_DETECTED)
                 case Finished(index=index):
                     choice = self._choices[index]
                     if choice.open:
@@ -192,12 +210,14 @@ class Generation:
                     assert_never(other)
         return deltas
 
-    def _finish(self, choice: OutputChoice, event: Finished, deltas: list[Delta]) -> None:
+    def _finish(self, choice: OutputChoice, event: Finished, deltas: list[Delta], why: str | None = None) -> None:
+        """``why``: the stop reason of a sequence that the engine would have continued."""
         choice.finish(deltas, cut=event.reason != "stop")
         if choice.matched is not None:
             end = Finish(choice.index, "stop", choice.matched, None)
         else:
-            end = Finish(choice.index, event.reason, event.stop_token, event.message, event.fault, field=event.field)
+            stop_reason = event.stop_token if why is None else why
+            end = Finish(choice.index, event.reason, stop_reason, event.message, event.fault, field=event.field)
         self._close(choice, deltas, end)
 
     def _close(self, choice: OutputChoice, deltas: list[Delta], end: Finish) -> None:

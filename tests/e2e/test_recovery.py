@@ -300,3 +300,34 @@ def test_a_stream_of_ollama_s_goes_on_over_a_worker_that_dies(server: ServerProc
         return "".join(texts)
 
     assert ask(kill=True) == ask(kill=False)
+
+
+def test_a_beam_search_goes_on_with_the_next_worker_and_finds_the_same(server: ServerProcess) -> None:
+    body = {
+        "model": "demo",
+        "prompt": "The sea",
+        "max_tokens": 60,
+        "n": 4,
+        "ignore_eos": True,
+        "use_beam_search": True,
+        "return_token_ids": True,
+    }
+
+    async def search() -> tuple[dict[str, object], dict[str, object]]:
+        """Undisturbed, and under the death of its worker."""
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+            undisturbed = await client.post("/v1/completions", json=body)
+            assert undisturbed.status_code == 200, undisturbed.text
+            restarts, steps = (metric(server.port, f"{name}_total") for name in ("worker_restarts", "engine_steps"))
+            searching = asyncio.create_task(client.post("/v1/completions", json=body))
+            while metric(server.port, "engine_steps_total") < steps + 10:
+                assert not searching.done(), "the search has ended"
+                await asyncio.sleep(0.001)
+            (worker,) = below(server.pid, "worker")
+            os.kill(worker, signal.SIGKILL)
+            disturbed = await searching
+            assert metric(server.port, "worker_restarts_total") == restarts + 1
+            return undisturbed.json(), disturbed.json()
+
+    undisturbed, disturbed = asyncio.run(search())
+    assert disturbed["choices"] == undisturbed["choices"]

@@ -19,7 +19,7 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.setup_parts import Setup
-from stentor.protocols.ipc.actors import Finished, PromptDone, Resource, Submit, TokensBatch
+from stentor.protocols.ipc.actors import Finished, PromptDone, Resource, Resumed, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterRef, DropAdapter
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
@@ -113,13 +113,14 @@ class LocalEngine:
         pooling: Pooling | None = None,
         adapter: AdapterRef | None = None,
         constraints: list[TokenConstraint | None] | None = None,
+        resumed: Resumed | None = None,
     ) -> int:
         """``constraints``: what each sequence follows."""
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, pooling=pooling, adapter=adapter)
+        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, resumed, pooling=pooling, adapter=adapter)
         if params.routed_experts is not None:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)

@@ -18,7 +18,7 @@ from stentor.engine.client.stream import RequestStream
 from stentor.engine.core.grammar.constraint import TokenConstraint, is_constrained
 from stentor.engine.core.grammar.structured_output import StructuredOutputManager
 from stentor.engine.core.loop import engine_ready
-from stentor.protocols.ipc.actors import EngineReady, Stats, Submit, TokensBatch
+from stentor.protocols.ipc.actors import EngineReady, Resumed, Stats, Submit, TokensBatch
 from stentor.server.app.state import ServerState
 from stentor.server.parsing.output import settle_output
 from stentor.server.text.grammar_tokens import vocabulary_of
@@ -138,11 +138,12 @@ class LocalChat:
             name=request.name,
             grammar=request.grammar,
             thinking=request.thinking,
+            resumed=None if request.resumed is None else Resumed(request.resumed, [], prompt_done=False),
         )
         constraints: list[TokenConstraint | None] | None = None
         if is_constrained(submit):
             constraints = self.grammars.constraints_of(submit).sequences
-        rid = self.engine.submit(prompt, params, seeds, salt=salt, constraints=constraints)
+        rid = self.engine.submit(prompt, params, seeds, salt=salt, constraints=constraints, resumed=submit.resumed)
         self.prompts[rid] = prompt
         stream = RequestStream(msgspec.structs.replace(submit, rid=rid), self._abort)
         self.engine.journal.add(stream)

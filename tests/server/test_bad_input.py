@@ -70,7 +70,12 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"guided_regex": 5}, "guided_regex"),
     ({"guided_regex": "a", "guided_json": {}}, "guided_regex"),
     ({"bad_words": [""]}, "bad_words[0]"),
-    ({"use_beam_search": True}, "use_beam_search"),
+    ({"use_beam_search": 5}, "use_beam_search"),
+    ({"repetition_detection": {"max_pattern_size": 4, "min_count": 1}}, "repetition_detection.min_count"),
+    ({"repetition_detection": {"min_pattern_size": 4, "min_count": 2}}, "repetition_detection.min_pattern_size"),
+    ({"repetition_detection": {"max_pattern_size": 256, "min_count": 17}}, "repetition_detection.min_count"),
+    ({"repetition_detection": {"max_pattern_size": 257, "min_count": 2}}, "repetition_detection.max_pattern_size"),
+    ({"repetition_detection": {"size": 4}}, "repetition_detection"),
     ({"model": 5}, "model"),
 ]
 

@@ -197,3 +197,24 @@ async def test_either_side_of_a_prompt_can_be_truncated_and_the_echo_is_what_was
             engine, prompt="abcdef", truncate_prompt_tokens=4, truncation_side=side, echo=True, max_tokens=0
         )
         assert answer.json()["choices"][0]["text"] == kept
+
+
+@pytest.mark.parametrize("burst", [1, 7])
+async def test_a_choice_that_repeats_itself_is_ended_where_asked(burst: int) -> None:
+    engine = FakeEngine(answer=says("so on ", repeat=True))
+    engine.burst = burst
+    detection = {"max_pattern_size": 8, "min_pattern_size": 2, "min_count": 3}
+    body = {"prompt": "and", "max_tokens": 200, "n": 2, "repetition_detection": detection, "logprobs": 0}
+    answer = (await post(engine, **body)).json()
+    for choice in answer["choices"]:
+        assert choice["text"] == "so on " * 3
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "repetition_detected")
+        assert len(choice["logprobs"]["tokens"]) == 18
+    assert answer["usage"]["completion_tokens"] == 36
+    assert engine.live == 0
+    later = (await post(FakeEngine(answer=says("so on ", repeat=True)), **body, min_tokens=30)).json()
+    assert len(later["choices"][0]["text"]) == 30
+    without = (
+        await post(FakeEngine(answer=says("so on ", repeat=True)), **(body | {"repetition_detection": {}}))
+    ).json()
+    assert len(without["choices"][0]["text"]) == 200

@@ -56,6 +56,7 @@ A ``prompt_cache_key`` is a hint for routing, and here is one node: as a salt it
 REFUSED: Final = (
     "prompt",
     "moderation",
+    "multi_agent",
     "enable_response_messages",
     "previous_input_messages",
     "vllm_xargs",
@@ -178,6 +179,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     # Decoded so that clients get an error instead of being ignored.
     prompt: Any = None
     moderation: Any = None
+    multi_agent: Any = None
     enable_response_messages: Any = None
     previous_input_messages: Any = None
     vllm_xargs: Any = None

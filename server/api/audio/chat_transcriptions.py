@@ -45,6 +45,9 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
         frequency_penalty=form.frequency_penalty,
         seed=form.seed,
         max_tokens=form.max_completion_tokens,
+        use_beam_search=form.use_beam_search,
+        best_of=form.n,
+        length_penalty=form.length_penalty,
     )
     adapter = model.chat.registry.adapter_of(form.model) if form.model else None
     if not isinstance(form, TranscriptionForm):

@@ -32,6 +32,10 @@ class ResolvedStream:
 def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
     """Raises BadRequest for features that need word timestamps."""
     check_untimed(form, model.served_names[0])
+    if form.use_beam_search:
+        raise refused(
+            "use_beam_search", "this model writes while it listens, without beams; leave it out", "unsupported"
+        )
     return ResolvedStream(form, model)
 
 

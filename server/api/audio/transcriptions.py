@@ -238,6 +238,7 @@ def _options(services: TranscriptionServices, form: TranslationForm, model: Tran
             form.frequency_penalty,
             None if form.seed is None else draw_seeds(form.seed, 1)[0],
         ),
+        beams=form.beams,
     )
 
 

@@ -85,6 +85,8 @@ class Asked:
     salt: str
     name: str
     adapter: AdapterRef | None = None
+    known: int = 0
+    """Tokens of the transcript that came with the request."""
     aborted: bool = False
 
     @property
@@ -123,8 +125,11 @@ class _Stream:
         said = self._said
         heard = AlignmentOutput(said.no_speech, said.times, said.probabilities)
         tokens = [*said.tokens, VOCABULARY.eot] if said.ended else said.tokens
-        tokens = tokens[: self._asked.params.max_tokens]
-        logprobs = [TokenLogprobs(token, said.logprob, 1, []) for token in tokens]
+        params = self._asked.params
+        tokens = tokens[self._asked.known : params.max_tokens]
+        logprobs = [
+            TokenLogprobs(token, said.logprob, 1, [(token, said.logprob)][: params.logprobs]) for token in tokens
+        ]
         return [
             PromptDone(0, 0, 0.0, 0.0, None, heard),
             SequenceTokens(0, 0, tokens, logprobs),
@@ -161,6 +166,7 @@ class ScriptedEngine:
         (seed,) = request.seeds
         probe = request.probe or PromptProbe()
         asked = Asked(request.prompt, request.params, seed, window, probe, request.salt, request.name, request.adapter)
+        asked.known = len(request.resumed[0]) if request.resumed else 0
         self.asked.append(asked)
         return _Stream(asked, self.script(asked), self.gate)
 

@@ -280,7 +280,9 @@ async def test_the_language_is_found_among_those_that_may_be_spoken() -> None:
         ([("known_speaker_names[]", "Ann")], "known_speaker_names", 400),
         ([("keywords[]", "Stentor")] * 129, "keywords", 400),
         ([("n", "2")], "n", 400),
-        ([("use_beam_search", "true")], "use_beam_search", 400),
+        ([("use_beam_search", "true"), ("n", "11")], "n", 400),
+        ([("use_beam_search", "true"), ("repetition_penalty", "1.2")], "repetition_penalty", 400),
+        ([("length_penalty", "nan")], "length_penalty", 400),
         ([("prompt", "a"), ("prompt", "b")], "prompt", 400),
     ],
 )  # fmt: skip
@@ -290,6 +292,21 @@ async def test_what_is_wrong_is_named_and_never_reaches_the_engine(fields: Field
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
     assert engine_of(model_in(state)).asked == []
     assert state.admission.live_requests == 0
+
+
+async def test_beams_search_for_the_transcript_under_whispers_rules_a_token_at_a_time() -> None:
+    state = state_with()
+    greedy = (await post(state, [])).json()["text"]
+    once = engine_of(model_in(state)).asked[-1]
+    engine_of(model_in(state)).asked.clear()
+    answer = await post(state, [("use_beam_search", "true"), ("n", "4"), ("length_penalty", "0")])
+    assert answer.json()["text"] == greedy
+    asked = [each for each in engine_of(model_in(state)).asked if each.params.max_tokens > 1 or each.params.logprobs]
+    assert [each.known for each in asked] == [*range(len(asked))]
+    assert [each.params.max_tokens for each in asked] == [known + 1 for known in range(len(asked))]
+    assert {each.params.logprobs for each in asked} == {8}, "twice as many as there are beams"
+    assert all(each.params.rules == once.params.rules and each.prompt == once.prompt for each in asked)
+    assert [each.probe.no_speech is not None for each in asked] == [True] + [False] * (len(asked) - 1)
 
 
 async def test_a_file_is_needed_and_it_must_be_audio() -> None:

@@ -56,6 +56,24 @@ def test_texts_and_tokens_are_continued_in_order(llm: LLM) -> None:
     assert llm.generate("Once upon a time", GREEDY)[0].outputs == first.outputs
 
 
+def test_a_beam_search_returns_the_likeliest_texts_with_their_prompts(llm: LLM) -> None:
+    params = stentor.BeamSearchParams(beam_width=3, max_tokens=5)
+    by_text, by_tokens = llm.beam_search(["Once upon a time", [504, 3426, 314]], params)
+    assert [len(output.sequences) for output in (by_text, by_tokens)] == [3, 3]
+    for sequence in by_text.sequences:
+        assert sequence.text.startswith("Once upon a time")
+    for sequence in by_tokens.sequences:
+        assert sequence.tokens[:3] == [504, 3426, 314]
+        assert sequence.finish_reason == "length"
+        assert len(sequence.tokens) == 8
+    totals = [sequence.cum_logprob for sequence in by_tokens.sequences]
+    assert totals == sorted(totals, reverse=True)
+    greedy = llm.generate([[504, 3426, 314]], stentor.SamplingParams(max_tokens=5, temperature=0, logprobs=0))
+    assert totals[0] >= sum(greedy[0].outputs[0].logprobs["token_logprobs"]) - 1e-3
+    with pytest.raises(RequestRefused, match="at most 10"):
+        llm.beam_search("x", stentor.BeamSearchParams(beam_width=11, max_tokens=1))
+
+
 def test_a_list_of_tokens_is_one_prompt(llm: LLM) -> None:
     (output,) = llm.generate([504, 3426, 314], GREEDY)
     assert output.prompt_token_ids == [504, 3426, 314]
