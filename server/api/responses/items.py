@@ -187,7 +187,7 @@ class ItemWriter:
         match item:
             case MessageItem():
                 if status == "incomplete":
-                    self._logprobs.clear()  # of tokens whose text was to come, or of a call that was cut off before its name
+                    self._logprobs.clear()  # of a call that was cut off before its name
                 self._close_message(item, text)
             case ReasoningItem():
                 item.content[0].text = text
