@@ -26,6 +26,10 @@ class Models:
     can_speak = True
     default_voice = "joe"
 
+    def check_speed(self, speed: float, field: str) -> None:
+        if speed == 3.0:
+            raise refused(field, "it has no such speed", "unsupported")
+
     def check_voice(self, name: str, field: str) -> None:
         if name not in ("joe", "ann", "alloy"):
             raise BadRequest(f"`{field}`: nobody is called so.", field)
