@@ -49,4 +49,3 @@ def pcm_of(samples: torch.Tensor) -> bytes:
     """Samples within [-1, 1] as signed 16 bits."""
     scaled = (samples * _PEAK).clamp(-_PEAK, _PEAK).to(torch.int16)
     return bytes(scaled.contiguous().view(torch.uint8).numpy().tobytes())
-

@@ -6,6 +6,7 @@ code a frame), and SNAC as its makers do (several codes a frame, since coarse co
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -89,8 +90,10 @@ def _snac(fields: Fields) -> Codec:
     strides, rates = _integers(fields, "vq_strides"), _integers(fields, "decoder_rates")
     if fields.get("attn_window_size") is not None:
         raise CheckpointError("its decoder attends within windows (attn_window_size); expected null, as in snac_24khz")
-    if not strides or strides[-1] != 1 or any(one % two for one, two in zip(strides, strides[1:], strict=False)):
-        raise CheckpointError(f"vq_strides is {strides}: expected falling strides, each a multiple of the next, down to 1")
+    if not strides or strides[-1] != 1 or any(one % two for one, two in pairwise(strides)):
+        raise CheckpointError(
+            f"vq_strides is {strides}: expected falling strides, each a multiple of the next, down to 1"
+        )
     context = _reach(rates) / strides[0]
     return Codec(
         "snac",
@@ -113,8 +116,8 @@ def _integers(fields: Fields, name: str, default: list[int] | None = None) -> li
 
 
 def _reach(rates: list[int]) -> float:
-    """Steps of the decoder's input, on either side, that a sample depends on: each layer adds the reach of its kernel, in
-    the steps of its rate."""
+    """Steps of the decoder's input, on either side, that a sample depends on: each layer adds the reach of its kernel,
+    in steps of its rate."""
     half = _KERNEL // 2
     reach, rate = float(half), 1
     for stride in rates:

@@ -1,4 +1,5 @@
-"""Text as phonemes, for models that read those: espeak-ng's, by way of piper-tts (GPL-3), in the speech process alone."""
+"""Text as phonemes, for models that read those: espeak-ng's, by way of piper-tts (GPL-3), in the speech process
+alone."""
 
 import unicodedata
 from functools import cache

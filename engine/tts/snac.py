@@ -3,7 +3,7 @@
     z = Σ over levels of repeat(W_level · codebook_level[codes], stride_level)
     samples = tanh(conv(snake(blocks(conv(z)))))
     block(x) = units(y + n ⊙ (W · y)),  y = conv_transposed(snake(x)),  n ~ N(0, 1)
-    unit(x) = x + conv_1(snake(conv_7(snake(x)))),  snake(x) = x + sin²(αx) / α
+    unit(x) = x + conv_1(snake(conv_7(snake(x)))),  snake(x) = x + sin²(a · x) / a
 
 The noise n is drawn from a seed for each block and frame, counted from the beginning of the sentence. So a frame sounds
 alike in every decoding of it, and stretches that are decoded one by one, with the context of

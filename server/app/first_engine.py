@@ -56,8 +56,8 @@ def fetch(config: Config) -> Config:
     located = config.located(model, tokenizer, transcription, speech, embedding, draft, codec_path)
     if located.memory_left <= 0:
         raise CheckpointError(
-            "--speech-memory-share and the shares of the other models are 1 or more together; the chat model needs some "
-            "memory, too"
+            "--speech-memory-share and the shares of the other models are 1 or more together; the chat model needs "
+            "some memory, too"
         )
     return located
 

@@ -116,9 +116,7 @@ class LanguageModelSpeech:
                 if finished is not None and finished.reason not in ("stop", "length"):
                     raise generation_error(finished)
                 while (chunk := chunks.take()) is not None:
-                    made = await self._process.decode(
-                        chunk.codes, first=chunk.first, skip=chunk.skip, keep=chunk.keep
-                    )
+                    made = await self._process.decode(chunk.codes, first=chunk.first, skip=chunk.skip, keep=chunk.keep)
                     now = time.monotonic()
                     yield Made(made.pcm, now - began, chunk.last)
                     began = now

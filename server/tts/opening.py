@@ -17,7 +17,6 @@ from ..text.errors import TokenizerError
 from ..text.grammar_tokens import vocabulary_of
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
-from ..text.tokenizer import Tokenizer
 from .families import DEFAULT_VOICE, Reference, SpeechFamily, family_of
 from .language_model import LanguageModelSpeech
 from .model import SpeechModel, speech_threads
@@ -55,7 +54,9 @@ def open_language_model(config: Config, client: AnyEngineClient, room: Tokenizat
             f"{family.codec_model}"
         )
     if family.phonemes and find_spec("piper") is None:
-        raise CheckpointError(f"{family.name} reads phonemes, which piper-tts makes, and that is not installed: {INSTALL_PIPER}")
+        raise CheckpointError(
+            f"{family.name} reads phonemes, which piper-tts makes, and that is not installed: {INSTALL_PIPER}"
+        )
     words = code_words(tokenizer, family, codec)
     references = _references(config, family, codec)
     names = family.voices or tuple(references) or (DEFAULT_VOICE,)

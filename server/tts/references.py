@@ -38,8 +38,8 @@ def _read(file: Path, codec: Codec) -> Reference:
         raise CheckpointError(f"--speech-voices: the text of {file} must have 1 to {_MOST_CHARS} characters")
     if not 0 < len(found.codes) <= most or len(found.codes) % codec.frame_codes:
         raise CheckpointError(
-            f"--speech-voices: {file} has {len(found.codes)} codes; expected whole frames of {codec.frame_codes}, and at "
-            f"most {MOST_SECONDS} seconds of them"
+            f"--speech-voices: {file} has {len(found.codes)} codes; expected whole frames of {codec.frame_codes}, and "
+            f"at most {MOST_SECONDS} seconds of them"
         )
     if not all(0 <= code < codec.codebook for code in found.codes):
         raise CheckpointError(f"--speech-voices: {file} has a code outside 0 to {codec.codebook - 1}")

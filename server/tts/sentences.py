@@ -180,8 +180,8 @@ _UNSEEN: Final = frozenset(("So", "Sk", "Cc", "Cf", "Cs", "Co", "Cn"))
 
 
 def sayable(piece: str, tags: frozenset[str] = frozenset()) -> str:
-    """On one line, without Markdown's marks and without pictures; empty where nothing is left to say. ``tags``: marks in
-    angle brackets that stay."""
+    """On one line, without Markdown's marks and without pictures; empty where nothing is left to say. ``tags``: marks
+    in angle brackets that stay."""
     text = _FENCE.sub(" ", piece)
     text = _IMAGE_OR_LINK.sub(r"\1", text)
     text = _RULE.sub(" ", text)

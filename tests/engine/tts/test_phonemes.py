@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001
 """Phonemes of texts, as espeak-ng makes them."""
 
 import pytest

@@ -24,15 +24,18 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.server.config.config import Config
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.options.reading import read_config
 from stentor.server.text.pool import TokenizationBudget
 from stentor.server.tts import opening
-from stentor.server.tts.families import FAMILIES, SpeechFamily, SpeechSampling
+from stentor.server.tts.families import FAMILIES, SpeechFamily
 from stentor.server.tts.language_model import longest_seconds
 from stentor.server.tts.model import SpeechFailed, SpeechModel, Spoken
 from stentor.server.tts.opening import open_language_model
 from stentor.tests.engine.forked import client_of, told_of_losses, worker_of
 from stentor.tests.engine.local import model_config
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.harness import in_memory
 from stentor.tests.server.tts.tiny_speakers import CODES, write_llasa, write_neutts, write_orpheus, write_voice
 
 transformers: Any = untyped_transformers
@@ -283,6 +286,16 @@ async def test_voices_are_the_model_s_own_and_it_has_one_speed(orpheus: Speaker,
         with pytest.raises(BadRequest, match="one speed") as refused:
             call()
         assert refused.value.param == "speed"
+
+
+async def test_a_request_for_another_speed_is_refused_by_its_field(orpheus: Speaker) -> None:
+    registry = ModelRegistry([ServedModel("chat", ("chat",)), ServedModel("speech", ("voice",))])
+    state = fake_state(registry=registry, speech=orpheus.model, runners={"speech": orpheus.model})
+    async with in_memory(state) as client:
+        body = {"input": "Good day.", "voice": "zoe", "response_format": "pcm"}
+        answer = await client.post("/v1/audio/speech", json={**body, "speed": 1.25})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "speed")
+        assert (await client.post("/v1/audio/speech", json={**body, "speed": 1.0})).content
 
 
 async def test_a_sentence_that_has_no_room_fails_and_names_the_option(
