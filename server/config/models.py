@@ -315,7 +315,7 @@ class SpeechConfig(msgspec.Struct, frozen=True):
     memory_share: Annotated[
         float,
         Flag(
-            "the share of a language model that speaks of the memory for models, as --transcription-memory-share",
+            "the share that a language model that speaks has of the memory for models, as --transcription-memory-share",
             kind="part",
             name="speech-memory-share",
         ),

@@ -129,11 +129,8 @@ def test_a_start_finds_the_codec_of_a_language_model_and_none_for_a_voice(
         with pytest.raises(CheckpointError, match=f"--{option} is for language models"):
             located(chat, **{"speech-model": str(vits), option: str(value)})
     with pytest.raises(CheckpointError, match="--speech-memory-share"):
-        located(
-            chat,
-            **speech,
-            **{"speech-memory-share": "0.9", "embedding-model": str(orpheus), "embedding-memory-share": "0.5"},
-        )
+        shares = {"speech-memory-share": "0.9", "embedding-memory-share": "0.5"}
+        located(chat, **speech, **shares, **{"embedding-model": str(chat), "embedding-model-name": ["vectors"]})
 
 
 def test_a_chat_model_without_words_of_codes_does_not_speak(
