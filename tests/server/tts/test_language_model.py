@@ -99,7 +99,7 @@ async def llasa(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Speak
 
 
 async def spoken_by(speaker: Speaker, text: str, voice: str | None = None) -> list[Spoken]:
-    with anyio.fail_after(60):
+    with anyio.fail_after(200):
         async with aclosing(speaker.model.speak(text, voice=voice)) as speaking:
             return [each async for each in speaking]
 
@@ -223,7 +223,7 @@ async def test_sound_of_a_sentence_comes_before_the_sentence_is_made(orpheus: Sp
 
 
 async def test_texts_at_the_same_time_sound_as_alone(orpheus: Speaker) -> None:
-    texts = [f"Number {number} speaks. And so on." for number in range(6)]
+    texts = [f"Number {number} speaks." for number in range(4)]
     alone = [await spoken_by(orpheus, text, "zoe") for text in texts]
     together: list[list[Spoken]] = [[] for _ in texts]
 
