@@ -28,7 +28,7 @@ from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.options.reading import read_config
 from stentor.server.text.pool import TokenizationBudget
 from stentor.server.tts import opening
-from stentor.server.tts.families import FAMILIES, SpeechFamily
+from stentor.server.tts.families import DEFAULT_VOICE, FAMILIES, SpeechFamily
 from stentor.server.tts.language_model import longest_seconds
 from stentor.server.tts.model import SpeechFailed, SpeechModel, Spoken
 from stentor.server.tts.opening import open_language_model
@@ -194,10 +194,13 @@ async def test_orpheus_sounds_as_transformers_codes_of_each_sentence_decoded_who
     await check_against_transformers(orpheus, "leo", orpheus_prompt)
 
 
+@pytest.mark.proof
 async def test_llasa_sounds_as_transformers_codes_of_each_sentence_decoded_whole(llasa: Speaker) -> None:
+    assert llasa.model.voices == (DEFAULT_VOICE,)
     await check_against_transformers(llasa, None, llasa_prompt)
 
 
+@pytest.mark.proof
 async def test_neutts_sounds_as_transformers_codes_of_each_sentence_decoded_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,9 +280,8 @@ async def test_special_tokens_of_a_text_are_not_read_as_such_but_sounds_are(orph
     assert [each.pcm for each in laughing] != [each.pcm for each in plain]
 
 
-async def test_voices_are_the_model_s_own_and_it_has_one_speed(orpheus: Speaker, llasa: Speaker) -> None:
+async def test_voices_are_the_model_s_own_and_it_has_one_speed(orpheus: Speaker) -> None:
     assert orpheus.model.voices == ("tara", "leah", "jess", "leo", "dan", "mia", "zac", "zoe")
-    assert llasa.model.voices == ("default",)
     assert orpheus.model.voice("alloy") == "tara"
     orpheus.model.check_speed(1.0)
     for call in (lambda: orpheus.model.check_speed(1.5), lambda: orpheus.model.speak(TEXT, speed=0.5)):
