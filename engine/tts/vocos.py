@@ -60,9 +60,11 @@ class VocosDecoder:
 def _classes(backend: CodecBackend) -> tuple[Any, Any, Any]:
     """Configuration, quantizer and decoder."""
     if backend == "neucodec":
+        from transformers import NeuCodecConfig
         from transformers.models.neucodec import modeling_neucodec as neucodec
 
-        return neucodec.NeuCodecConfig, neucodec.NeuCodecQuantizer, neucodec.NeuCodecDecoder
+        return NeuCodecConfig, neucodec.NeuCodecQuantizer, neucodec.NeuCodecDecoder
+    from transformers import Xcodec2Config
     from transformers.models.xcodec2 import modeling_xcodec2 as xcodec2
 
-    return xcodec2.Xcodec2Config, xcodec2.Xcodec2Quantizer, xcodec2.Xcodec2Decoder
+    return Xcodec2Config, xcodec2.Xcodec2Quantizer, xcodec2.Xcodec2Decoder

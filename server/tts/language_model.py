@@ -30,6 +30,7 @@ from .families import Reference, SpeechFamily
 from .model import Made
 from .prompt_writer import CodeWords, Writer
 from .sentences import weight
+from .speaking import Origin, Speaking
 
 AT_ONCE: Final = 256
 """Sentences in the engine, whose queue holds those that its rows have no room for."""
@@ -92,11 +93,11 @@ class LanguageModelSpeech:
     def close(self) -> None:
         self._pool.close()
 
-    async def pieces(self, text: str, voice: str, speed: float) -> AsyncGenerator[Made, None]:
+    async def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
         """Closing it ends the sequence. Raises as :meth:`SpeechClient.decode`, and
         :class:`..common.errors.ServerError`."""
         began = time.monotonic()
-        request = await self._request(text, voice)
+        request = await self._request(text, speaking.voice, speaking.origin)
         try:
             stream = self._engine.submit(request)
         except EngineUnavailable as error:
@@ -129,7 +130,7 @@ class LanguageModelSpeech:
             raise generation_error(None)
         yield Made(b"", time.monotonic() - began, last=True)
 
-    async def _request(self, text: str, voice: str) -> EngineRequest:
+    async def _request(self, text: str, voice: str, origin: Origin) -> EngineRequest:
         """Raises :class:`SentenceFailed`."""
         family, ready = self._family, self._engine.ready
         if ready is None:
@@ -155,7 +156,7 @@ class LanguageModelSpeech:
             eos_token_ids=(self._words.end,),
         )
         seed = int.from_bytes(os.urandom(8), "little")
-        return EngineRequest(prompt, params, [seed], grammar=self._words.grammar)
+        return EngineRequest(prompt, params, [seed], salt=origin.salt, name=origin.name, grammar=self._words.grammar)
 
 
 def longest_seconds(text: str) -> float:

@@ -35,9 +35,10 @@ from stentor.protocols.ipc.speech import StartSpeech
 from ..common.errors import Overloaded, ServerError, Unavailable
 from ..config.config import Config
 from ..http.listening import StartError
+from ..observability.request import current_request_id
 from .fairness import Turns
 from .sentences import sayable
-from .speaking import Speaking, Spoken
+from .speaking import Origin, Speaking, Spoken
 
 __all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
 
@@ -110,9 +111,9 @@ class Synthesis(Protocol):
     @property
     def failure(self) -> str | None: ...
 
-    def pieces(self, text: str, voice: str, speed: float) -> AsyncGenerator[Made, None]:
-        """The sound of one sentence, as it is made. Raises :class:`SentenceFailed`, :class:`SpeechUnavailable` and
-        :class:`..common.errors.ServerError`."""
+    def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
+        """The sound of one sentence of a text, as it is made. Raises :class:`SentenceFailed`,
+        :class:`SpeechUnavailable` and :class:`..common.errors.ServerError`."""
 
     def close(self) -> None: ...
 
@@ -130,8 +131,8 @@ class ProcessSpeech:
     def __init__(self, client: SpeechClient) -> None:
         self._client = client
 
-    async def pieces(self, text: str, voice: str, speed: float) -> AsyncGenerator[Made, None]:
-        made = await self._client.synthesize(text, voice, speed)
+    async def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
+        made = await self._client.synthesize(text, speaking.voice, speaking.speed)
         yield Made(made.pcm, made.seconds, last=True)
 
     def close(self) -> None:
@@ -211,12 +212,14 @@ class SpeechModel:
                 "unsupported_value",
             )
 
-    def speak(self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0) -> Speaking:
+    def speak(
+        self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0, salt: str = ""
+    ) -> Speaking:
         """Begins at once. Close the result, an iterator of :class:`Spoken`.
 
-        ``speed`` is in [0.25, 4]. ``text`` may come in deltas, which a separate task reads; the iterator raises its
-        error behind the earlier audio. Raises BadRequest for an unknown voice or a speed that the model does not have,
-        and Overloaded.
+        ``speed`` is in [0.25, 4]; texts share cached prefixes only under the same ``salt``. ``text`` may come in
+        deltas, which a separate task reads; the iterator raises its error behind the earlier audio. Raises BadRequest
+        for an unknown voice or a speed that the model does not have, and Overloaded.
         """
         chosen = self.voice(voice)
         self.check_speed(speed)
@@ -226,7 +229,8 @@ class SpeechModel:
                 "speech_full",
                 _RETRY_SECONDS,
             )
-        speaking = Speaking(text, chosen, speed, self._changed.set, self._left)
+        origin = Origin(salt, current_request_id())
+        speaking = Speaking(text, chosen, speed, self._changed.set, self._left, origin)
         if not speaking.left:
             self._callers.join(speaking)
             if self._observer is not None:
@@ -293,7 +297,7 @@ class SpeechModel:
             speaking.deliver(piece, b"")
             return True
         total, seconds = 0, 0.0
-        async with aclosing(self._synthesis.pieces(said, speaking.voice, speaking.speed)) as pieces:
+        async with aclosing(self._synthesis.pieces(said, speaking)) as pieces:
             async for made in pieces:
                 total += len(made.pcm)
                 seconds += made.seconds

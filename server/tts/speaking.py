@@ -27,6 +27,18 @@ class Spoken(NamedTuple):
     """Whether nothing follows."""
 
 
+class Origin(NamedTuple):
+    """Who a text is spoken for."""
+
+    salt: str = ""
+    """Texts share cached prefixes only under the same."""
+    name: str = ""
+    """The id of the request, for logs."""
+
+
+_UNKNOWN: Final = Origin()
+
+
 class Speaking:
     """An iterator of :class:`Spoken`, which must be closed. It belongs to one reader."""
 
@@ -37,10 +49,12 @@ class Speaking:
         speed: float,
         on_change: Callable[[], None],
         on_leave: Callable[["Speaking"], None],
+        origin: Origin = _UNKNOWN,
     ) -> None:
         """``on_change`` is called when :attr:`wants` may have become true, ``on_leave`` once it never will again."""
         self.voice: Final = voice
         self.speed: Final = speed
+        self.origin: Final = origin
         self.arrival: Final = time.monotonic()
         self.has_audio = False
         """Whether audio exists."""

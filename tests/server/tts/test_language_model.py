@@ -16,6 +16,8 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.request import EngineRequest
+from stentor.engine.client.stream import RequestStream
 from stentor.engine.tts import process
 from stentor.engine.tts.backend import CodecDecoder, Stop
 from stentor.engine.tts.codecs import Codec, read_codec
@@ -288,6 +290,28 @@ async def test_voices_are_the_model_s_own_and_it_has_one_speed(orpheus: Speaker)
         with pytest.raises(BadRequest, match="one speed") as refused:
             call()
         assert refused.value.param == "speed"
+
+
+async def test_the_engine_is_told_whose_text_it_is_and_what_may_be_drawn(
+    orpheus: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[EngineRequest] = []
+    submit = orpheus.engine.submit
+
+    def noted(request: EngineRequest) -> RequestStream:
+        submitted.append(request)
+        return submit(request)
+
+    monkeypatch.setattr(orpheus.engine, "submit", noted)
+    async with aclosing(orpheus.model.speak("Good day.", salt="ann's")) as speaking:
+        async for _ in speaking:
+            pass
+    (request,) = submitted
+    assert request.salt == "ann's"
+    assert request.grammar.count("<[") == 7
+    frames = int(np.ceil(orpheus.codec.frames_a_second * longest_seconds("Good day.")))
+    assert request.params.max_tokens == 7 * frames
+    assert longest_seconds("a" * 10_000) == 40
 
 
 async def test_a_request_for_another_speed_is_refused_by_its_field(orpheus: Speaker) -> None:

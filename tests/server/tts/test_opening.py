@@ -128,8 +128,8 @@ def test_a_start_finds_the_codec_of_a_language_model_and_none_for_a_voice(
     for option, value in (("speech-codec", snac), ("speech-voices", tmp_path)):
         with pytest.raises(CheckpointError, match=f"--{option} is for language models"):
             located(chat, **{"speech-model": str(vits), option: str(value)})
+    shares = {"speech-memory-share": "0.9", "embedding-memory-share": "0.5"}
     with pytest.raises(CheckpointError, match="--speech-memory-share"):
-        shares = {"speech-memory-share": "0.9", "embedding-memory-share": "0.5"}
         located(chat, **speech, **shares, **{"embedding-model": str(chat), "embedding-model-name": ["vectors"]})
 
 
