@@ -164,4 +164,6 @@ class _Block(nn.Module):
 
 def _conv(channels: int, out: int, kernel: int, *, dilation: int = 1, groups: int = 1) -> nn.Module:
     padding = (kernel - 1) * dilation // 2
-    return weight_norm(nn.Conv1d(channels, out, kernel, padding=padding, dilation=dilation, groups=groups))
+    made = nn.Conv1d(channels, out, kernel, padding=padding, dilation=dilation, groups=groups)
+    weight_norm(made)  # in place
+    return made

@@ -33,7 +33,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
     }
 
 
-def refused(folder: Path, codec: Path, **flags: Any) -> str:
+def refused(folder: Path, codec: Path, voices: Path | None = None) -> str:
+    flags = {} if voices is None else {"speech-voices": str(voices)}
     config = read_config({"speech-model": str(folder), **flags}, {})
     located = config.located(Path("/chat"), speech=folder, codec=codec)
     with pytest.raises(CheckpointError) as refusal:
@@ -72,7 +73,7 @@ def test_voices_by_recordings_are_for_models_without_their_own(
     models: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_voice(tmp_path / "voices", "ann", VOICE["text"], VOICE["codes"])
-    assert "takes no others" in refused(*models["Orpheus"], **{"speech-voices": str(tmp_path / "voices")})
+    assert "takes no others" in refused(*models["Orpheus"], tmp_path / "voices")
     monkeypatch.setattr(opening, "find_spec", lambda _name: object())
     assert "--speech-voices" in refused(*models["NeuTTS"])
 
@@ -101,7 +102,7 @@ def test_a_voice_that_cannot_be_used_is_told_with_its_file(
 ) -> None:
     if voice is not None:
         (tmp_path / "ann.json").write_text(voice if isinstance(voice, str) else json.dumps(voice))
-    message = refused(*models["Llasa"], **{"speech-voices": str(tmp_path)})
+    message = refused(*models["Llasa"], tmp_path)
     assert said in message
     assert "--speech-voices" in message
     assert voice is None or "ann.json" in message
