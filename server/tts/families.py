@@ -89,8 +89,8 @@ DEFAULT_VOICE: Final = "default"
 
 async def _orpheus(writer: PromptWriter, text: str, voice: str, _reference: Reference | None) -> list[int]:
     said = await writer.encode(f"{voice}: {text}", whole=True)
-    around = [writer.word(f"<custom_token_{number}>") for number in (3, 4, 5, 1)]
-    return [around[0], *said, writer.word("<|eot_id|>"), *around[1:]]
+    start, *end = (writer.word(f"<custom_token_{number}>") for number in (3, 4, 5, 1))
+    return [start, *said, writer.word("<|eot_id|>"), *end]
 
 
 async def _neutts(writer: PromptWriter, text: str, _voice: str, reference: Reference | None) -> list[int]:
