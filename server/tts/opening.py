@@ -9,7 +9,7 @@ from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.tts.client import SpeechClient
 from stentor.engine.tts.codecs import Codec, read_codec
-from stentor.engine.tts.voices import INSTALL_PIPER, Voices
+from stentor.engine.tts.voices import Voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
 from ..config.config import Config
@@ -23,6 +23,9 @@ from .model import SpeechModel, speech_threads
 from .prompt_writer import code_words
 from .references import read_references
 
+INSTALL_PHONEMES: Final = (
+    "install the extra `speech` (pip install 'stentor[speech]', which brings piper-tts, under the GPL)"
+)
 LANGUAGES: Final = {"german": "de", "french": "fr-fr", "spanish": "es"}
 """Of phonemes, by a part of the model's name, since no file says it; English otherwise."""
 
@@ -55,7 +58,7 @@ def open_language_model(config: Config, client: AnyEngineClient, room: Tokenizat
         )
     if family.phonemes and find_spec("piper") is None:
         raise CheckpointError(
-            f"{family.name} reads phonemes, which piper-tts makes, and that is not installed: {INSTALL_PIPER}"
+            f"{family.name} reads phonemes, which piper-tts makes, and that is not installed: {INSTALL_PHONEMES}"
         )
     words = code_words(tokenizer, family, codec)
     references = _references(config, family, codec)

@@ -143,6 +143,16 @@ def decoded(speaker: Speaker, codes: Sequence[int]) -> Any:
     return samples(decoder.decode(codes, 0, 0, frames, Stop()))
 
 
+def sound(spoken: Sequence[Spoken]) -> Any:
+    return samples(b"".join(each.pcm for each in spoken))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether they are equal but for the last bit: where a sentence is cut depends on when its codes came, and samples
+    are rounded."""
+    return one.shape == other.shape and bool(np.abs(one - other).max(initial=0) <= 1)
+
+
 def samples(pcm: bytes) -> Any:
     return np.frombuffer(pcm, "<i2").astype(np.int64)
 
@@ -238,25 +248,23 @@ async def test_texts_at_the_same_time_sound_as_alone(orpheus: Speaker) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(len(texts)):
             tasks.start_soon(speak, number)
-    assert [b"".join(each.pcm for each in spoken) for spoken in together] == [
-        b"".join(each.pcm for each in spoken) for spoken in alone
-    ]
-    assert len({spoken[0].pcm for spoken in alone}) > 1
+    assert all(alike(sound(one), sound(other)) for one, other in zip(together, alone, strict=True))
+    assert not alike(sound(alone[0]), sound(alone[1]))
 
 
 @pytest.mark.parametrize("victim", ["worker", "speech"])
 async def test_a_text_goes_on_as_it_would_have_after_a_process_was_killed(orpheus: Speaker, victim: str) -> None:
-    wanted = b"".join(each.pcm for each in await spoken_by(orpheus, TEXT))
+    wanted = sound(await spoken_by(orpheus, TEXT))
     lost = orpheus.engine.stats.worker_restarts
     restarts = orpheus.model.restarts
     with anyio.fail_after(60):
         async with aclosing(orpheus.model.speak(TEXT)) as speaking:
-            made = [(await anext(speaking)).pcm]
+            made = [await anext(speaking)]
             pid = worker_of(orpheus.engine) if victim == "worker" else orpheus.model.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            made += [each.pcm async for each in speaking]
-    assert b"".join(made) == wanted
+            made += [each async for each in speaking]
+    assert alike(sound(made), wanted)
     if victim == "worker":
         await told_of_losses(orpheus.engine, workers=lost + 1)
     else:
@@ -278,8 +286,8 @@ async def test_special_tokens_of_a_text_are_not_read_as_such_but_sounds_are(orph
     plain = await spoken_by(orpheus, "Stop here.")
     marked = await spoken_by(orpheus, "Stop<|eot_id|> <custom_token_2>here.")
     laughing = await spoken_by(orpheus, "Stop <laugh> here.")
-    assert [each.pcm for each in marked] == [each.pcm for each in plain]
-    assert [each.pcm for each in laughing] != [each.pcm for each in plain]
+    assert alike(sound(marked), sound(plain))
+    assert not alike(sound(laughing), sound(plain))
 
 
 async def test_voices_are_the_model_s_own_and_it_has_one_speed(orpheus: Speaker) -> None:
