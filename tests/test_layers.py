@@ -15,7 +15,9 @@ FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
 HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
 HEAVY_MODULES = (
-    "stentor.engine.tts.vits",  # the speech process alone imports it
+    *(
+        f"stentor.engine.tts.{name}" for name in ("codec_weights", "snac", "vits", "vocos")
+    ),  # in the speech process alone
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.picture_processors",
     "stentor.server.media.audio_processors",

@@ -1,8 +1,8 @@
 """The interface of speech models."""
 
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from stentor.protocols.ipc.speech import VoicePlace
 
@@ -41,11 +41,24 @@ class Stop:
                 action()
 
 
+@runtime_checkable
 class Synthesizer(Protocol):
     """Loaded voices. Used by one thread."""
 
     def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
         """Synthesize one sentence to PCM; empty if there is nothing to say.
+
+        Raises :class:`Stopped` once ``stop`` is set, and :class:`CannotSpeak`.
+        """
+
+
+@runtime_checkable
+class CodecDecoder(Protocol):
+    """A loaded codec. Used by one thread."""
+
+    def decode(self, codes: Sequence[int], first: int, skip: int, keep: int, stop: Stop) -> bytes:
+        """Decode whole frames to PCM, of which ``keep`` frames are returned after ``skip`` others; ``first`` is the
+        number of the first frame in its sentence.
 
         Raises :class:`Stopped` once ``stop`` is set, and :class:`CannotSpeak`.
         """

@@ -1,4 +1,4 @@
-"""The client of the speech process: starts and restarts it, and sends sentences."""
+"""The client of the speech process: starts and restarts it, and sends sentences, or codes of them."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,11 @@ import anyio
 
 from stentor.protocols.ipc.speech import (
     AbortSpeech,
+    DecodeCodes,
+    Phonemes,
+    Phonemize,
     SpeechFailed,
+    SpeechJob,
     SpeechOutbox,
     SpeechPiece,
     SpeechReady,
@@ -39,6 +43,8 @@ _LOOK_SECONDS: Final = 2.0
 _SENTENCE_SECONDS: Final = 30.0
 _SECONDS_PER_CHAR: Final = 0.5
 """At a speed of 1; many times the duration on a busy machine."""
+_SECONDS_PER_CODE: Final = 0.1
+"""As much, for a sentence that is spoken by a language model: at least 50 codes a second."""
 _POLICY: Final = RestartPolicy(math.inf, max_first_failures=3, healthy_after=60.0)
 """A spoken sentence resets the count of deaths too."""
 _MANY_DEATHS: Final = 6
@@ -60,9 +66,9 @@ class _Refused(Exception):
 
 
 class _Job:
-    def __init__(self, request: Synthesize) -> None:
+    def __init__(self, request: SpeechJob) -> None:
         self.request: Final = request
-        self.future: Final[asyncio.Future[SpeechPiece]] = asyncio.get_running_loop().create_future()
+        self.future: Final[asyncio.Future[SpeechPiece | Phonemes]] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         """Processes that died while working on it."""
 
@@ -127,10 +133,30 @@ class SpeechClient:
 
         Raises :class:`SentenceFailed` and :class:`SpeechUnavailable`.
         """
+        made = await self._ask(Synthesize(self._number(), text, voice, speed))
+        assert isinstance(made, SpeechPiece), "the process answers a sentence with samples"
+        return made
+
+    async def decode(self, codes: list[int], *, first: int, skip: int, keep: int) -> SpeechPiece:
+        """Decode codes as :class:`~stentor.protocols.ipc.speech.DecodeCodes` says; otherwise as :meth:`synthesize`."""
+        made = await self._ask(DecodeCodes(self._number(), codes, first, skip, keep))
+        assert isinstance(made, SpeechPiece), "the process answers codes with samples"
+        return made
+
+    async def phonemes(self, text: str, language: str) -> str:
+        """A text's phonemes; otherwise as :meth:`synthesize`."""
+        made = await self._ask(Phonemize(self._number(), text, language))
+        assert isinstance(made, Phonemes), "the process answers a text with phonemes"
+        return made.text
+
+    def _number(self) -> int:
+        self._next_job += 1
+        return self._next_job
+
+    async def _ask(self, request: SpeechJob) -> SpeechPiece | Phonemes:
         if self.failure is not None or self._hopeless:
             raise SpeechUnavailable(self.failure or f"the speech process {self._why}, again and again")
-        self._next_job += 1
-        job = _Job(Synthesize(self._next_job, text, voice, speed))
+        job = _Job(request)
         if not self._jobs:
             self._silence.end()
         self._jobs[job.request.job] = job
@@ -142,7 +168,7 @@ class SpeechClient:
                 with contextlib.suppress(ChannelError):
                     self._endpoint.try_send(encode_speech(AbortSpeech(job.request.job)))
 
-    async def _send(self, request: Synthesize) -> None:
+    async def _send(self, request: SpeechJob) -> None:
         """Send a request; without a process, the next one gets it."""
         if self._endpoint is not None:
             with contextlib.suppress(ChannelError):
@@ -250,7 +276,7 @@ class SpeechClient:
                     await endpoint.send(encode_speech(job.request))
             case SpeechRefused():
                 raise _Refused(message.why)
-            case SpeechPiece():
+            case SpeechPiece() | Phonemes():
                 self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
                     _settle(job_of, message)
@@ -269,8 +295,7 @@ class SpeechClient:
         first = next(iter(self._jobs.values()), None)
         if first is None:
             return 0.0
-        slowness = max(1.0, 1.0 / first.request.speed)
-        return self._patience * (_SENTENCE_SECONDS + _SECONDS_PER_CHAR * len(first.request.text) * slowness)
+        return self._patience * (_SENTENCE_SECONDS + _work_seconds(first.request))
 
     def _blame(self) -> None:
         """Count the process's death against the sentence that it was working on."""
@@ -283,6 +308,16 @@ class SpeechClient:
             self._restarts.excuse()
             del self._jobs[first.request.job]
             _settle(first, SentenceFailed("the speech process died of this sentence"))
+
+
+def _work_seconds(request: SpeechJob) -> float:
+    match request:
+        case Synthesize():
+            return _SECONDS_PER_CHAR * len(request.text) * max(1.0, 1.0 / request.speed)
+        case DecodeCodes():
+            return _SECONDS_PER_CODE * len(request.codes)
+        case Phonemize():
+            return _SECONDS_PER_CHAR * len(request.text)
 
 
 def _ended(child: Child) -> str:
@@ -298,7 +333,7 @@ def _nothing() -> None:
     """Default: no count."""
 
 
-def _settle(job: _Job, outcome: SpeechPiece | Exception) -> None:
+def _settle(job: _Job, outcome: SpeechPiece | Phonemes | Exception) -> None:
     if job.future.done():
         return
     if isinstance(outcome, Exception):

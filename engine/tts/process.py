@@ -8,12 +8,17 @@ import queue
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 from stentor.protocols.ipc.speech import (
     AbortSpeech,
+    DecodeCodes,
+    Phonemes,
+    Phonemize,
     SpeechFailed,
     SpeechInbox,
+    SpeechJob,
     SpeechOutbox,
     SpeechPiece,
     SpeechReady,
@@ -29,7 +34,7 @@ from ..channel import ChannelError, Endpoint
 from ..processes.freed_memory import grown_since, resident_bytes
 from ..processes.logs import set_up_logging, trace_without_messages
 from ..processes.process import become_child
-from .backend import CannotSpeak, Stop, Stopped, Synthesizer
+from .backend import CannotSpeak, CodecDecoder, Stop, Stopped, Synthesizer
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +53,7 @@ def main() -> int:
 
 
 class _Job:
-    def __init__(self, request: Synthesize) -> None:
+    def __init__(self, request: SpeechJob) -> None:
         self.request: Final = request
         self.stop: Final = Stop()
 
@@ -88,7 +93,7 @@ class _SpeechProcess:
 
     def _handle(self, message: SpeechInbox) -> None:
         match message:
-            case Synthesize():
+            case Synthesize() | DecodeCodes() | Phonemize():
                 job = self._known[message.job] = _Job(message)
                 self._jobs.put(job)
             case AbortSpeech():
@@ -105,7 +110,7 @@ class _SpeechProcess:
             grown_since(born)
         return self._jobs.get()
 
-    def _work(self, synthesizer: Synthesizer, voices: dict[str, VoicePlace]) -> None:
+    def _work(self, synthesizer: Synthesizer | CodecDecoder, voices: dict[str, VoicePlace]) -> None:
         born = resident_bytes()
         while True:
             job = self._next_job(born)
@@ -117,24 +122,37 @@ class _SpeechProcess:
                 return  # the main thread notices too
 
 
-def load(start: StartSpeech) -> Synthesizer:
-    """Load the voices. Raises :class:`CannotSpeak`."""
-    if start.backend == "piper":
-        from .piper import PiperSynthesizer  # each takes half a second to import, and only one is needed
+def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
+    """Load the voices or the codec. Raises :class:`CannotSpeak`."""
+    # each takes half a second or more to import, and only one is needed
+    match start.backend:
+        case "piper":
+            from .piper import PiperSynthesizer
 
-        return PiperSynthesizer(start.voices, start.threads)
-    from .vits import VitsSynthesizer
+            return PiperSynthesizer(start.voices, start.threads)
+        case "vits":
+            from .vits import VitsSynthesizer
 
-    return VitsSynthesizer(start.voices, start.threads)
+            return VitsSynthesizer(start.voices, start.threads)
+        case "snac":
+            from .snac import SnacDecoder
+
+            return SnacDecoder(Path(start.voices[0].path), start.threads)
+        case "neucodec" | "xcodec2":
+            from .vocos import VocosDecoder
+
+            return VocosDecoder(start.backend, Path(start.voices[0].path), start.threads)
 
 
-def _answer(synthesizer: Synthesizer, voices: dict[str, VoicePlace], job: _Job) -> SpeechPiece | SpeechFailed:
+def _answer(
+    synthesizer: Synthesizer | CodecDecoder, voices: dict[str, VoicePlace], job: _Job
+) -> SpeechPiece | Phonemes | SpeechFailed:
     request = job.request
     began = time.monotonic()
     if job.stop.is_set:
         return SpeechFailed(request.job, ABORTED)
     try:
-        pcm = synthesizer.speak(request.text, voices[request.voice], request.speed, job.stop)
+        made = _made(synthesizer, voices, request, job.stop)
     except Stopped:
         return SpeechFailed(request.job, ABORTED)
     except CannotSpeak as error:
@@ -142,7 +160,26 @@ def _answer(synthesizer: Synthesizer, voices: dict[str, VoicePlace], job: _Job) 
     except Exception as error:
         logger.error("a sentence cannot be spoken", extra={"trace": trace_without_messages(error)})
         return SpeechFailed(request.job, "the voice failed on this sentence")
-    return SpeechPiece(request.job, pcm, time.monotonic() - began)
+    if isinstance(made, str):
+        return Phonemes(request.job, made)
+    return SpeechPiece(request.job, made, time.monotonic() - began)
+
+
+def _made(
+    synthesizer: Synthesizer | CodecDecoder, voices: dict[str, VoicePlace], request: SpeechJob, stop: Stop
+) -> bytes | str:
+    """Samples, or phonemes."""
+    match request:
+        case Synthesize() if isinstance(synthesizer, Synthesizer):
+            return synthesizer.speak(request.text, voices[request.voice], request.speed, stop)
+        case DecodeCodes() if isinstance(synthesizer, CodecDecoder):
+            return synthesizer.decode(request.codes, request.first, request.skip, request.keep, stop)
+        case Phonemize():
+            from .phonemes import phonemes_of  # late: espeak-ng, which few models need
+
+            return phonemes_of(request.text, request.language)
+        case _:
+            raise TypeError(f"{type(request).__name__} is not for this backend")
 
 
 if __name__ == "__main__":

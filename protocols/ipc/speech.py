@@ -1,8 +1,9 @@
-"""Between the server and the speech process: sentences go in, samples come out.
+"""Between the server and the speech process: sentences or a codec's codes go in, samples come out.
 
-One process has one folder of voices. It is given :class:`StartSpeech` first and answers :class:`SpeechReady` or
-:class:`SpeechRefused`; from then on each :class:`Synthesize` gets exactly one :class:`SpeechPiece` or
-:class:`SpeechFailed`, in order. Samples are signed 16 bits, little-endian, one channel.
+One process has one folder of voices, or one codec. It is given :class:`StartSpeech` first and answers
+:class:`SpeechReady` or :class:`SpeechRefused`; from then on each :class:`Synthesize` (voices) or :class:`DecodeCodes`
+(codecs) gets exactly one :class:`SpeechPiece` or :class:`SpeechFailed`, in order, and each :class:`Phonemize` one
+:class:`Phonemes`. Samples are signed 16 bits, little-endian, one channel.
 """
 
 from typing import Final, Literal
@@ -11,7 +12,9 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-SpeechBackend = Literal["piper", "vits"]
+VoiceBackend = Literal["piper", "vits"]
+CodecBackend = Literal["neucodec", "snac", "xcodec2"]
+SpeechBackend = VoiceBackend | CodecBackend
 
 
 class VoicePlace(msgspec.Struct, frozen=True):
@@ -19,7 +22,7 @@ class VoicePlace(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    """Path of the ``.onnx`` file of a Piper voice, or of the folder of a VITS checkpoint."""
+    """Path of the ``.onnx`` file of a Piper voice, or of the folder of a VITS checkpoint or a codec."""
     speaker: int | None = None
     """None for a file with one speaker."""
 
@@ -40,6 +43,27 @@ class Synthesize(msgspec.Struct, frozen=True, tag=True):
     voice: str
     speed: float
     """1 is the voice's own; 2 takes half the time."""
+
+
+class DecodeCodes(msgspec.Struct, frozen=True, tag=True):
+    """A stretch of a sentence's frames, with frames around it that its samples depend on."""
+
+    job: int
+    codes: list[int]
+    """Frame by frame; a frame has as many codes as its codec says."""
+    first: int
+    """Number of the first frame in its sentence."""
+    skip: int
+    """Frames before the stretch."""
+    keep: int
+    """Frames of the stretch."""
+
+
+class Phonemize(msgspec.Struct, frozen=True, tag=True):
+    job: int
+    text: str
+    language: str
+    """As espeak-ng names it."""
 
 
 class AbortSpeech(msgspec.Struct, frozen=True, tag=True):
@@ -67,6 +91,11 @@ class SpeechPiece(msgspec.Struct, frozen=True, tag=True):
     """Time of synthesis."""
 
 
+class Phonemes(msgspec.Struct, frozen=True, tag=True):
+    job: int
+    text: str
+
+
 class SpeechFailed(msgspec.Struct, frozen=True, tag=True):
     """A job has no result: it was aborted, or the voice cannot speak it."""
 
@@ -74,8 +103,9 @@ class SpeechFailed(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-SpeechInbox = StartSpeech | Synthesize | AbortSpeech
-SpeechOutbox = SpeechReady | SpeechRefused | SpeechPiece | SpeechFailed
+SpeechJob = Synthesize | DecodeCodes | Phonemize
+SpeechInbox = StartSpeech | SpeechJob | AbortSpeech
+SpeechOutbox = SpeechReady | SpeechRefused | SpeechPiece | Phonemes | SpeechFailed
 
 encode_speech: Final = msgspec.msgpack.Encoder().encode
 decode_speech_inbox: Final = msgspec.msgpack.Decoder(SpeechInbox)

@@ -31,7 +31,7 @@ from ..text.generation import ModelEngine
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
-from ..tts.model import open_speech
+from ..tts.model import SpeechModel, open_speech
 from .engines import Engines
 from .media import MediaOpener, asking_of, spec_in, spec_of, taken_of
 from .state import AuxiliaryModels, OpenedChat
@@ -67,7 +67,8 @@ async def open_auxiliary_models(
         if "embedding" in engines.clients:
             embedding = await _open_embedding(config, engines, figures, room, media, at_end)
         if config.speech.model is not None:
-            speech = await anyio.to_thread.run_sync(open_speech, config)
+            speech = await _open_speech(config, engines, room)
+            at_end.callback(speech.close)
             speech.watch(SpeechMetrics(figures, speech.names[0]))
             engines.add("speech", speech, supervisor)
     except CheckpointError as error:
@@ -93,6 +94,14 @@ async def _open_transcription(
     else:
         opening = partial(open_transcription, config.transcription, client, folder)
     return await anyio.to_thread.run_sync(opening)
+
+
+async def _open_speech(config: Config, engines: Engines, room: TokenizationBudget) -> SpeechModel:
+    if "speech" not in engines.clients:
+        return await anyio.to_thread.run_sync(open_speech, config)
+    from ..tts.opening import open_language_model
+
+    return await anyio.to_thread.run_sync(open_language_model, config, engines.clients["speech"], room)
 
 
 async def _open_decoder(config: Config, at_end: AsyncExitStack) -> AudioDecoder:

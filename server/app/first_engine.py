@@ -20,6 +20,7 @@ from stentor.protocols.ipc.config import EngineConfig
 
 from ..config.config import Config
 from ..config.model_registry import ARTICLES, OPTIONS_OF, ModelRole
+from ..config.models import SpeechConfig
 from ..http.listening import StartError
 from .fetch_display import FetchDisplay
 
@@ -35,6 +36,8 @@ def fetch(config: Config) -> Config:
         asr, tts, pooling = config.transcription.model, config.speech.model, config.embedding.model
         transcription = resolve_model(asr, progress=display.show) if asr else None
         speech = resolve_model(tts, progress=display.show) if tts else None
+        codec = _codec_of(config.speech, speech) if speech else None
+        codec_path = resolve_model(codec, progress=display.show) if codec else None
         embedding = resolve_model(pooling, progress=display.show) if pooling else None
         drafting = config.engine.worker.speculative
         draft = resolve_model(drafting.model, progress=display.show) if drafting and drafting.model else None
@@ -44,13 +47,32 @@ def fetch(config: Config) -> Config:
         check_kind("MODEL", named.name, model, "chat")
     if asr and transcription:
         check_transcribes("--transcription-model", asr, transcription)
-    if tts and speech:
+    if tts and speech and codec is None:
         check_kind("--speech-model", tts, speech, "speech")
     if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
         check_kind("--embedding-model", pooling, embedding, "embedding")
     if drafting and draft and drafting.method == "draft_model":
         check_kind("--speculative-config", drafting.model, draft, "chat")
-    return config.located(model, tokenizer, transcription, speech, embedding, draft)
+    located = config.located(model, tokenizer, transcription, speech, embedding, draft, codec_path)
+    if located.memory_left <= 0:
+        raise CheckpointError(
+            "--speech-memory-share and the shares of the other models are 1 or more together; the chat model needs "
+            "some memory, too"
+        )
+    return located
+
+
+def _codec_of(config: SpeechConfig, path: Path) -> str | None:
+    """The name of the codec of the speech model in ``path``; None if it is no language model that speaks."""
+    if kind_of(path) == "speech":
+        if config.codec is not None or config.voices is not None:
+            option = "--speech-codec" if config.codec is not None else "--speech-voices"
+            raise CheckpointError(f"{option} is for language models that speak, and {config.model} is a voice itself")
+        return None
+    from ..tts.opening import codec_of  # late: only such a model's tokenizer is read here
+
+    found = codec_of(path)
+    return None if found is None else config.codec or found
 
 
 def check_transcribes(option: str, name: str, path: Path) -> None:

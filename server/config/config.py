@@ -364,9 +364,10 @@ class Config(msgspec.Struct, frozen=True):
         speech: Path | None = None,
         embedding: Path | None = None,
         draft: Path | None = None,
+        codec: Path | None = None,
     ) -> "Config":
         """A copy with the local paths of the models, and of a separate tokenizer of the chat model; ``draft`` is the
-        draft model."""
+        draft model, and ``codec`` the one of a speech model that is a language model."""
         worker = msgspec.structs.replace(self.engine.worker, model=str(model))
         if draft is not None and worker.speculative is not None:
             speculative = msgspec.structs.replace(worker.speculative, model=str(draft))
@@ -384,7 +385,8 @@ class Config(msgspec.Struct, frozen=True):
             pooling = msgspec.structs.replace(self.embedding, path=str(embedding))
             located = msgspec.structs.replace(located, embedding=pooling)
         if speech is not None:
-            located = msgspec.structs.replace(located, speech=msgspec.structs.replace(self.speech, path=str(speech)))
+            speaking = msgspec.structs.replace(self.speech, path=str(speech), codec_path=str(codec or ""))
+            located = msgspec.structs.replace(located, speech=speaking)
         return located
 
     def registry(self, *, transcribes: bool = False, adapters: AdapterRegistry | None = None) -> ModelRegistry:
@@ -412,13 +414,15 @@ class Config(msgspec.Struct, frozen=True):
         return kinds
 
     @property
-    def _beside(self) -> "dict[ModelRole, TranscriptionConfig | EmbeddingConfig]":
-        """The models that share the main model's device."""
-        beside: dict[ModelRole, TranscriptionConfig | EmbeddingConfig] = {}
+    def _beside(self) -> "dict[ModelRole, TranscriptionConfig | EmbeddingConfig | SpeechConfig]":
+        """The models that share the main model's device; a speech model with an engine once it is located."""
+        beside: dict[ModelRole, TranscriptionConfig | EmbeddingConfig | SpeechConfig] = {}
         if self.transcription.model is not None:
             beside["transcription"] = self.transcription
         if self.embedding.model is not None and self.main != "embedding":
             beside["embedding"] = self.embedding
+        if self.speech.codec_path:
+            beside["speech"] = self.speech
         return beside
 
     @property
@@ -449,12 +453,12 @@ class Config(msgspec.Struct, frozen=True):
                 is_pooling=isinstance(model, EmbeddingConfig),
                 pooler=(model.pooler or "") if isinstance(model, EmbeddingConfig) else "",
                 dtype=model.dtype if isinstance(model, EmbeddingConfig) else "auto",
-                max_model_len=model.max_model_len if isinstance(model, TranscriptionConfig) else None,
+                max_model_len=None if isinstance(model, EmbeddingConfig) else model.max_model_len,
                 device=own.device,
                 gpu_memory_fraction=own.gpu_memory_fraction,
                 memory_share=model.memory_share,
                 name=kind,
-                language_model_only=own.language_model_only and kind != "transcription",
+                language_model_only=own.language_model_only and kind == "embedding",
                 lease_member=member,
                 lease_weight=model.share,
                 cuda_graphs=own.cuda_graphs,

@@ -261,10 +261,16 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
 
 
 class SpeechConfig(msgspec.Struct, frozen=True):
-    """A speech model, in a process of its own, on the CPU."""
+    """A speech model: a voice in a process of its own, on the CPU, or a language model that speaks, in an engine of its
+    own, whose codec is decoded in that process; device and logs of the engine are the chat model's."""
 
     model: Annotated[
-        str | None, Flag("speech model (a voice), named as MODEL is; by default none", name="speech-model")
+        str | None,
+        Flag(
+            "speech model, named as MODEL is: a voice (Piper, VITS), or a language model that speaks (NeuTTS, Orpheus, "
+            "Llasa); by default none",
+            name="speech-model",
+        ),
     ] = None
     served_as: Annotated[
         tuple[str, ...], Flag("the speech model's name for clients; may be repeated", name="speech-model-name")
@@ -281,6 +287,49 @@ class SpeechConfig(msgspec.Struct, frozen=True):
             name="speech-threads",
         ),
     ] = 0
+    codec: Annotated[
+        str | None,
+        Flag(
+            "codec of a language model that speaks, named as MODEL is; by default the one of its makers",
+            name="speech-codec",
+        ),
+    ] = None
+    codec_path: str = ""
+    """Local path; empty until :meth:`.config.Config.located`, and for a speech model without an engine."""
+    voices: Annotated[
+        Path | None,
+        Flag(
+            "a folder of voices, NAME.json, for a language model that speaks in the voice of a recording",
+            kind="folder",
+            name="speech-voices",
+        ),
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Flag(
+            "longest prompt and speech together of a language model that speaks, in tokens",
+            1,
+            name="speech-max-model-len",
+        ),
+    ] = None
+    memory_share: Annotated[
+        float,
+        Flag(
+            "the share that a language model that speaks has of the memory for models, as --transcription-memory-share",
+            kind="part",
+            name="speech-memory-share",
+        ),
+    ] = 0.2
+    share: Annotated[
+        int,
+        Flag(
+            "the weight of a language model that speaks when models compete for the device's time; compare "
+            "--chat-weight",
+            1,
+            MAX_LEASE_WEIGHT,
+            name="speech-weight",
+        ),
+    ] = 1
 
     @property
     def served_names(self) -> tuple[str, ...]:

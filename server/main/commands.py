@@ -196,7 +196,8 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 def _pull(config: Config) -> int:
     located = fetch(config)
-    for path in (located.engine.worker.model, located.transcription.path, located.embedding.path, located.speech.path):
+    paths = (located.engine.worker.model, located.transcription.path, located.embedding.path)
+    for path in (*paths, located.speech.path, located.speech.codec_path):
         if path:
             print(path)
     return 0

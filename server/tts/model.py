@@ -1,5 +1,8 @@
 """The speech model, for one event loop: synthesises sentence by sentence, callers in turn (see :mod:`.fairness`).
 
+How a sentence is made is a :class:`Synthesis`: one at a time by the voices of the speech process, or many at once by a
+language model (:mod:`.language_model`).
+
 ::
 
     speaking = model.speak(deltas, voice="alloy", speed=1.0)
@@ -15,9 +18,10 @@ A sentence is made while the one before plays, and not earlier: a caller is only
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 
@@ -26,14 +30,15 @@ from stentor.engine.sharing.cpu_topology import read_topology
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.speech import SpeechPiece, StartSpeech
+from stentor.protocols.ipc.speech import StartSpeech
 
 from ..common.errors import Overloaded, ServerError, Unavailable
 from ..config.config import Config
 from ..http.listening import StartError
+from ..observability.request import current_request_id
 from .fairness import Turns
 from .sentences import sayable
-from .speaking import Speaking, Spoken
+from .speaking import Origin, Speaking, Spoken
 
 __all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
 
@@ -73,15 +78,79 @@ class SpeechObserver(Protocol):
         """A process was lost, and another one started."""
 
 
+class Made(NamedTuple):
+    """A stretch of a sentence's sound."""
+
+    pcm: bytes
+    seconds: float
+    """Time of synthesis, since the stretch before."""
+    last: bool
+
+
+class Synthesis(Protocol):
+    """Makes sentences."""
+
+    @property
+    def at_once(self) -> int:
+        """Sentences that are made at the same time."""
+
+    @property
+    def changes_speed(self) -> bool:
+        """Whether a sentence may have another speed than 1."""
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Marks in angle brackets that it reads; others are left out."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def stalled(self) -> str | None: ...
+
+    @property
+    def failure(self) -> str | None: ...
+
+    def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
+        """The sound of one sentence of a text, as it is made. Raises :class:`SentenceFailed`,
+        :class:`SpeechUnavailable` and :class:`..common.errors.ServerError`."""
+
+    def close(self) -> None: ...
+
+
+class ProcessSpeech:
+    """Whole sentences, one after the other, by the speech process alone."""
+
+    at_once: Final = 1
+    changes_speed: Final = True
+    tags: Final = frozenset[str]()
+    ready: Final = True
+    stalled: Final = None
+    failure: Final = None
+
+    def __init__(self, client: SpeechClient) -> None:
+        self._client = client
+
+    async def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
+        made = await self._client.synthesize(text, speaking.voice, speaking.speed)
+        yield Made(made.pcm, made.seconds, last=True)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class SpeechModel:
     """Owns the speech process; :meth:`run` must be running."""
 
-    def __init__(self, names: tuple[str, ...], voices: Voices, client: SpeechClient) -> None:
-        """``names`` are those that clients use, never empty."""
+    def __init__(
+        self, names: tuple[str, ...], voices: Voices, client: SpeechClient, synthesis: Synthesis | None = None
+    ) -> None:
+        """``names`` are those that clients use, never empty. Without ``synthesis`` the process speaks."""
         self.names: Final = names
         self.voices: Final = tuple(place.name for place in voices.places)
         self.sample_rate: Final = voices.sample_rate
         self._client = client
+        self._synthesis: Final[Synthesis] = ProcessSpeech(client) if synthesis is None else synthesis
         self._callers: Turns[Speaking] = Turns()
         self._changed = asyncio.Event()
         self._observer: SpeechObserver | None = None
@@ -92,18 +161,18 @@ class SpeechModel:
 
     @property
     def ready(self) -> object | None:
-        """None until the process was ready for the first time."""
-        return self if self._client.ready else None
+        """None until all that it needs was ready for the first time."""
+        return self if self._client.ready and self._synthesis.ready else None
 
     @property
     def stalled(self) -> str | None:
         """Why nothing can be spoken just now, while the process is replaced."""
-        return self._client.stalled
+        return self._client.stalled or self._synthesis.stalled
 
     @property
     def failure(self) -> str | None:
         """Why nothing will ever be spoken."""
-        return self._client.failure
+        return self._client.failure or self._synthesis.failure
 
     @property
     def restarts(self) -> int:
@@ -134,20 +203,34 @@ class SpeechModel:
             f"`{param}`: there is no voice `{name[:64]}`; there are {known}{more}.", param, "invalid_value"
         )
 
-    def speak(self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0) -> Speaking:
+    def check_speed(self, speed: float, param: str = "speed") -> None:
+        """Raises BadRequest naming ``param`` for a speed that the model does not have."""
+        if speed != 1.0 and not self._synthesis.changes_speed:
+            raise BadRequest(
+                f"`{param}` is {speed:g}; this speech model has one speed: leave the field out, or send 1.",
+                param,
+                "unsupported_value",
+            )
+
+    def speak(
+        self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0, salt: str = ""
+    ) -> Speaking:
         """Begins at once. Close the result, an iterator of :class:`Spoken`.
 
-        ``speed`` is in [0.25, 4]. ``text`` may come in deltas, which a separate task reads; the iterator raises its
-        error behind the earlier audio. Raises BadRequest for an unknown voice, and Overloaded.
+        ``speed`` is in [0.25, 4]; texts share cached prefixes only under the same ``salt``. ``text`` may come in
+        deltas, which a separate task reads; the iterator raises its error behind the earlier audio. Raises BadRequest
+        for an unknown voice or a speed that the model does not have, and Overloaded.
         """
         chosen = self.voice(voice)
+        self.check_speed(speed)
         if len(self._callers) >= MAX_CALLERS:
             raise Overloaded(
                 f"{MAX_CALLERS} texts are being spoken, as many as this server speaks at once; try again later.",
                 "speech_full",
                 _RETRY_SECONDS,
             )
-        speaking = Speaking(text, chosen, speed, self._changed.set, self._left)
+        origin = Origin(salt, current_request_id())
+        speaking = Speaking(text, chosen, speed, self._changed.set, self._left, origin)
         if not speaking.left:
             self._callers.join(speaking)
             if self._observer is not None:
@@ -169,41 +252,65 @@ class SpeechModel:
         except SpeechUnavailable as error:
             raise StartError(f"Cannot serve the speech model: {error}") from error
 
-    async def _take_turns(self) -> None:
-        while True:
-            speaking = self._callers.next()
-            if speaking is None:
-                self._changed.clear()
-                await self._changed.wait()
-                continue
-            await self._say(speaking)
+    def close(self) -> None:
+        """After :meth:`run`."""
+        self._synthesis.close()
 
-    async def _say(self, speaking: Speaking) -> None:
-        """Speaks its next sentence."""
-        made: SpeechPiece | None = None
+    async def _take_turns(self) -> None:
+        places = anyio.Semaphore(self._synthesis.at_once)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await places.acquire()
+                while (speaking := self._callers.next()) is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+                work = anyio.CancelScope()
+                tasks.start_soon(self._say, speaking, speaking.take(work), work, places)
+
+    async def _say(self, speaking: Speaking, piece: str, work: anyio.CancelScope, places: anyio.Semaphore) -> None:
+        """Speaks its next sentence, which was taken; ``work`` cancels it."""
         failure: Exception | None = None
-        with anyio.CancelScope() as work:
-            piece = speaking.take(work)
-            said = sayable(piece)
-            if not said:
-                speaking.deliver(piece, b"")
-                return
-            try:
-                made = await self._client.synthesize(said, speaking.voice, speaking.speed)
-            except SentenceFailed as error:
-                logger.warning("a sentence was not spoken: %s", error)
-                failure = SpeechFailed()
-            except SpeechUnavailable as error:
-                failure = Unavailable("The speech model is not available; the request may be sent again.", "failed")
-                failure.__cause__ = error
-        if made is None:
-            speaking.fail(failure)
-            return
-        if self._observer is not None:
-            self._observer.made(len(made.pcm) / 2 / self.sample_rate, made.seconds)
-            if made.pcm and not speaking.has_audio:
-                self._observer.first_audio(time.monotonic() - speaking.arrival)
-        speaking.deliver(piece, made.pcm)
+        ended = False
+        try:
+            with work:
+                try:
+                    ended = await self._make(speaking, piece)
+                except SentenceFailed as error:
+                    logger.warning("a sentence was not spoken: %s", error)
+                    failure = SpeechFailed()
+                except SpeechUnavailable as error:
+                    why = "The speech model is not available; the request may be sent again."
+                    failure = Unavailable(why, "failed")
+                    failure.__cause__ = error
+                except ServerError as error:
+                    failure = error
+            if not ended:
+                speaking.fail(failure)
+        finally:
+            places.release()
+            self._changed.set()
+
+    async def _make(self, speaking: Speaking, piece: str) -> bool:
+        """Delivers the sound of a sentence; False if it breaks off."""
+        said = sayable(piece, self._synthesis.tags)
+        if not said:
+            speaking.deliver(piece, b"")
+            return True
+        total, seconds = 0, 0.0
+        async with aclosing(self._synthesis.pieces(said, speaking)) as pieces:
+            async for made in pieces:
+                total += len(made.pcm)
+                seconds += made.seconds
+                if self._observer is not None:
+                    if made.last:
+                        self._observer.made(total / 2 / self.sample_rate, seconds)
+                    if made.pcm and not speaking.has_audio:
+                        self._observer.first_audio(time.monotonic() - speaking.arrival)
+                speaking.deliver(piece, made.pcm, last=made.last)
+                if made.last:
+                    return True
+                piece = ""
+        return False
 
     def _left(self, speaking: Speaking) -> None:
         if speaking in self._callers:
@@ -217,9 +324,13 @@ def open_speech(config: Config) -> SpeechModel:
     :class:`~stentor.engine.loading.errors.CheckpointError`."""
     voices = read_voices(Path(config.speech.path))
     logs = config.engine.worker
-    threads = config.speech.threads or _share(plan_cpus(read_topology()).threads)
-    start = StartSpeech(voices.backend, voices.places, threads, logs.log_level, logs.log_format)
+    start = StartSpeech(voices.backend, voices.places, speech_threads(config), logs.log_level, logs.log_format)
     return SpeechModel(config.speech.served_names, voices, SpeechClient(start))
+
+
+def speech_threads(config: Config) -> int:
+    """Threads of the speech process."""
+    return config.speech.threads or _share(plan_cpus(read_topology()).threads)
 
 
 def _share(cores: int) -> int:

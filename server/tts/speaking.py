@@ -22,9 +22,21 @@ class Spoken(NamedTuple):
     pcm: bytes
     """Signed 16 bits, little-endian, one channel, at the model's rate; empty where ``text`` has nothing to say."""
     text: str
-    """The part of the text that is said; those of all joined are the text."""
+    """The part of the text that begins here, or "" where the one before goes on; those of all joined are the text."""
     last: bool
     """Whether nothing follows."""
+
+
+class Origin(NamedTuple):
+    """Who a text is spoken for."""
+
+    salt: str = ""
+    """Texts share cached prefixes only under the same."""
+    name: str = ""
+    """The id of the request, for logs."""
+
+
+_UNKNOWN: Final = Origin()
 
 
 class Speaking:
@@ -37,10 +49,12 @@ class Speaking:
         speed: float,
         on_change: Callable[[], None],
         on_leave: Callable[["Speaking"], None],
+        origin: Origin = _UNKNOWN,
     ) -> None:
         """``on_change`` is called when :attr:`wants` may have become true, ``on_leave`` once it never will again."""
         self.voice: Final = voice
         self.speed: Final = speed
+        self.origin: Final = origin
         self.arrival: Final = time.monotonic()
         self.has_audio = False
         """Whether audio exists."""
@@ -126,12 +140,14 @@ class Speaking:
             self._refill()
         return piece
 
-    def deliver(self, piece: str, pcm: bytes) -> None:
-        self._work = None
+    def deliver(self, piece: str, pcm: bytes, *, last: bool = True) -> None:
+        """``last``: the piece is made; otherwise more of its sound follows, with "" in place of its text."""
+        if last:
+            self._work = None
         if self._left:
             return
         self.has_audio = self.has_audio or bool(pcm)
-        over = not self._coming and not self._pieces
+        over = last and not self._coming and not self._pieces
         self._made.append(Spoken(pcm, piece, over and self._broken is None))
         self._news.set()
         if over:

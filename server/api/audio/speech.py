@@ -28,6 +28,7 @@ from stentor.protocols.openai.speech import (
 from ...audio.encode import MEDIA_TYPES, encoded
 from ...config.model_registry import ModelRegistry
 from ...http.sse import DONE, EventStream, frame_of
+from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ...state.admission_control import AdmissionControl
 from ...text.pool import TokenizerPool
@@ -95,15 +96,16 @@ def routes(speech: SpeechServices) -> list[Route]:
     ]
 
 
-async def speak(speech: SpeechServices, _request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+async def speak(speech: SpeechServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, speech.admission.limits)
     body.check()
     speech.registry.resolve(body.model, "speech")
     model = speech.model
     assert model is not None, "the registry has it"
     voice = model.voice(body.voice_name)
+    model.check_speed(body.speed)
     events = SpeechEvents()
-    sound = _sound(model, body, voice, context, events)
+    sound = _sound(model, body, voice, caller_of(request.scope).salt, context, events)
     if body.stream_format == "sse":
         events.input_tokens = len(await speech.pool.encode(body.input, False, field="input"))
         return EventStream(sound, events, bounds=context.bounded)
@@ -124,13 +126,13 @@ async def voices(model: SpeechModel | None, _request: Request) -> Response:
 
 
 async def _sound(
-    model: SpeechModel, body: SpeechRequest, voice: str, context: RequestContext, events: SpeechEvents
+    model: SpeechModel, body: SpeechRequest, voice: str, salt: str, context: RequestContext, events: SpeechEvents
 ) -> AsyncGenerator[bytes, None]:
     """The file, piece by piece."""
 
     async def pcm() -> AsyncGenerator[bytes, None]:
         # started here, inside the block that closes it: a response that is never sent starts nothing
-        async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
+        async with aclosing(model.speak(body.input, voice=voice, speed=body.speed, salt=salt)) as speaking:
             async for spoken in speaking:
                 context.queue_slot.processed(0)  # it waits no more
                 events.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate

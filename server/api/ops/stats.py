@@ -88,7 +88,7 @@ class ServerStats(msgspec.Struct, frozen=True):
     memory: dict[str, int]
     """Resident bytes by the role of the process."""
     speech: SpeechStats | None
-    """The speech model, which has no engine; null without one."""
+    """The speech model, by its process; null without one."""
 
 
 OPERATIONS: Final[Operations] = {

@@ -48,11 +48,14 @@ class Piece(NamedTuple):
     """The sentence that begins here; empty in the middle of one."""
 
 
-async def speak(speech: SpeechModel, output: AudioOutput, text: AsyncIterator[str]) -> AsyncGenerator[Piece, None]:
-    """Says one message in the voice and the format of a session. Raises as the speech model does."""
+async def speak(
+    speech: SpeechModel, output: AudioOutput, text: AsyncIterator[str], salt: str
+) -> AsyncGenerator[Piece, None]:
+    """Says one message in the voice and the format of a session; ``salt`` is the caller's. Raises as the speech model
+    does."""
     wire = Wire.of(output.format)
     resampler = Resampler(speech.sample_rate, wire.rate)
-    async with aclosing(speech.speak(text, voice=output.voice, speed=output.speed)) as said:
+    async with aclosing(speech.speak(text, voice=output.voice, speed=output.speed, salt=salt)) as said:
         async for spoken in said:
             pcm = resampler.finish(spoken.pcm) if spoken.last else resampler.push(spoken.pcm)
             for piece in _cut(wire, pcm, spoken.text):
@@ -134,6 +137,11 @@ class Responding:
     def speech(self) -> SpeechModel | None:
         """Speaks the answer; None for text."""
         return self._host.services.speech if self._session.output_modalities == ["audio"] else None
+
+    @property
+    def salt(self) -> str:
+        """Of the caller's part of prefix caches."""
+        return self._host.caller.salt
 
     def cancel(self, details: StatusDetails) -> None:
         """Tells of its end before this returns."""
@@ -280,7 +288,8 @@ class _Messages:
             with text:
                 if before is not None:
                     await before.wait()
-                async with aclosing(speak(speech, self._responding.audio_output, text)) as pieces:
+                said = speak(speech, self._responding.audio_output, text, self._responding.salt)
+                async with aclosing(said) as pieces:
                     async for piece in pieces:
                         await self._responding.play(entry, piece.said, piece.audio, piece.ms)
             self._responding.answer.close(entry, self._ends.get(entry.item.id, "completed"))

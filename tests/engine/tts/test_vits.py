@@ -31,7 +31,9 @@ def voices(folder: Path) -> Sequence[VoicePlace]:
 @pytest.fixture(scope="module")
 def speaker(voices: Sequence[VoicePlace]) -> Synthesizer:
     """As the speech process loads it."""
-    return process.load(StartSpeech("vits", tuple(voices), 1, "error"))
+    made = process.load(StartSpeech("vits", tuple(voices), 1, "error"))
+    assert isinstance(made, Synthesizer)
+    return made
 
 
 @pytest.fixture(scope="module")

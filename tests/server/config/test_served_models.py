@@ -111,6 +111,25 @@ def test_a_model_that_pools_is_told_so_and_has_a_dtype_of_its_own() -> None:
     assert [(each.worker.cpu_place, each.worker.cpu_places) for each in engines.values()] == [(0, 3), (1, 3), (2, 3)]
 
 
+def test_a_speech_model_has_an_engine_once_its_codec_is_located() -> None:
+    flags = {
+        "speech-model": "owner/speaker",
+        "speech-memory-share": "0.3",
+        "speech-weight": "4",
+        "speech-max-model-len": "2048",
+        "threads": "3",
+    }
+    config = read_config(flags, {})
+    voice = config.located(Path("/chat"), speech=Path("/voice"))
+    assert (list(voice.engines()), voice.memory_left) == (["chat"], 1.0)
+    located = config.located(Path("/chat"), speech=Path("/speaker"), codec=Path("/codec"))
+    assert (located.speech.path, located.speech.codec_path) == ("/speaker", "/codec")
+    speaker = located.engines()["speech"].worker
+    assert (speaker.model, speaker.name, speaker.max_model_len, speaker.threads) == ("/speaker", "speech", 2048, 3)
+    assert (speaker.lease_member, speaker.lease_weight, speaker.memory_share) == (1, 4, 0.3)
+    assert located.memory_left == pytest.approx(0.7)
+
+
 def test_models_get_cpus_behind_those_of_the_workers_that_split_the_first() -> None:
     flags = {"transcription-model": "owner/ears", "tensor-parallel-size": "2"}
     engines = read_config(flags, {}).located(Path("/chat"), None, Path("/ears")).engines()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.realtime import RealtimeSessionCreateRequest, RealtimeTranscriptionSessionCreateRequest
 
-from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.session import RealtimeSession, ServerVad, Session
 from stentor.server.api.realtime.machine import TABLE, Event, Illegal, SessionMachine, State
@@ -25,6 +25,10 @@ TOOL: dict[str, Any] = {"type": "function", "name": "look", "description": "Look
 class Models:
     can_speak = True
     default_voice = "joe"
+
+    def check_speed(self, speed: float, field: str) -> None:
+        if speed == 1.3:
+            raise refused(field, "it has no such speed", "unsupported")
 
     def check_voice(self, name: str, field: str) -> None:
         if name not in ("joe", "ann", "alloy"):
@@ -209,6 +213,7 @@ def test_another_name_of_the_same_model_changes_nothing() -> None:
         ({"truncation": {"type": "retention_ratio", "retention_ratio": 2}}, "session.truncation.retention_ratio", None),
         ({"audio": {"output": {"speed": 2}}}, "session.audio.output.speed", "invalid_value"),
         ({"audio": {"output": {"voice": "bob"}}}, "session.audio.output.voice", None),
+        ({"audio": {"output": {"speed": 1.3}}}, "session.audio.output.speed", "unsupported"),
         ({"audio": {"input": {"format": {"type": "audio/ogg"}}}}, "session.audio.input.format.type", None),
         (
             {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}}}},

@@ -23,6 +23,7 @@ from stentor.server.tts.sentences import sayable
         ("```python\n", ""),
         ("Fine 😀👍🏽 then ❤️.", "Fine then ."),
         ("<b>Yes</b><br/>", "Yes"),
+        ("Stop<|eot_id|> <custom_token_2>here </s>now.", "Stop here now."),
         ("3 < 4 and 2 * 3 = 6", "3 < 4 and 2 * 3 = 6"),
         ("snake_case and _this_ too", "snake_case and this too"),
         ("two\nlines\tand\x00 more", "two lines and more"),
@@ -34,6 +35,10 @@ from stentor.server.tts.sentences import sayable
 )
 def test_marks_go_and_words_stay(written: str, said: str) -> None:
     assert sayable(written) == said
+
+
+def test_marks_that_the_model_reads_stay() -> None:
+    assert sayable("Oh <laugh> <b>no</b> <sigh>.", frozenset(("laugh",))) == "Oh <laugh> no ."
 
 
 @given(st.lists(st.sampled_from([*"ab *_`#[]()<>|~-\n!.😀", "**", "](", "```", "\ud800"]), max_size=200).map("".join))
