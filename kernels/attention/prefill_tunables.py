@@ -75,16 +75,23 @@ def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Conf
 
 
 def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Callable[[], object]:
-    return partial(paged_prefill, sequence(group, tokens, size, cache, device), skipped=0, tokens=tokens)
+    paged = sequence(group, tokens, size, cache, device)
+
+    def call() -> torch.Tensor:
+        paged_prefill(paged, skipped=0, tokens=tokens)
+        return paged.out
+
+    return call
 
 
 def whole_prompt(group: int, size: int, device: torch.device) -> Callable[[], object]:
     """Returns the attention of an uncached prompt, by the provider that the table names."""
     paged = sequence(group, KEYS, size, torch.bfloat16, device)
 
-    def attend() -> None:
+    def attend() -> torch.Tensor:
         run = attend_whole_prompt if runs_on_library(paged, KEYS) else paged_prefill
         run(paged, skipped=0, tokens=KEYS)
+        return paged.out
 
     return attend
 
