@@ -9,19 +9,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..copy_engine import COPY_ENGINE, THREADS, is_aligned
 from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import GROUP, Operands, Product
 from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from .triton_skinny import operand_dtype
-from .triton_tma import is_aligned, prepare_tma, scaled_in_blocks, unsupported_reason
+from .triton_tma import prepare_tma, scaled_in_blocks, unsupported_reason
 from .workloads import tunables_of
 
 OPERATION = "linear_8bit_tiles"
-THREADS, COPY_ENGINE, COPY_ENGINE_AHEAD = 1, 2, 3
-"""The size ``LOADS`` of operands that :mod:`.triton_tma` may multiply: what brings their tiles, and whether the next
-tile of outputs begins while one is written."""
+COPY_ENGINE_AHEAD = COPY_ENGINE + 1
+"""The copy engine begins the next tile of outputs while one is written."""
 SHARED_BYTES = 227 * 1024
 """Of a multiprocessor of Hopper."""
 _TILES_OF_TOKENS_TOGETHER = 8

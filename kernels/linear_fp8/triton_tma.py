@@ -2,9 +2,8 @@
 """out[t, n] = Σ_g x_scale[t, g] weight_scale[n / 128, g] Σ_k x[t, k] weight[n, k], k in group g of 128: fp8 with inputs
 scaled by group and weights by block, in tiles that the copy engine brings (TMA, from Hopper on).
 
-One instruction of one thread copies a tile, where :mod:`.triton_tiles` has an address, a mask and a copy for every 16
-bytes. A program multiplies one tile of the output after another, so that it describes the matrices to the engine once.
-All outputs of a tile are in one block of the weight's scales: a step has one scale a token.
+A program multiplies one tile of the output after another, so that it describes the matrices to the engine once. All
+outputs of a tile are in one block of the weight's scales: a step has one scale a token.
 """
 
 import triton
@@ -12,15 +11,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.triton_decode import multiprocessors
+from ..copy_engine import ALIGNED_BYTES, copies_unsupported_reason
 from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..quantize.operands import GROUP, Operands, Product
 from ..quantize.scheme import FP8
 from ..repeated import prepare
 from ..tuning import Config
-
-ALIGNED_BYTES = 16
-"""Of the address of a matrix, and of the distance between its rows."""
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -86,20 +83,16 @@ def unsupported_reason(operands: Operands) -> str | None:
     """Returns why the copy engine cannot bring these operands, as a clause; None if it can."""
     if not scaled_in_blocks(operands):
         return f"it multiplies fp8 inputs in groups of {GROUP} by fp8 weights in blocks"
-    if 0 < capability() < 90:  # 0: Triton's interpreter, which follows descriptors too
-        return f"copies of whole tiles came with compute capability 9.0, this is {capability() / 10}"
+    if (reason := copies_unsupported_reason(capability())) is not None:
+        return reason
     if operands.shape[2] % ALIGNED_BYTES or operands.x.stride(0) % ALIGNED_BYTES:
         return f"rows must begin at multiples of {ALIGNED_BYTES} bytes"
     return None
 
 
-def is_aligned(matrix: Tensor) -> bool:
-    """Whether a matrix of fp8 begins where the copy engine can; torch's allocations do."""
-    return matrix.storage_offset() % ALIGNED_BYTES == 0
-
-
 def prepare_tma(operands: Operands, config: Config, operand: tl.dtype | None, together: int, ahead: bool) -> Product:
-    """Prepares the product of operands that :func:`unsupported_reason` allows and that :func:`is_aligned`.
+    """Prepares the product of operands that :func:`unsupported_reason` allows and that
+    :func:`..copy_engine.is_aligned`.
 
     Args:
         operands: what is multiplied.

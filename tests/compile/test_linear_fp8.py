@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
 from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_fp8 import linear_fp8, selection_for, triton_tiles
 from stentor.kernels.linear_fp8.workloads import LLAMA_8B, QWEN3_32B, unfilled
@@ -76,8 +77,8 @@ def test_many_tokens_are_multiplied_in_tensor_cores(tokens: int, quantised: bool
 
 def test_the_copy_engine_brings_the_tiles_of_weights_in_blocks() -> None:
     made = unfilled(torch.device("meta"), 8192, *LLAMA_8B[2], FP8, True, True)
-    sizes = [config for config in triton_tiles.candidates(made) if config["LOADS"] != triton_tiles.THREADS]
-    assert {config["LOADS"] for config in sizes} == {triton_tiles.COPY_ENGINE, triton_tiles.COPY_ENGINE_AHEAD}
+    sizes = [config for config in triton_tiles.candidates(made) if config["LOADS"] != THREADS]
+    assert {config["LOADS"] for config in sizes} == {COPY_ENGINE, triton_tiles.COPY_ENGINE_AHEAD}
     for config in {(each["BLOCK_T"], each["BLOCK_N"], each["LOADS"]): each for each in sizes}.values():  # most stages
         with overridden(triton_tiles.OPERATION, config):
             (kernel,) = compiled(90, 8192, *LLAMA_8B[2], True, True)
@@ -99,9 +100,7 @@ def test_a_tile_in_one_block_of_scales_adds_with_one_instruction_an_output() -> 
 
 
 def test_a_card_without_the_copy_engine_never_runs_its_kernel() -> None:
-    config = Config.of(
-        num_warps=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, LOADS=triton_tiles.COPY_ENGINE, PROGRAMS_PER_SM=1
-    )
+    config = Config.of(num_warps=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, LOADS=COPY_ENGINE, PROGRAMS_PER_SM=1)
     with overridden(triton_tiles.OPERATION, config):
         (kernel,) = compiled(80, 8192, *LLAMA_8B[0], True, True)
     assert kernel.name == "tiles_kernel"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.kernels.copy_engine import COPY_ENGINE, is_aligned
 from stentor.kernels.linear_fp8 import (
     choose,
     linear_fp8,
@@ -179,7 +180,7 @@ def test_torch_multiplies_many_rows(
 
 
 def by_copy_engine(ahead: bool = False, **sizes: int) -> AbstractContextManager[None]:
-    loads = {"LOADS": triton_tiles.COPY_ENGINE + ahead, "PROGRAMS_PER_SM": 1}
+    loads = {"LOADS": COPY_ENGINE + ahead, "PROGRAMS_PER_SM": 1}
     return overridden(
         triton_tiles.OPERATION, Config.of(**{"BLOCK_T": 64, "BLOCK_N": 64, "BLOCK_K": 128, **sizes, **loads})
     )
@@ -253,8 +254,8 @@ def test_a_matrix_at_an_odd_address_is_brought_by_threads(launched: list[str], m
     monkeypatch.setattr(triton_tma, "capability", lambda: 0 if DEVICE == "cpu" else 90)
     x, (weight, scale) = quantized(66, 256, FP8, "group"), fp8_weight(40, 256, "block")
     values = torch.empty(66 * 256 + 8, dtype=FP8, device=DEVICE)[8:].view(66, 256)
-    assert triton_tma.is_aligned(x.values)
-    assert not triton_tma.is_aligned(values)
+    assert is_aligned(x.values)
+    assert not is_aligned(values)
     values.copy_(x.values)
     with by_copy_engine():
         made = linear_fp8(Quantized(values, x.scales), weight, scale, out_dtype=torch.float32, variant="triton")
