@@ -137,6 +137,7 @@ def start_slowly(
     kernel: Any, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]
 ) -> Any:
     """Launches through Triton; returns the compiled kernel."""
+    _lend_scratch()
     return kernel[tuple(grid)](*args, **{**config.sizes, **constants}, **config.options)
 
 
@@ -258,6 +259,20 @@ def _drivers() -> Any:
     return driver
 
 
+def _lend_scratch() -> None:
+    """Gives Triton the memory that a kernel's programs write their descriptors of tensors to. Triton keeps the function
+    by context, so each such launch sets it."""
+    import triton  # late: heavy
+
+    triton.set_allocator(_allocate)
+
+
+def _allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Returns memory of the current stream. It is free once the launch is queued: later kernels of the stream, or of
+    the graph that is captured, may have it."""
+    return torch.empty(size, dtype=torch.uint8, device=_drivers().active.get_active_torch_device())
+
+
 def starter(compiled: Any) -> Start:
     """Returns the launch function of a kernel that Triton has compiled and loaded."""
     from triton.backends.nvidia.driver import CudaLauncher  # late: heavy
@@ -267,6 +282,7 @@ def starter(compiled: Any) -> Start:
     if not bare:
 
         def start(x: int, y: int, z: int, stream: int, args: Sequence[Any]) -> None:
+            _lend_scratch()
             run(x, y, z, stream, function, packed, None, None, None, *args)
 
         return start

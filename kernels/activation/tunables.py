@@ -1,12 +1,13 @@
 """The gated activations that the tuner tries: the inner sizes of Llama-3.1-8B and Qwen3-32B."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from ..quantize.scheme import FP8, ActivationScheme
-from ..tuning import Config, Tunable
+from ..tuning import Config, Tunable, by_reference
 from .gated import gated_activation
 from .quantized import gated_activation_quantized
 
@@ -23,7 +24,7 @@ def tunables() -> list[Tunable]:
         found.append(Tunable("gated_activation", key, _TILES, partial(_workload, inner, None)))
         found.append(Tunable("gated_activation_quantized", key, _TILES, partial(_workload, inner, by_group)))
         found.append(Tunable("gated_activation_token", key, _ROWS, partial(_workload, inner, by_token)))
-    return found
+    return [replace(each, definition=by_reference(each.workload)) for each in found]
 
 
 def _workload(inner: int, scheme: ActivationScheme | None, device: torch.device) -> Callable[[], object]:

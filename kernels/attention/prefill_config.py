@@ -2,6 +2,7 @@
 
 import torch
 
+from ..copy_engine import THREADS
 from ..kv_cache.layout import FP8
 from ..launch import interpreted
 from ..quantize.fp8 import capability
@@ -36,26 +37,33 @@ def attention_key(
     return f"dim{dim}_group{group}_{names}_{where}{span}_{'few' if few else 'many'}"
 
 
-def default_config(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, few: bool, windowed: bool) -> Config:
+LEAST_KEYS = 2048
+"""The copy engine brings tiles of longer sequences only: a program describes the cache to it first."""
+
+
+def default_config(
+    dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, few: bool, windowed: bool, paged: bool = False
+) -> Config:
     """Returns the largest tiles that fit the device's registers and shared memory.
 
-    Keys of a float8 cache are widened. Products by keys as stored run only where the tuner found them faster.
+    Over a ``paged`` cache, keys of float8 are widened, and threads bring tiles. Products by keys as stored, and tiles
+    that the copy engine brings, run only where the tuner found them faster.
     """
-    bits = {"SCORE_BITS": 16} if kv_dtype == FP8 else {}
+    choices = {"SCORE_BITS": 16} if kv_dtype == FP8 else {"LOADS": THREADS} if paged else {}
     if interpreted():
-        return Config.of(BLOCK_M=32, BLOCK_N=32, **bits)
+        return Config.of(BLOCK_M=32, BLOCK_N=32, **choices)
     wide = dim > 128
     if dtype == torch.float32:  # multiplied without tensor cores
-        return Config.of(BLOCK_M=32, BLOCK_N=16, num_warps=8, num_stages=2, **bits)
+        return Config.of(BLOCK_M=32, BLOCK_N=16, num_warps=8, num_stages=2, **choices)
     arch = capability()
     small_shared = arch not in LARGE_SHARED
     if small_shared or ((few or wide) and arch < 90) or (few and wide):
         stages = 2 if small_shared else 3
-        return Config.of(BLOCK_M=64, BLOCK_N=32 if wide else 64, num_warps=8, num_stages=stages, **bits)
+        return Config.of(BLOCK_M=64, BLOCK_N=32 if wide else 64, num_warps=8, num_stages=stages, **choices)
     if few:
-        return Config.of(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3, **bits)
+        return Config.of(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3, **choices)
     if wide or arch < 90:
-        return Config.of(BLOCK_M=128, BLOCK_N=32, num_warps=8, num_stages=3, **bits)
+        return Config.of(BLOCK_M=128, BLOCK_N=32, num_warps=8, num_stages=3, **choices)
     if windowed or kv_dtype != dtype:
-        return Config.of(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3, **bits)
-    return Config.of(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3)
+        return Config.of(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3, **choices)
+    return Config.of(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3, **choices)

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from ..copy_engine import COPY_ENGINE, THREADS
 from ..kv_cache.layout import FP8
 from ..tuning import Config, Tunable
 from .arguments import AttentionArgs
@@ -32,7 +33,7 @@ def tunables() -> list[Tunable]:
             attention_key(
                 DIM, group, torch.bfloat16, cache, size, few=few_rows(tokens * KV_HEADS * group), windowed=False
             ),
-            candidates(DIM, torch.bfloat16, cache),
+            candidates(DIM, torch.bfloat16, cache, size),
             partial(workload, group, tokens, size, cache),
         )
         for group in (4, 8)
@@ -51,9 +52,10 @@ def tunables() -> list[Tunable]:
     ]
 
 
-def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Config]:
-    """Returns tiles, warps and stages that fit; of float8 caches also with keys that are multiplied as stored, for
-    which fewer are tried."""
+def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, size: int = 0) -> list[Config]:
+    """Returns tiles, warps and stages that fit. For some of them also with keys of a float8 cache that are multiplied
+    as stored, or with tiles of other caches that the copy engine brings; ``size``: the cache's block size, 0 without
+    one."""
 
     def shared_bytes(m: int, n: int, stages: int) -> int:
         converted = 0 if kv_dtype == dtype else 2 * n * dim * dtype.itemsize
@@ -69,22 +71,33 @@ def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Conf
         ]
 
     all_shapes = ((64, 4), (64, 8), (128, 4), (128, 8))
-    if kv_dtype != FP8:
+    few_shapes = ((64, 4), (128, 8))
+    if kv_dtype == FP8:
+        return tiles(all_shapes, 4, SCORE_BITS=16) + tiles(few_shapes, 3, SCORE_BITS=8)
+    if not size:
         return tiles(all_shapes, 4)
-    return tiles(all_shapes, 4, SCORE_BITS=16) + tiles(((64, 4), (128, 8)), 3, SCORE_BITS=8)
+    copied = [each for each in tiles(few_shapes, 4, LOADS=COPY_ENGINE) if size % each["BLOCK_N"] == 0]
+    return tiles(all_shapes, 4, LOADS=THREADS) + copied
 
 
 def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Callable[[], object]:
-    return partial(paged_prefill, sequence(group, tokens, size, cache, device), skipped=0, tokens=tokens)
+    paged = sequence(group, tokens, size, cache, device)
+
+    def call() -> torch.Tensor:
+        paged_prefill(paged, skipped=0, tokens=tokens)
+        return paged.out
+
+    return call
 
 
 def whole_prompt(group: int, size: int, device: torch.device) -> Callable[[], object]:
     """Returns the attention of an uncached prompt, by the provider that the table names."""
     args = sequence(group, KEYS, size, torch.bfloat16, device)
 
-    def attend() -> None:
+    def attend() -> torch.Tensor:
         run = attend_whole_prompt if runs_on_library(args, KEYS) else paged_prefill
         run(args, skipped=0, tokens=KEYS)
+        return args.out
 
     return attend
 

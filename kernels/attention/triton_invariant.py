@@ -128,7 +128,7 @@ def invariant_kernel(
     heads = tl.num_programs(1) // PACKS * GROUP
     alone = tl.num_programs(2) == 1
 
-    slope = load_slopes(slopes, head)
+    slope = None if slopes is None else load_slopes(slopes, head)
     peak, total = start_softmax(sinks, head, BLOCK_M)
     mean = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.range(begin // PART + tl.program_id(2), tl.cdiv(end, PART), tl.num_programs(2)):

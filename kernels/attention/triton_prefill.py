@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..copy_engine import COPY_ENGINE, THREADS, copies_unsupported_reason, is_aligned
 from ..launch import cdiv, next_power_of_2
-from ..quantize.fp8 import as_kernel_argument, widen
+from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..repeated import Start, prepare
 from ..tuning import pick
 from .arguments import AttentionArgs, AttentionTensors
-from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
+from .prefill_config import FAR, LEAST_KEYS, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import (
     attend,
     find_tile,
@@ -29,6 +30,8 @@ from .prefill_split import count_parts, part_of_keys, part_tiles, prepare_join, 
 from .triton_decode import multiprocessors
 
 OPERATION = "prefill_attention"
+MOST_DIMS = 256
+"""The longest side of a tile that the copy engine takes."""
 
 
 @triton.jit
@@ -90,6 +93,20 @@ def load_tile(
 
 
 @triton.jit
+def describe_blocks(cache, blocks, block_stride, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Describes the rows of ``cache``, which points to the kv head in block 0, to the copy engine."""
+    return tl.make_tensor_descriptor(cache, [blocks, SIZE, DIM], [block_stride, DIM, 1], [1, BLOCK_N, DIM])
+
+
+@triton.jit
+def copy_tile(keys, values, block, start, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """As :func:`load_tile` without masks, of a tile within one block, by the copy engine."""
+    k = tl.reshape(keys.load([block, start % SIZE, 0]), (BLOCK_N, DIM))
+    v = tl.reshape(values.load([block, start % SIZE, 0]), (BLOCK_N, DIM))
+    return tl.trans(k), v
+
+
+@triton.jit
 def tile_heads(kv_head, queries, token, PACK: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
     """Returns [BLOCK_M] heads, and which rows have an existing token and head."""
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
@@ -111,7 +128,7 @@ def load_queries(q, q_stride, begins, token, head, fits, DIM: tl.constexpr, WIDT
 
 
 @triton.jit(
-    do_not_specialize=["skipped", "sequences", "tiles", "table_width", "window"],
+    do_not_specialize=["skipped", "sequences", "tiles", "table_width", "blocks", "window"],
     do_not_specialize_on_alignment=["query_start", "seq_lens", "tables"],
 )
 def _prefill_kernel(
@@ -132,6 +149,7 @@ def _prefill_kernel(
     sequences,
     tiles,
     table_width,
+    blocks,
     q_stride,
     block_stride,
     scale,
@@ -152,6 +170,7 @@ def _prefill_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SCORE_BITS: tl.constexpr = 16,
+    LOADS: tl.constexpr = 1,
 ):
     """A tile of BLOCK_M // PACK tokens by PACK heads of one kv head; see :mod:`.prefill_inner`.
 
@@ -165,6 +184,7 @@ def _prefill_kernel(
         DIM, WIDTH: dims of a head, and the power of two that holds them.
         SCORE_BITS: at 8, keys of a float8 cache are multiplied as they are stored, by queries that are rounded to
             float8. At 16 they are widened to the dtype of ``q``.
+        LOADS: at 2, the copy engine brings the tiles that all queries see in full, which must each be in one block.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // PACK
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
@@ -202,8 +222,11 @@ def _prefill_kernel(
         begin, end, whole, rest = part_of_keys(tl.program_id(2), tl.num_programs(2), begin, end, whole, rest,
                                                BLOCK_N, PART_TILES)
         # fmt: on
+    if LOADS == 2:  # COPY_ENGINE
+        all_keys = describe_blocks(k_cache, blocks, block_stride, DIM, SIZE, BLOCK_N)
+        all_values = describe_blocks(v_cache, blocks, block_stride, DIM, SIZE, BLOCK_N)
     position = keys - queries + token
-    slope = load_slopes(slopes, head)
+    slope = None if slopes is None else load_slopes(slopes, head)
     top, total = start_softmax(None if SPLIT else sinks, head, BLOCK_M)
     sums = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.static_range(3):
@@ -220,10 +243,13 @@ def _prefill_kernel(
             block = find_blocks(table, start_at, begin, stop_at, SIZE, BLOCK_N)
             for start in tl.range(start_at, stop_at, BLOCK_N):
                 start = tl.multiple_of(start, BLOCK_N)
-                # fmt: off
-                k, v = load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
-                                  DIM, WIDTH, SIZE, TRANSPOSED, BLOCK_N, part != 1)
-                # fmt: on
+                if LOADS == 2 and part == 1:
+                    k, v = copy_tile(all_keys, all_values, block, start, DIM, SIZE, BLOCK_N)
+                else:
+                    # fmt: off
+                    k, v = load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
+                                      DIM, WIDTH, SIZE, TRANSPOSED, BLOCK_N, part != 1)
+                    # fmt: on
                 k, v = widen(k, q_tile.dtype), widen(v, q.dtype.element_ty)
                 block = find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
                 key = start + tl.arange(0, BLOCK_N)
@@ -276,6 +302,21 @@ def paged_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> None:
         launch.run(args.tensors, query_start=args.query_start, seq_lens=args.seq_lens)
 
 
+def copies_reason(args: AttentionArgs, block_n: int) -> str | None:
+    """Returns why the copy engine cannot bring tiles of ``block_n`` keys, or is not worth it; None if it can."""
+    k_cache, v_cache = args.k_cache, args.v_cache
+    dim, size = k_cache.shape[2:]
+    if (reason := copies_unsupported_reason(capability())) is not None:
+        return reason
+    if k_cache.dtype != args.q.dtype or k_cache.is_contiguous():
+        return "it brings keys of the queries' dtype, a token's dims side by side"
+    if size % block_n or dim != next_power_of_2(dim) or dim > MOST_DIMS:
+        return f"it brings tiles in one block of {size}, not of {block_n}, and dims of powers of two, not {dim}"
+    if not (is_aligned(k_cache) and is_aligned(v_cache)):
+        return "the cache is at an odd address"
+    return None if args.max_seq_len >= LEAST_KEYS else f"no sequence has {LEAST_KEYS} keys"
+
+
 def prepare_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> PrefillLaunch | None:
     """Returns the prepared launch of :func:`paged_prefill`; None if there is no token.
 
@@ -293,7 +334,10 @@ def prepare_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> Prefil
     few = few_rows(tokens * heads)
     windowed = window != 0
     key = attention_key(dim, group, q.dtype, k_cache.dtype, size, few=few, windowed=windowed)
-    config = pick(OPERATION, key, default_config(dim, q.dtype, k_cache.dtype, few=few, windowed=windowed))
+    default = default_config(dim, q.dtype, k_cache.dtype, few=few, windowed=windowed, paged=True)
+    config = pick(OPERATION, key, default)
+    if config.sizes.get("LOADS") == COPY_ENGINE and copies_reason(args, config["BLOCK_N"]) is not None:
+        config = config.replaced(config.to_json() | {"LOADS": THREADS})
     pack = pack_heads(group, config["BLOCK_M"])
     block_q = config["BLOCK_M"] // pack
     tiles = tokens // block_q + sequences
@@ -315,6 +359,7 @@ def prepare_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> Prefil
         sequences,
         tiles,
         args.block_tables.shape[1],
+        len(k_cache),
         q.stride(0),
         args.v_cache.stride(0),
         args.scale if args.softcap > 0 else args.scale * LOG2E,

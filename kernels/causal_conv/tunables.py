@@ -7,6 +7,7 @@ import torch
 
 from ..state_rows import StateRows
 from ..tuning import Tunable
+from . import reference
 from .triton import OPERATION, candidates, causal_conv, conv_key
 
 CHANNELS, WIDTH = 8192, 4
@@ -17,11 +18,12 @@ def tunables() -> list[Tunable]:
 
 
 def _tunable(count: int, length: int) -> Tunable:
-    def workload(device: torch.device) -> Callable[[], object]:
+    def workload(run: Callable[..., torch.Tensor], device: torch.device) -> Callable[[], object]:
         x = torch.randn(count * length, CHANNELS, dtype=torch.bfloat16, device=device)
         weight = torch.randn(CHANNELS, WIDTH, dtype=x.dtype, device=device)
         state = torch.zeros(count, CHANNELS, WIDTH - 1, dtype=x.dtype, device=device)
         rows = StateRows.of([length] * count, range(count), range(count), device)
-        return partial(causal_conv, x, weight, None, state, rows, "silu")
+        return lambda: (run(x, weight, None, state, rows, "silu"), state)
 
-    return Tunable(OPERATION, conv_key(WIDTH, length == 1), candidates(length == 1), workload)
+    variants = partial(workload, causal_conv), partial(workload, reference.causal_conv)
+    return Tunable(OPERATION, conv_key(WIDTH, length == 1), candidates(length == 1), *variants)

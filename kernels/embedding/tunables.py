@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from ..tuning import Config, Tunable
+from ..tuning import Config, Tunable, by_reference
 from . import embedding
 
 TOKENS = 4096
@@ -15,12 +15,13 @@ _TILES = [Config.of(BLOCK=block, num_warps=warps) for block in (512, 1024, 2048,
 def tunables() -> list[Tunable]:
     tables = ((128256, 4096), (151936, 5120))
     return [
-        Tunable("embedding", f"{hidden} bfloat16", _TILES, partial(_workload, vocabulary, hidden))
+        Tunable("embedding", f"{hidden} bfloat16", _TILES, workload, by_reference(workload))
         for vocabulary, hidden in tables
+        for workload in [partial(_workload, vocabulary, hidden)]
     ]
 
 
 def _workload(vocabulary: int, hidden: int, device: torch.device) -> Callable[[], object]:
-    table = torch.zeros(vocabulary, hidden, dtype=torch.bfloat16, device=device)
+    table = torch.randn(vocabulary, hidden, dtype=torch.bfloat16, device=device)
     tokens = torch.randint(vocabulary, (TOKENS,), device=device)
     return partial(embedding, tokens, table)

@@ -22,6 +22,13 @@ def _tunable(tokens: int) -> Tunable:
         blocks = tokens // BLOCK_SIZE * 4
         caches = make_kv_cache(blocks, KV_HEADS, HEAD_DIM, BLOCK_SIZE, k.dtype, device)
         slots = torch.randperm(blocks * BLOCK_SIZE, device=device)[:tokens]
-        return lambda: write_kv_(k, v, *caches, slots, None, None)
+        for cache in caches:
+            cache.zero_()
+
+        def call() -> object:
+            write_kv_(k, v, *caches, slots, None, None)
+            return caches
+
+        return call
 
     return Tunable("write_kv", tile_key(HEAD_DIM, KV_HEADS, tokens), tile_candidates(), workload)

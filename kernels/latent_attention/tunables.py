@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from ..attention import AttentionBatch
-from ..tuning import Config, Tunable
+from ..tuning import Config, Tunable, by_reference
 from . import latent_attention
 from .triton import OPERATION, latent_key
 
@@ -24,10 +24,12 @@ def tunables() -> list[Tunable]:
             OPERATION,
             latent_key(DIM, RANK, heads, size, torch.bfloat16),
             candidates(heads),
-            partial(workload, heads, size),
+            made,
+            by_reference(made),
         )
         for heads in HEADS
         for size in BLOCK_SIZES
+        for made in [partial(workload, heads, size)]
     ]
 
 

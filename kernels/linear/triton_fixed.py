@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..launch import cdiv, interpreted, launch
 from ..tuning import Config, Tunable, pick
+from .reference import linear
 from .triton_gemv import SHAPES, gemv_key
 
 OPERATION = "linear_fixed"
@@ -100,12 +101,20 @@ def candidates() -> list[Config]:
 
 def tunables() -> list[Tunable]:
     return [
-        Tunable(OPERATION, gemv_key(rows, width, torch.bfloat16), candidates(), partial(_workload, rows, width))
+        Tunable(
+            OPERATION,
+            gemv_key(rows, width, torch.bfloat16),
+            candidates(),
+            partial(_workload, rows, width, linear_fixed),
+            partial(_workload, rows, width, linear),
+        )
         for rows, width in SHAPES
     ]
 
 
-def _workload(rows: int, width: int, device: torch.device) -> Callable[[], object]:
+def _workload(
+    rows: int, width: int, run: Callable[[Tensor, Tensor, None], Tensor], device: torch.device
+) -> Callable[[], object]:
     weight = torch.randn(rows, width, dtype=torch.bfloat16, device=device)
     x = torch.randn(TUNED_TOKENS, width, dtype=torch.bfloat16, device=device)
-    return partial(linear_fixed, x, weight, None)
+    return partial(run, x, weight, None)

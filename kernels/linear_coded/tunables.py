@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from ..tuning import Tunable
-from . import triton
+from . import linear_coded, triton
 from .weight import CodedMatrices, empty_coded
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -20,7 +20,8 @@ def tunables() -> list[Tunable]:
             triton.OPERATION,
             triton.key(_weight(kind, shape, torch.device("meta")), tokens, torch.bfloat16),
             triton.candidates(tokens),
-            partial(_workload, kind, shape, tokens),
+            partial(_workload, kind, shape, tokens, triton.run),
+            partial(_workload, kind, shape, tokens, partial(linear_coded, variant="reference")),
         )
         for kind in ("nvfp4", "mxfp4", "iq4nl", "int8")
         for shape in SHAPES
@@ -48,6 +49,12 @@ def _weight(kind: str, shape: tuple[int, int], device: torch.device) -> CodedMat
     return made
 
 
-def _workload(kind: str, shape: tuple[int, int], tokens: int, device: torch.device) -> Callable[[], object]:
+def _workload(
+    kind: str,
+    shape: tuple[int, int],
+    tokens: int,
+    run: Callable[[torch.Tensor, CodedMatrices, None], torch.Tensor],
+    device: torch.device,
+) -> Callable[[], object]:
     x = torch.randn(tokens, shape[1], dtype=torch.bfloat16, device=device)
-    return partial(triton.run, x, _weight(kind, shape, device), None)
+    return partial(run, x, _weight(kind, shape, device), None)

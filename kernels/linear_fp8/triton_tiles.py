@@ -1,20 +1,29 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""out[t, n] = Σ_k x[t, k] weight[n, k] for many tokens: tiles of the output, any scales, any sizes."""
+"""out[t, n] = Σ_k x[t, k] weight[n, k] for many tokens: tiles of the output, any scales, any sizes.
+
+:mod:`.triton_tma` may multiply fp8 with scales by group and block; the tuning table decides.
+"""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..copy_engine import COPY_ENGINE, THREADS, is_aligned
 from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument, widen
-from ..quantize.operands import Operands, Product
+from ..quantize.operands import GROUP, Operands, Product
 from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from .triton_skinny import operand_dtype
+from .triton_tma import prepare_tma, scaled_in_blocks, unsupported_reason
 from .workloads import tunables_of
 
 OPERATION = "linear_8bit_tiles"
+COPY_ENGINE_AHEAD = COPY_ENGINE + 1
+"""The copy engine begins the next tile of outputs while one is written."""
+SHARED_BYTES = 227 * 1024
+"""Of a multiprocessor of Hopper."""
 _TILES_OF_TOKENS_TOGETHER = 8
 """Tiles that are adjacent in launch order share the weight's tile in the cache."""
 
@@ -65,7 +74,12 @@ def tiles_kernel(
         if OPERAND is not None:
             left = widen(left, OPERAND)
             right = widen(right, OPERAND)
-        if X_GROUPED or W_BLOCKED:
+        if X_GROUPED and W_BLOCKED and 128 % BLOCK_N == 0:  # a tile is in one block of the weight's scales
+            scale = tl.load(x_scale + token * x_scale_stride + start // 128, mask=token < tokens, other=0.0)
+            block = weight_scale + (tile_n.to(tl.int64) * BLOCK_N) // 128 * weight_scale_stride + start // 128
+            scale *= tl.load(block)
+            total += tl.dot(left, right, input_precision=PRECISION) * scale[:, None]
+        elif X_GROUPED or W_BLOCKED:
             part = tl.dot(left, right, input_precision=PRECISION)
             if X_GROUPED:
                 scale = tl.load(x_scale + token * x_scale_stride + start // 128, mask=token < tokens, other=0.0)
@@ -90,14 +104,29 @@ def tiles_kernel(
 
 def prepare_tiles(operands: Operands) -> Product:
     """Prepares the product of any number of tokens, with any scales."""
-    tokens, rows, width = operands.shape
-    x, x_scale, weight, weight_scale, bias = operands.tensors
-    out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
+    config = pick(OPERATION, key(operands), default(operands))
     if operands.scaled_by_step and 128 % config["BLOCK_K"]:
         raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
+    by_threads = _prepare_threads(operands, config)
+    if config.sizes.get("LOADS", THREADS) == THREADS or unsupported_reason(operands) is not None:
+        return by_threads
+    ahead = config["LOADS"] == COPY_ENGINE_AHEAD
+    by_engine = prepare_tma(operands, config, operand_dtype(operands), _TILES_OF_TOKENS_TOGETHER, ahead)
+
+    def tiles(x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Tensor:
+        product = by_engine if is_aligned(x) and is_aligned(weight) else by_threads
+        return product(x, x_scale, weight, weight_scale, bias)
+
+    return tiles
+
+
+def _prepare_threads(operands: Operands, config: Config) -> Product:
+    tokens, rows, width = operands.shape
+    x, x_scale, weight, weight_scale, bias = operands.tensors
+    out_dtype, sizes = operands.out_dtype, {name: config[name] for name in ("BLOCK_T", "BLOCK_N", "BLOCK_K")}
     start = prepare(
         tiles_kernel,
-        (cdiv(tokens, config["BLOCK_T"]) * cdiv(rows, config["BLOCK_N"]),),
+        (cdiv(tokens, sizes["BLOCK_T"]) * cdiv(rows, sizes["BLOCK_N"]),),
         (
             as_kernel_argument(x),
             x_scale,
@@ -107,7 +136,7 @@ def prepare_tiles(operands: Operands) -> Product:
             x.new_empty(0, dtype=out_dtype),
         ),
         *(tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
-        config=config,
+        config=Config.of(num_warps=config.num_warps, num_stages=config.num_stages, **sizes),
         X_GROUPED=operands.input_scales == "group",
         W_BLOCKED=operands.weight_scales == "block",
         OPERAND=operand_dtype(operands),
@@ -134,30 +163,50 @@ def _bucket(tokens: int) -> int:
 
 
 def default(operands: Operands) -> Config:
+    loads = {"LOADS": THREADS, "PROGRAMS_PER_SM": 1} if scaled_in_blocks(operands) else {}
     if operands.x.dtype == torch.float32 or operands.shape[2] % 16:  # such widths are loaded byte by byte
-        return Config.of(num_warps=4, num_stages=2, BLOCK_T=32, BLOCK_N=64, BLOCK_K=32)
+        return Config.of(num_warps=4, num_stages=2, BLOCK_T=32, BLOCK_N=64, BLOCK_K=32, **loads)
     block_k = 64 if operands.input_scales == "none" else 128
     if operands.shape[0] <= 512:
-        return Config.of(num_warps=4, num_stages=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=block_k)
+        return Config.of(num_warps=4, num_stages=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=block_k, **loads)
     # fp8 that is decoded here needs registers, and so do scales that change along K: a large tile has no room for both
     decoded = operands.x.dtype == torch.float8_e4m3fn and operand_dtype(operands) is not None
     rows = 64 if decoded and operands.scaled_by_step else 128
-    return Config.of(num_warps=8, num_stages=3, BLOCK_T=128, BLOCK_N=rows, BLOCK_K=block_k)
+    return Config.of(num_warps=8, num_stages=3, BLOCK_T=128, BLOCK_N=rows, BLOCK_K=block_k, **loads)
 
 
 def candidates(operands: Operands) -> list[Config]:
     """Returns block sizes that fit in shared memory and registers: sums that are kept twice leave no room for the
-    widest tiles."""
+    widest tiles. The copy engine takes whole groups."""
     twice = operands.scaled_by_step or operands.x.dtype == torch.float8_e4m3fn
     tile_sizes = [(64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 8)]
     if not twice:
         tile_sizes += [(128, 256, 8), (256, 128, 8)]
-    return [
-        Config.of(num_warps=warps, num_stages=stages, BLOCK_T=tokens, BLOCK_N=rows, BLOCK_K=width)
+    in_blocks = scaled_in_blocks(operands)
+    by_thread = {"LOADS": THREADS, "PROGRAMS_PER_SM": 1} if in_blocks else {}
+    by_threads = [
+        Config.of(num_warps=warps, num_stages=stages, BLOCK_T=tokens, BLOCK_N=rows, BLOCK_K=width, **by_thread)
         for tokens, rows, warps in tile_sizes
         for width in (64, 128)
         for stages in (3, 4)
         if stages * (tokens * operands.x.itemsize + rows) * width <= 160 * 1024
+    ]
+    if not in_blocks:
+        return by_threads
+    return by_threads + [
+        Config.of(
+            num_warps=warps,
+            num_stages=stages,
+            BLOCK_T=tokens,
+            BLOCK_N=rows,
+            BLOCK_K=GROUP,
+            LOADS=loads,
+            PROGRAMS_PER_SM=programs,
+        )
+        for tokens, rows, warps, programs in ((64, 128, 4, 2), (128, 64, 8, 2), (128, 128, 8, 1))
+        for stages in (3, 4, 5, 6)
+        for loads in (COPY_ENGINE, COPY_ENGINE_AHEAD)
+        if programs * (stages * (tokens + rows) * GROUP + (loads - COPY_ENGINE) * tokens * rows * 2) <= SHARED_BYTES
     ]
 
 

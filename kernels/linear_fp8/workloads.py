@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..linear_int8.reference import linear_int8
 from ..quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
 from ..quantize.operands import GROUP, Operands, Product, operands
 from ..quantize.scheme import FP8
 from ..tuning import Config, Tunable
+from .reference import linear_fp8
 
 # [N, K] of the projections: qkv, attention's output, gate and up, down
 LLAMA_8B = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -25,7 +27,7 @@ def tunables_of(
 ) -> list[Tunable]:
     """Returns one tunable for each weight, kind of weight and kind of input, at ``tokens`` rows."""
     return [
-        Tunable(operation, key(shown), candidates(shown), _Workload(shown, prepare))
+        Tunable(operation, key(shown), candidates(shown), _Workload(shown, prepare), _Workload(shown, defined))
         for rows, width in (*LLAMA_8B, *QWEN3_32B)
         for weight, quantised, blocks in (
             (FP8, True, False),
@@ -67,6 +69,12 @@ def filled(like: Operands, device: torch.device) -> Operands:
     if like.x_scale is not None:
         given = quantize(x, ActivationScheme(dtype, "group" if blocks else "token"))
     return operands("linear", given, weight, scale, None, torch.bfloat16, dtype)
+
+
+def defined(operands: Operands) -> Product:
+    """Returns the product by the definition, of these operands alone."""
+    reference = linear_int8 if operands.weight.dtype == torch.int8 else linear_fp8
+    return lambda *tensors: reference(operands)
 
 
 class _Workload:

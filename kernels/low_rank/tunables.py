@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from ..tuning import Config, Tunable
+from ..tuning import Config, Tunable, by_reference
 from . import triton
 from .rows import RowGroups, group_rows
 from .slots import SlotTable, add_in_slots_
@@ -26,7 +26,15 @@ def tunables() -> list[Tunable]:
             for rows in _ROWS:
                 few, workload = triton.are_few(rows), partial(_workload, inputs, parts, rank, rows)
                 for operation, candidates in ((triton.DOWN, _downs(rank, few=few)), (triton.UP, _ups(rank, few=few))):
-                    found.append(Tunable(operation, triton.key(operation, table, few=few), candidates, workload))
+                    found.append(
+                        Tunable(
+                            operation,
+                            triton.key(operation, table, few=few),
+                            candidates,
+                            workload,
+                            by_reference(workload),
+                        )
+                    )
     return found
 
 
@@ -55,10 +63,12 @@ def _table(inputs: int, parts: Sequence[int], rank: int, device: torch.device) -
 
 def _workload(inputs: int, parts: Sequence[int], rank: int, rows: int, device: torch.device) -> Callable[[], object]:
     table = _table(inputs, parts, rank, device)
+    for each in (table.down, table.up):
+        each.normal_(std=0.01)
     table.scales.fill_(1.0)
     slots = (torch.arange(rows) % (_SLOTS // 2)).numpy()
     numbers = torch.tensor(group_rows(slots, _SLOTS).tolist(), dtype=torch.int32, device=device)
     groups = RowGroups.of(numbers, rows)
-    x = torch.zeros(rows, inputs, dtype=torch.bfloat16, device=device)
+    x = torch.randn(rows, inputs, dtype=torch.bfloat16, device=device)
     y = torch.zeros(rows, table.outputs, dtype=torch.bfloat16, device=device)
     return partial(add_in_slots_, y, x, groups, table)

@@ -2,12 +2,13 @@
 norms."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from ..quantize.scheme import FP8, ActivationScheme
-from ..tuning import Config, Tunable
+from ..tuning import Config, Tunable, by_reference
 from .layer import add_layer_norm
 from .quantized import add_rms_norm_quantized
 from .rms import add_rms_norm, rms_norm
@@ -26,7 +27,7 @@ def tunables() -> list[Tunable]:
         found.append(Tunable("rms_norm", key, _LONG_ROWS, partial(_add_rms_norm, hidden)))
         found.append(Tunable("rms_norm_quantized", key, _LONG_ROWS, partial(_add_rms_norm_quantized, hidden)))
     found.append(Tunable("layer_norm", tuning_key(1280, _DTYPE), _LONG_ROWS, partial(_add_layer_norm, 1280)))
-    return found
+    return [replace(each, definition=by_reference(each.workload)) for each in found]
 
 
 def _heads(device: torch.device) -> Callable[[], object]:
@@ -41,7 +42,8 @@ def _rows(hidden: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _add_rms_norm(hidden: int, device: torch.device) -> Callable[[], object]:
-    return partial(add_rms_norm, *_rows(hidden, device), 1e-6)
+    rows = _rows(hidden, device)
+    return lambda: (add_rms_norm(*rows, 1e-6), rows[1])
 
 
 def _add_rms_norm_quantized(hidden: int, device: torch.device) -> Callable[[], object]:

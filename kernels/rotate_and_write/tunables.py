@@ -23,16 +23,19 @@ def _tunable(tokens: int, q_heads: int, has_norm: bool) -> Tunable:
         parts = fused.split([count * HEAD_DIM for count in heads], dim=1)
         q, k, v = (part.view(tokens, count, HEAD_DIM) for part, count in zip(parts, heads, strict=True))
         norm = torch.ones(HEAD_DIM, dtype=q.dtype, device=device) if has_norm else None
-        cos = torch.ones(TABLE, HEAD_DIM // 2, device=device)
-        sin = torch.zeros(TABLE, HEAD_DIM // 2, device=device)  # q, which is overwritten, then keeps its values
+        angles = torch.randn(TABLE, HEAD_DIM // 2, device=device)
+        cos, sin = angles.cos(), angles.sin()  # q, which is overwritten, keeps its magnitude
         positions = torch.arange(tokens, device=device) % TABLE
         blocks = tokens // BLOCK_SIZE * 4
         caches = make_kv_cache(blocks, KV_HEADS, HEAD_DIM, BLOCK_SIZE, q.dtype, device)
         slots = torch.randperm(blocks * BLOCK_SIZE, device=device)[:tokens]
+        for cache in caches:
+            cache.zero_()
         tensors = q, k, v, cos, sin, positions, *caches, slots, norm, norm, None, None
 
         def call() -> object:
-            return prepare_rotate_and_write(*tensors, 1e-6, False, False, None)(*tensors)
+            prepare_rotate_and_write(*tensors, 1e-6, False, False, None)(*tensors)
+            return q, caches
 
         return call
 

@@ -67,7 +67,12 @@ def _step(rows: int, device: torch.device) -> Callable[[], object]:
         )
         tables.set_params(slot, packed)
     out = torch.empty(rows, dtype=torch.int64, device=device)
-    return lambda: step_(logits, slots, tables, out)
+
+    def call() -> torch.Tensor:
+        step_(logits, slots, tables, out)
+        return out
+
+    return call
 
 
 def _logprobs(device: torch.device) -> Callable[[], object]:

@@ -1,8 +1,8 @@
 """Searches block sizes for this GPU: ``stentor tune``.
 
 Each operation offers the shapes that matter and candidates for each (:class:`.Tunable`). Every candidate is compiled
-and timed on a realistic call, and the fastest is written to a table that launchers read. A candidate that does not
-compile, or whose launch fails, is skipped.
+and timed on a realistic call. The fastest whose result is right (:mod:`.check`) is written to a table that launchers
+read. A candidate that does not compile, or whose launch fails, is skipped.
 """
 
 import argparse
@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 
-from . import Tunable
+from . import Tunable, Workload
+from .check import difference
 from .config import Config
 from .table import load_table, overridden, table_path, tuning_name, untuned
 from .timing import Call, Timing, rotated, time_call
@@ -175,7 +176,7 @@ def search(
     """Times all candidates of each tunable; one whose candidates all fail is left out and reported."""
     outcomes: list[Outcome] = []
     for tunable in track(tunables, console=console, transient=True):
-        outcome = _search_one(tunable, device, measure)
+        outcome = _search_one(tunable, device, console, measure)
         if outcome is None:
             console.print(f"{tunable.operation} {tunable.key}: no candidate runs here")
         else:
@@ -183,7 +184,7 @@ def search(
     return outcomes
 
 
-def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Outcome | None:
+def _search_one(tunable: Tunable, device: torch.device, console: Console, measure: Measure) -> Outcome | None:
     calls = rotated(partial(tunable.workload, device), device)
     with untuned():  # an older table's entry might not be beaten, and would then be dropped
         plain = _time(calls, device, measure)
@@ -196,10 +197,48 @@ def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Out
     failed = len(tunable.candidates) - len(times)
     if not times and plain is None:
         return None
-    seconds, number = min(times, default=(float("inf"), -1))
-    if plain is not None and seconds > plain * (1 - SWITCH_GAIN):
-        return Outcome(tunable, None, plain, plain, failed)
-    return Outcome(tunable, tunable.candidates[number], seconds, plain, failed)
+    calls.clear()  # memory for the comparison
+    most = float("inf") if plain is None else plain * (1 - SWITCH_GAIN)
+    faster = sorted(each for each in times if each[0] <= most)
+    best = _first_right(tunable, device, console, faster) if faster else None
+    if best is not None:
+        seconds, number = best
+        return Outcome(tunable, tunable.candidates[number], seconds, plain, failed)
+    return None if plain is None else Outcome(tunable, None, plain, plain, failed)
+
+
+def _first_right(
+    tunable: Tunable, device: torch.device, console: Console, faster: Sequence[tuple[float, int]]
+) -> tuple[float, int] | None:
+    """Returns the first of ``faster``, seconds and numbers of candidates, whose result is right; prints why those
+    before it are refused."""
+    name = f"{tunable.operation} {tunable.key}"
+    try:
+        with untuned():
+            plain = _result(tunable.workload, device)
+            expected = plain if tunable.definition is None else _result(tunable.definition, device)
+    except Exception as error:  # as in :func:`_time`
+        console.print(f"{name}: its result cannot be checked, so nothing is chosen: {error}", markup=False)
+        return None
+    if expected is not plain and (wrong := difference(expected, plain)) is not None:
+        console.print(f"{name}: the default's result differs from the definition: {wrong}", markup=False)
+    for seconds, number in faster:
+        candidate = tunable.candidates[number]
+        try:
+            with overridden(tunable.operation, candidate):
+                wrong = difference(expected, _result(tunable.workload, device))
+        except Exception as error:
+            wrong = f"it could not be compared: {error}"
+        if wrong is None:
+            return seconds, number
+        console.print(f"{name}: {candidate.to_json()} is refused, its result is wrong here: {wrong}", markup=False)
+    return None
+
+
+def _result(workload: Workload, device: torch.device) -> object:
+    """Returns what a call returns on tensors that are the same each time."""
+    torch.manual_seed(0)
+    return workload(device)()
 
 
 def _time(calls: Sequence[Call], device: torch.device, measure: Measure) -> float | None:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stentor.kernels import AttentionBatch, paged_attention
 from stentor.kernels.attention import choose, triton_prefill
 from stentor.kernels.attention.prefill_tunables import tunables
+from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
 from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config, overridden
 
@@ -110,6 +111,22 @@ def test_float8_keys_reach_the_tensor_cores_as_they_are_stored(heads: int, size:
     assert kernel.count("F2FP") < widened.count("F2FP")
     assert kernel.shared_bytes < widened.shared_bytes
     assert waits(kernel) - {0}, "it waits for the tile it has just asked for"
+    assert kernel.warnings == []
+
+
+@pytest.mark.parametrize(("heads", "rows", "size", "stages"), [(32, 128, 128, 2), (64, 128, 64, 3), (32, 64, 64, 4)])
+def test_the_copy_engine_brings_the_tiles_that_all_queries_see(heads: int, rows: int, size: int, stages: int) -> None:
+    sizes = {"BLOCK_M": rows, "BLOCK_N": size, "num_warps": rows // 16, "num_stages": stages}
+    made = []
+    for loads in (THREADS, COPY_ENGINE):
+        with overridden("prefill_attention", Config.of(LOADS=loads, **sizes)):
+            made.append(compiled_prefill(heads, size))
+    by_threads, kernel = made
+    assert by_threads.count("UTMALDG") == 0
+    assert kernel.count("UTMALDG") == 2 * stages  # keys and values, of a turn and of those before the loop
+    # those that only some queries see are masked, and come by threads
+    assert kernel.count("LDGSTS") == by_threads.count("LDGSTS") // 2
+    assert kernel.count("HGMMA") == by_threads.count("HGMMA")
     assert kernel.warnings == []
 
 

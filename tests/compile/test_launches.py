@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.kernels import compiled
 from stentor.kernels.compiled import Launcher, start_slowly
+from stentor.kernels.linear_fp8.triton_tma import prepare_tma
+from stentor.kernels.linear_fp8.workloads import filled, unfilled
+from stentor.kernels.quantize.scheme import FP8
 from stentor.kernels.tuning import Config
-from stentor.tests.kernels.cuda_stub import SIZES, CudaStub, stubbed_cuda
+from stentor.tests.kernels.cuda_stub import SIZES, CudaStub, StubLaunch, stubbed_cuda
 from stentor.tests.kernels.launched_kernel import launched
 
 pytestmark = pytest.mark.compiles
@@ -77,6 +81,34 @@ def test_a_kernel_whose_arguments_are_laid_out_otherwise_is_another(stub: CudaSt
         _both_ways(stub, launcher, (4,), (tensor, None, number, 5, 0.5, True), 2)
         functions.add(stub.function)
     assert len(functions) == 4
+
+
+def test_a_kernel_that_describes_tensors_to_the_copy_engine_is_given_memory_for_it(
+    stub: CudaStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = filled(unfilled(torch.device("cpu"), 300, 256, 512, FP8, True, True), torch.device("cpu"))
+    config = Config.of(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, PROGRAMS_PER_SM=1)
+    lent: list[int] = []
+
+    def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+        lent.append(size)
+        return torch.empty(size, dtype=torch.uint8)
+
+    monkeypatch.setattr(compiled, "_allocate", allocate)
+    product = prepare_tma(made, config, None, 8, False)
+    seen = []
+    for _ in range(3):  # by Triton, and then directly
+        stub.expect([])
+        product(*made.tensors)
+        stub.expect([8] * 5 + [4] * 5 + [8, 8])  # tensors, numbers, and Triton's memory
+        before = stub.launches
+        product(*made.tensors)
+        assert stub.launches == before + 1
+        seen.append(StubLaunch.from_buffer_copy(stub.last))
+    assert {tuple(each.grid) for each in seen} == {(5 * 4, 1, 1)}
+    assert all(each.params[10] and not each.params[11] for each in seen)
+    assert set(lent) == {5 * 4 * 2 * 128}  # two descriptors a program
+    assert len(lent) == 6
 
 
 def test_a_launch_is_that_of_the_device_whose_turn_it_is(

@@ -4,11 +4,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
 from stentor.kernels.dry_run import CompiledKernel, dry_run
-from stentor.kernels.linear_fp8 import linear_fp8, selection_for
+from stentor.kernels.linear_fp8 import linear_fp8, selection_for, triton_tiles
 from stentor.kernels.linear_fp8.workloads import LLAMA_8B, QWEN3_32B, unfilled
 from stentor.kernels.quantize import Quantized
 from stentor.kernels.quantize.scheme import FP8
+from stentor.kernels.tuning import Config, overridden
 
 pytestmark = pytest.mark.compiles
 
@@ -71,6 +73,37 @@ def test_many_tokens_are_multiplied_in_tensor_cores(tokens: int, quantised: bool
         assert kernel.count("QGMMA" if quantised else "HGMMA") > 0
         assert kernel.count(r"LDGSTS.*\.128") > 0
         assert kernel.warnings == []
+
+
+def test_the_copy_engine_brings_the_tiles_of_weights_in_blocks() -> None:
+    made = unfilled(torch.device("meta"), 8192, *LLAMA_8B[2], FP8, True, True)
+    sizes = [config for config in triton_tiles.candidates(made) if config["LOADS"] != THREADS]
+    assert {config["LOADS"] for config in sizes} == {COPY_ENGINE, triton_tiles.COPY_ENGINE_AHEAD}
+    for config in {(each["BLOCK_T"], each["BLOCK_N"], each["LOADS"]): each for each in sizes}.values():  # most stages
+        with overridden(triton_tiles.OPERATION, config):
+            (kernel,) = compiled(90, 8192, *LLAMA_8B[2], True, True)
+        assert kernel.name == "tma_kernel"
+        assert kernel.registers * 32 * config.num_warps * config["PROGRAMS_PER_SM"] <= 65536
+        assert kernel.shared_bytes * config["PROGRAMS_PER_SM"] <= SHARED_BYTES[90]
+        assert kernel.warnings == []
+        assert kernel.count("UTMALDG") == 2 * config.num_stages  # of a step, and of those before the loop
+        assert kernel.count("LDGSTS") == 0
+        # a group of 128 is four products, and an addition for each output of a thread
+        assert kernel.count("QGMMA") == 4
+        assert kernel.count("FFMA") == config["BLOCK_T"] * config["BLOCK_N"] // (32 * config.num_warps)
+        assert kernel.count("FMUL") == 2
+
+
+def test_a_tile_in_one_block_of_scales_adds_with_one_instruction_an_output() -> None:
+    (kernel,) = compiled(90, 8192, *LLAMA_8B[2], True, True)
+    assert (kernel.name, kernel.count("FFMA"), kernel.count("FMUL")) == ("tiles_kernel", 64, 2)
+
+
+def test_a_card_without_the_copy_engine_never_runs_its_kernel() -> None:
+    config = Config.of(num_warps=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, LOADS=COPY_ENGINE, PROGRAMS_PER_SM=1)
+    with overridden(triton_tiles.OPERATION, config):
+        (kernel,) = compiled(80, 8192, *LLAMA_8B[0], True, True)
+    assert kernel.name == "tiles_kernel"
 
 
 @pytest.mark.parametrize(

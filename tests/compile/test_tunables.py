@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._pytree import tree_iter
 
 from stentor.engine.worker.dry_device import dry_device
 from stentor.kernels.dry_run import CompiledKernel, dry_run
@@ -40,7 +41,8 @@ def size(config: Config) -> int:
 def compiled(tunable: Tunable, config: Config | None) -> list[CompiledKernel]:
     """What one call launches under ``config``, or under the launcher's own."""
     with dry_device(), dry_run() as kernels, untuned() if config is None else overridden(tunable.operation, config):
-        tunable.workload(torch.device("cuda"))()
+        result = tunable.workload(torch.device("cuda"))()
+    assert any(isinstance(each, torch.Tensor) for each in tree_iter(result)), "the tuner would have nothing to compare"
     return kernels
 
 

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from stentor.kernels.attention import choose, prefill_split, triton_prefill
+from stentor.kernels.attention.paged import Paged
+from stentor.kernels.attention.triton_prefill import copies_reason
+from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
 from stentor.kernels.repeated import Kept, Start
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
@@ -92,6 +95,60 @@ def test_products_of_float8_keys_are_the_references_of_queries_rounded_alike(
     assert_close(out.float(), widened.float(), 0.04)  # what rounding queries to three bits changes
     assert not torch.equal(out, widened)
     assert bool(parts) == ("window" not in options)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize(
+    ("size", "dim", "options"),
+    [(64, 64, {}), (32, 16, {"window": 50}), (64, 32, {"chunk": 40}), (32, 128, {"causal": False, "softcap": 2.0})],
+    ids=str,
+)
+def test_tiles_that_the_copy_engine_brings_give_the_same_bits(
+    parts: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    dim: int,
+    options: dict[str, Any],
+    dtype: torch.dtype,
+) -> None:
+    reasons: list[str | None] = []
+
+    def noted(*given: Any) -> str | None:
+        reasons.append(copies_reason(*given))
+        return reasons[-1]
+
+    monkeypatch.setattr(triton_prefill, "LEAST_KEYS", 1)
+    monkeypatch.setattr(triton_prefill, "copies_reason", noted)
+    for sequences in (SEQUENCES, LONG_PREFIXES):
+        step = make_step(sequences, size=size, dim=dim, dtype=dtype)
+        made = []
+        for loads in (THREADS, COPY_ENGINE):
+            with overridden("prefill_attention", Config.of(BLOCK_M=16, BLOCK_N=32, LOADS=loads)):
+                made.append(step.run(**options))
+        assert_same_bits(*made)
+        assert_close(made[1], step.run("reference", **options), TOLERANCE[dtype])
+    assert reasons == [None, None]
+
+
+def test_the_copy_engine_is_given_only_caches_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(step: Step, block_n: int = 32) -> str:
+        paged = Paged(
+            *(step.q, step.k_cache, step.v_cache, step.batch.query_start, step.batch.seq_lens),
+            *(step.batch.block_tables, torch.empty_like(step.q)),
+            *(1.0, 0, 0.0, None, None, True, None, None, 4096),
+        )
+        return copies_reason(paged, block_n) or ""
+
+    monkeypatch.setattr(triton_prefill, "capability", lambda: 90)
+    assert reason(make_step(SEQUENCES, size=64, dim=64)) == ""
+    assert "brings tiles in one block of 64, not of 128" in reason(make_step(SEQUENCES, size=64, dim=64), 128)
+    assert "dims of powers of two, not 80" in reason(make_step(SEQUENCES, size=64, dim=80))
+    assert "of the queries' dtype" in reason(make_step(SEQUENCES, size=64, cache_dtype=FP8))
+    assert "a token's dims side by side" in reason(make_step(SEQUENCES, size=64, transposed=True))
+    monkeypatch.setattr(triton_prefill, "LEAST_KEYS", 5000)
+    assert reason(make_step(SEQUENCES, size=64, dim=64)) == "no sequence has 5000 keys"
+    monkeypatch.setattr(triton_prefill, "capability", lambda: 89)
+    assert "came with compute capability 9.0" in reason(make_step(SEQUENCES, size=64, dim=64))
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)

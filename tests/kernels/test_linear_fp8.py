@@ -1,8 +1,11 @@
+from contextlib import AbstractContextManager
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
+from stentor.kernels.copy_engine import COPY_ENGINE, is_aligned
 from stentor.kernels.linear_fp8 import (
     choose,
     linear_fp8,
@@ -10,12 +13,14 @@ from stentor.kernels.linear_fp8 import (
     triton_gemv,
     triton_skinny,
     triton_tiles,
+    triton_tma,
     workloads,
 )
 from stentor.kernels.quantize import Quantized, fp8, quantize_weight_fp8
-from stentor.kernels.quantize.operands import InputScales
+from stentor.kernels.quantize.operands import InputScales, operands
 from stentor.kernels.quantize.scheme import FP8
 from stentor.kernels.quantize.weights import WeightGranularity
+from stentor.kernels.repeated import prepare
 from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.eight_bit import TOLERANCE, fp8_weight, quantized
@@ -172,6 +177,99 @@ def test_torch_multiplies_many_rows(
     assert selection_for(x, weight, scale, out_dtype=torch.bfloat16).implementation == "scaled_mm"
     made = linear_fp8(x, weight, scale, bias, out_dtype=torch.bfloat16)
     assert_close(made, linear_fp8(x, weight, scale, bias, out_dtype=torch.bfloat16, variant="reference"), 1.6e-2)
+
+
+def by_copy_engine(ahead: bool = False, **sizes: int) -> AbstractContextManager[None]:
+    loads = {"LOADS": COPY_ENGINE + ahead, "PROGRAMS_PER_SM": 1}
+    return overridden(
+        triton_tiles.OPERATION, Config.of(**{"BLOCK_T": 64, "BLOCK_N": 64, "BLOCK_K": 128, **sizes, **loads})
+    )
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that tiles were multiplied by."""
+    names: list[str] = []
+
+    def noting(kernel: Any, *args: Any, **options: Any) -> Any:
+        start = prepare(kernel, *args, **options)
+
+        def note(*tensors: torch.Tensor | None) -> None:
+            names.append(kernel.__name__)
+            start(*tensors)
+
+        return note
+
+    for module in (triton_tiles, triton_tma):
+        monkeypatch.setattr(module, "prepare", noting)
+    return names
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
+@pytest.mark.parametrize("sizes", [{}, {"BLOCK_N": 128}, {"BLOCK_T": 32, "BLOCK_K": 64}], ids=str)
+@pytest.mark.parametrize(("tokens", "rows", "width"), [(65, 66, 208), (70, 300, 272), (130, 20, 256)])
+def test_tiles_that_the_copy_engine_brings_give_the_reference(
+    in_hardware: bool,
+    tokens: int,
+    rows: int,
+    width: int,
+    sizes: dict[str, int],
+    ahead: bool,
+    launched: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triton_tma, "multiprocessors", lambda device: 2)  # a program has several tiles
+    monkeypatch.setattr(triton_tma, "capability", lambda: 0 if DEVICE == "cpu" else 90)
+    x, (weight, scale) = quantized(tokens, width, FP8, "group"), fp8_weight(rows, width, "block")
+    bias = normal(rows, seed=3).to(DEVICE)
+    with by_copy_engine(ahead, **sizes):
+        made = linear_fp8(x, weight, scale, bias, out_dtype=torch.float32, variant="triton")
+    assert launched == ["tma_kernel"]
+    expected = linear_fp8(x, weight, scale, bias, out_dtype=torch.float32, variant="reference")
+    assert_close(made, expected, 1e-3 if in_hardware and DEVICE == "cuda" else TOLERANCE[torch.float32])
+
+
+@pytest.mark.triton
+def test_the_copy_engine_is_given_only_what_it_can_take(
+    in_hardware: bool, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reason(x: Quantized, weight: torch.Tensor, scale: torch.Tensor) -> str:
+        return triton_tma.unsupported_reason(operands("", x, weight, scale, None, torch.float32, FP8)) or ""
+
+    monkeypatch.setattr(triton_tma, "capability", lambda: 90)
+    x, (weight, scale) = quantized(66, 256, FP8, "group"), fp8_weight(40, 256, "block")
+    assert reason(x, weight, scale) == ""
+    assert reason(quantized(66, 256, FP8, "token"), weight, scale).startswith("it multiplies fp8 inputs in groups")
+    assert reason(quantized(66, 200, FP8, "group"), *fp8_weight(40, 200, "block")).startswith("rows must begin")
+    monkeypatch.setattr(triton_tma, "capability", lambda: 80)
+    assert reason(x, weight, scale) == "copies of whole tiles came with compute capability 9.0, this is 8.0"
+    with by_copy_engine():
+        linear_fp8(x, weight, scale, out_dtype=torch.float32, variant="triton")
+    assert launched == ["tiles_kernel"]
+
+
+@pytest.mark.triton
+def test_a_matrix_at_an_odd_address_is_brought_by_threads(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_tma, "capability", lambda: 0 if DEVICE == "cpu" else 90)
+    x, (weight, scale) = quantized(66, 256, FP8, "group"), fp8_weight(40, 256, "block")
+    values = torch.empty(66 * 256 + 8, dtype=FP8, device=DEVICE)[8:].view(66, 256)
+    assert is_aligned(x.values)
+    assert not is_aligned(values)
+    values.copy_(x.values)
+    with by_copy_engine():
+        made = linear_fp8(Quantized(values, x.scales), weight, scale, out_dtype=torch.float32, variant="triton")
+    assert launched == ["tiles_kernel"]
+    with overridden(triton_tiles.OPERATION, Config.of(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128)):
+        expected = linear_fp8(x, weight, scale, out_dtype=torch.float32, variant="triton")
+    assert_same_bits(made, expected)
+
+
+@pytest.mark.triton
+def test_tiles_that_would_cross_a_scale_are_refused() -> None:
+    x, (weight, scale) = quantized(66, 512, FP8, "group"), fp8_weight(300, 512, "block")
+    with by_copy_engine(BLOCK_N=256), pytest.raises(ValueError, match="must divide 128, they are 256 and 128"):
+        linear_fp8(x, weight, scale, out_dtype=torch.float32, variant="triton")
 
 
 MODULES = (triton_gemv, triton_skinny, triton_tiles)

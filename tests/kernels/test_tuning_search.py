@@ -1,13 +1,14 @@
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
-from stentor.kernels.tuning import Config, Tunable, pick
+from stentor.kernels.tuning import Config, Tunable, Workload, pick
 from stentor.kernels.tuning.search import Measure, Outcome, compile_share, main, matches, search, write_table
 from stentor.kernels.tuning.timing import Call, Timing
 
@@ -15,14 +16,20 @@ CPU = torch.device("cpu")
 DEFAULT = Config.of(BLOCK=1)
 
 
-def operation(seen: list[Config], broken: Config | None = None) -> Callable[[], object]:
+def operation(
+    seen: list[Config], broken: Config | None = None, wrong: Sequence[Config] = ()
+) -> Callable[[], torch.Tensor]:
     """A call that takes its config as a launcher does."""
 
-    def call() -> None:
+    def call() -> torch.Tensor:
         config = pick("op", "k", DEFAULT)
         seen.append(config)
         if config == broken:
             raise RuntimeError("out of shared memory")
+        made = torch.randn(64, 64)
+        if config in wrong:
+            made[7, 5] += 1.0
+        return made
 
     return call
 
@@ -42,10 +49,18 @@ def clock(seen: list[Config], seconds: dict[Config, float]) -> Measure:
     return measure
 
 
-def run(seconds: dict[Config, float], *candidates: Config, broken: Config | None = None) -> list[Outcome]:
+def run(
+    seconds: dict[Config, float],
+    *candidates: Config,
+    broken: Config | None = None,
+    wrong: Sequence[Config] = (),
+    printed: io.StringIO | None = None,
+    definition: Workload | None = None,
+) -> list[Outcome]:
     seen: list[Config] = []
-    console = Console(file=io.StringIO())
-    return search([tunable(operation(seen, broken), *candidates)], CPU, console, clock(seen, seconds))
+    console = Console(file=io.StringIO() if printed is None else printed, width=300)
+    tried = replace(tunable(operation(seen, broken, wrong), *candidates), definition=definition)
+    return search([tried], CPU, console, clock(seen, seconds))
 
 
 FAST, SLOW = Config.of(BLOCK=2), Config.of(BLOCK=3)
@@ -87,6 +102,33 @@ def test_a_second_search_finds_what_the_first_did(tmp_path: Path, monkeypatch: p
     path = tmp_path / "gpu.json"
     write_table(path, [second], entries)
     assert json.loads(path.read_text()) == entries
+
+
+def test_a_candidate_whose_result_is_wrong_is_refused_and_the_next_one_wins() -> None:
+    printed = io.StringIO()
+    (found,) = run({DEFAULT: 3.0, FAST: 1.0, SLOW: 2.0}, FAST, SLOW, wrong=[FAST], printed=printed)
+    assert (found.best, found.seconds, found.failed) == (SLOW, 2.0, 0)
+    assert "op k: {'BLOCK': 2, 'num_warps': 4, 'num_stages': 2} is refused, its result is wrong here: " in (
+        printed.getvalue()
+    )
+    (found,) = run({DEFAULT: 3.0, FAST: 1.0, SLOW: 2.0}, FAST, SLOW, wrong=[FAST, SLOW])
+    assert (found.best, found.seconds) == (None, 3.0)
+
+
+def test_results_are_compared_with_the_definition_where_there_is_one() -> None:
+    printed = io.StringIO()
+    seconds = {DEFAULT: 3.0, FAST: 1.0, SLOW: 2.0}
+
+    def definition(device: torch.device) -> Callable[[], torch.Tensor]:
+        return lambda: torch.randn(64, 64)
+
+    (found,) = run(seconds, FAST, SLOW, wrong=[DEFAULT, FAST], printed=printed, definition=definition)
+    assert found.best == SLOW
+    assert "the default's result differs from the definition: 1 elements are off" in printed.getvalue()
+
+
+def test_where_the_default_does_not_run_and_nothing_is_right_the_operation_is_left_out() -> None:
+    assert run({FAST: 1.0}, FAST, broken=DEFAULT, wrong=[FAST]) == []
 
 
 def test_a_candidate_that_does_not_run_is_passed_over() -> None:
