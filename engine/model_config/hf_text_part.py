@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_moe_variants, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_mllama, hf_moe, hf_moe_variants, hf_variants
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
@@ -130,6 +130,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
+    "mllama_text_model": hf_mllama.mllama,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
@@ -213,6 +214,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "MiniCPMV4_6ForConditionalGeneration": Seeing("minicpmv4_6", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": Seeing("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "MllamaForConditionalGeneration": Seeing("mllama", "mllama_text_model"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),

@@ -293,6 +293,16 @@ def _deepseek_ocr(
     return _rows(model.get_image_features(pixel_values, pixel_values_local, counts, grid).pooler_output)
 
 
+def _mllama(
+    model: Any, pixel_values: torch.Tensor, aspect_ratio_ids: torch.Tensor, aspect_ratio_mask: torch.Tensor
+) -> torch.Tensor:
+    """States [states, hidden] of one picture's tiles without those that fill it up. The class has no such method."""
+    inner = model.model
+    found = inner.vision_model(pixel_values, aspect_ratio_ids, aspect_ratio_mask).last_hidden_state
+    states: torch.Tensor = inner.multi_modal_projector(found[0, 0])
+    return states[: int(aspect_ratio_mask.sum())].flatten(0, 1)
+
+
 def _phi4(
     model: Any, image_pixel_values: torch.Tensor, image_sizes: torch.Tensor, image_attention_mask: torch.Tensor
 ) -> torch.Tensor:
@@ -325,6 +335,7 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Gemma4UnifiedForConditionalGeneration", "audio"): _gemma4_sounds,
+    ("MllamaForConditionalGeneration", "image"): _mllama,
     ("Phi4MultimodalForCausalLM", "image"): _phi4,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
     ("VideoLlama3ForConditionalGeneration", "video"): _video_llama_3,

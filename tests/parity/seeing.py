@@ -13,7 +13,7 @@ from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_pic
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.reading import READING
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
-from stentor.tests.parity.viewing import VIEWING, turn_by_pairs
+from stentor.tests.parity.viewing import VIEWING, see_nothing_before_pictures, turn_by_pairs
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
 transformers: Any = untyped_transformers
@@ -461,6 +461,8 @@ def _made(config: Callable[[], Any]) -> Maker:
                     module.is_causal = False  # else it is causal where all of a picture's patches are real
         if made.model_type == "hunyuan_vl":
             turn_by_pairs(model)
+        if made.model_type == "mllama":
+            see_nothing_before_pictures(model)
         if made.model_type.startswith(("gemma3n", "gemma4")):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
