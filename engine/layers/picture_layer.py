@@ -95,10 +95,11 @@ class PictureLayer:
     def _attended(self, q: torch.Tensor, keys: Sequence[torch.Tensor]) -> torch.Tensor:
         """q [tokens, heads, head_dim], and what :meth:`keys_and_values` made of each picture → as q"""
         k, v = keys[0] if len(keys) == 1 else torch.cat(list(keys), 2)
-        if self._invariant:  # each token by itself, since sums may depend on the number of queries
-            own = (q[:, :, None], k.expand(len(q), -1, -1, -1), v.expand(len(q), -1, -1, -1))
-            return scaled_dot_product_attention(*own, scale=self._spec.scale, enable_gqa=True)[:, :, 0]
-        found = scaled_dot_product_attention(
-            q.transpose(0, 1)[None], k[None], v[None], scale=self._spec.scale, enable_gqa=True
+        parts = q.split(1) if self._invariant else (q,)  # torch's sums depend on the number of queries
+        found = (
+            scaled_dot_product_attention(
+                part.transpose(0, 1)[None], k[None], v[None], scale=self._spec.scale, enable_gqa=True
+            )
+            for part in parts
         )
-        return found[0].transpose(0, 1)
+        return torch.cat([part[0].transpose(0, 1) for part in found])

@@ -79,6 +79,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "GPTJForCausalLM": {"rotary_dim": 8},
     "MptForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
+    "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
@@ -140,6 +141,8 @@ def kinds(spec: ModelSpec) -> list[str]:
         found.append("compressed attention")
     elif spec.states:
         found.append("recurrent")
+    if any(layer.picture_gates is not None for layer in spec.layers):
+        found.append("attention to pictures")
     if any(isinstance(layer.mlp, MoESpec) for layer in spec.layers):
         found.append("experts")
     return found or ["dense"]

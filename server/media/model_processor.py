@@ -118,7 +118,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none."""
-_COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
+_COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches", "num_tiles"})
 """Outputs of processors that are not tensors for the model: numbers for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""

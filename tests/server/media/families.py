@@ -29,6 +29,7 @@ from stentor.tests.support.vision_models import (
     QWEN,
     SIDE,
     SPECIAL,
+    VOCAB,
     Maker,
     write_processor,
 )
@@ -58,6 +59,8 @@ class _Processor(NamedTuple):
     spelled: Mapping[str, str] = {}
     """Special tokens that it spells otherwise."""
     settings: Mapping[str, Any] = {}
+    behind: str = ""
+    """Its special token behind the vocabulary."""
 
 
 def _glm(name: str, images: str) -> _Processor:
@@ -244,6 +247,12 @@ def _hunyuan_vl() -> _Processor:
     return _Processor("HunYuanVLProcessor", images, QWEN, {**names, "image_end_token": "<|vision_end|>"})
 
 
+def _mllama() -> _Processor:
+    images = transformers.MllamaImageProcessorPil(size=_SQUARE, max_image_tiles=4)
+    template = "{{ bos_token }}" + CHATML.replace("IMAGE", "<|image|>")
+    return _Processor("MllamaProcessor", images, template, {"image_token": "<|image|>"}, behind="<|image|>")
+
+
 def _paligemma() -> _Processor:
     images = transformers.SiglipImageProcessorPil(size=_SQUARE, image_seq_length=16)
     return _Processor("PaliGemmaProcessor", images, PALIGEMMA, {"image_token": "<image>"})
@@ -302,6 +311,7 @@ _PROCESSORS: Final = {
     "idefics2": _idefics2,
     "phi4_multimodal": _phi4,
     "minicpmv4_6": _minicpmv4_6,
+    "mllama": _mllama,
     "minicpm_ocr": _minicpm_ocr,
     "paligemma": _paligemma,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
@@ -327,8 +337,10 @@ _PROCESSORS: Final = {
 }
 
 
-def _special(spelled: Mapping[str, str]) -> Sequence[str]:
-    return [spelled.get(text, text) for text in SPECIAL]
+def _special(made: _Processor) -> Sequence[str]:
+    found = [made.spelled.get(text, text) for text in SPECIAL]
+    unused = [f"<unused_{number}>" for number in range(256 + len(found), VOCAB)]
+    return [*found, *unused, made.behind] if made.behind else found
 
 
 def _with_processor(name: str) -> Maker:
@@ -341,7 +353,7 @@ def _with_processor(name: str) -> Maker:
             made.images,
             made.template,
             names=made.names,
-            special=_special(made.spelled),
+            special=_special(made),
             **made.settings,
         )
         return model
