@@ -88,10 +88,11 @@ class Engine:
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
-        step, or with ``whole_prompts`` each prompt, or with ``lasting`` later positions attend to them; with ``sliced`` they may be encoded in parts, and ``media_room``
-        is what the worker tells; with ``late_media`` they are written when :meth:`write` says so. With
-        ``slow_grammars`` a grammar is there when :meth:`compiled` says so, with ``slow_adapters`` an adapter when
-        :meth:`read_adapter` does. ``seconds_of`` is how long the worker says that a step took."""
+        step, or with ``whole_prompts`` each prompt, or with ``lasting`` later positions attend to them; with
+        ``sliced`` they may be encoded in parts, and ``media_room`` is what the worker tells; with ``late_media``
+        they are written when :meth:`write` says so. With ``slow_grammars`` a grammar is there when :meth:`compiled`
+        says so, with ``slow_adapters`` an adapter when :meth:`read_adapter` does. ``seconds_of`` is how long the
+        worker says that a step took."""
         self.slow_adapters = slow_adapters
         self.adapter_orders: list[AdapterRef] = []
         """Adapters that the worker was told to load and has not."""
