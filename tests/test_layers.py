@@ -32,6 +32,7 @@ HEAVY_MODULES = (
             "llama4",
             "minicpm",
             "minimax",
+            "nemotron",
             "ovis",
             "phi4",
             "step",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_mllama, hf_moe, hf_moe_variants, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_mllama, hf_moe, hf_moe_variants, hf_variants, nemotron_omni
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
@@ -216,6 +216,10 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "MllamaForConditionalGeneration": Seeing("mllama", "mllama_text_model"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
+    **{
+        name: Seeing(kind, "nemotron_h", "images, video, audio")
+        for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
+    },
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": Seeing("paddleocr_vl", "paddleocr_vl_text"),

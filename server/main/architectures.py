@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from stentor.engine.model_config import nemotron_omni
 from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
@@ -71,7 +72,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "Mamba2ForCausalLM": {"num_heads": 8},
     "NemotronHForCausalLM": {"hybrid_override_pattern": "M*-E"},
-    "NemotronH_Nano_VL_V2": {"hybrid_override_pattern": "M*-E"},
+    **{name: {"hybrid_override_pattern": "M*-E"} for name in ("NemotronH_Nano_VL_V2", *nemotron_omni.ARCHITECTURES)},
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},

@@ -331,6 +331,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "MllamaForConditionalGeneration": ("mllama",),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),
+    "NemotronH_Omni_Reasoning_V3": ("nemotron_omni", "nemotron_omni_film"),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl",),
