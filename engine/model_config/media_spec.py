@@ -36,7 +36,7 @@ _AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered"}
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
 _TAPS: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe"), (8, 16, 24)),
+    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe", "cosmos3_omni"), (8, 16, 24)),
     "granite_docling": (3, 7, 10),
 }
 """By beginnings of model types whose towers are tapped: the layers by default."""

@@ -286,6 +286,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
+    "Cosmos3OmniForConditionalGeneration": ("cosmos3",),
     "DeepseekOCRForCausalLM": ("deepseek_ocr",),
     "DeepseekOcr2ForConditionalGeneration": ("deepseek_ocr2",),
     "DeepseekVLHybridForConditionalGeneration": ("deepseek_vl_hybrid",),

@@ -46,6 +46,21 @@ def turn_by_pairs(model: Any) -> None:
     rotary.recomposition_frequencies = by_pairs.__get__(rotary)
 
 
+def _cosmos3() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "model_type": "qwen3_vl_text"}
+    vision = {"depth": 3, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    vision |= {"patch_size": PATCH, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]}
+    return transformers.Cosmos3OmniConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=_PAD,
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=_MARKS[0],
+        vision_end_token_id=_MARKS[1],
+    )
+
+
 def _with_ends(random: torch.Generator, size: int) -> Picture:
     """Patches row by row, with embeddings at the ends of rows and of the picture."""
     whole = qwen_picture(random, size)
@@ -154,6 +169,7 @@ VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
     "hunyuan_vl": (_hunyuan_vl(rope_type="dynamic", alpha=50.0, factor=1.0), _ENDED),
     "mllama": (_mllama, Kind(_canvas, _BEHIND, cat(1), crossed_tiles=_TILES)),
+    "cosmos3": (_cosmos3, Kind(qwen_picture, _PAD, cat())),
     "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
     "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),
 }

@@ -325,6 +325,7 @@ _PROCESSORS: Final = {
     "minicpm_ocr": _minicpm_ocr,
     "paligemma": _paligemma,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
+    "cosmos3": lambda: _qwen_like("Qwen3VLProcessor"),
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
     "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),
     "gemma4_large": _gemma4,
