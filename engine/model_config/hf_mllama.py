@@ -25,7 +25,8 @@ def mllama(fields: Fields, name: str) -> ModelSpec:
     count = len(spec.layers)
     crossing = fields.numbers("cross_attention_layers") or _EVERY
     if not set(crossing) < set(range(count)):
-        raise ConfigError(f"cross_attention_layers are {[*crossing]}, expected some of the layers 0 to {count - 1}")
+        told = ", ".join(f"{each:g}" for each in crossing)
+        raise ConfigError(f"cross_attention_layers are {told}, expected some of the layers 0 to {count - 1}")
     own = spec.layers[0]
     attention = replace(own.attention, name="cross_attn", rope=None, qk_norm="head")
     cross = LayerSpec(None, own.mlp, _NORMS, cross=attention, picture_gates=_GATES)
