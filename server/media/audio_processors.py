@@ -316,7 +316,7 @@ class ParakeetSounds:
             pad_mode="constant",
             mel_filters=self._filters,
             mel_floor=0.0,
-            dtype=np.float64,
+            dtype=np.dtype(np.float64),
         )
         values = np.log(mel + 2.0**-24).T  # [frames, bands]; the last frame is not the sound's
         there = values[:frames]

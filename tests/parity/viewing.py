@@ -49,7 +49,13 @@ def turn_by_pairs(model: Any) -> None:
 def _cosmos3() -> Any:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
     text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "model_type": "qwen3_vl_text"}
-    vision = {"depth": 3, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    vision: dict[str, Any] = {
+        "depth": 3,
+        "hidden_size": 64,
+        "out_hidden_size": 64,
+        "intermediate_size": 96,
+        "num_heads": 4,
+    }
     vision |= {"patch_size": PATCH, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]}
     return transformers.Cosmos3OmniConfig(
         text_config=text,
@@ -128,7 +134,8 @@ def _mllama() -> Any:
     """Two layers of the text attend to pictures, and two to the text."""
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     text = {**TEXT, "num_hidden_layers": 4, "cross_attention_layers": [1, 3], "rope_parameters": rope}
-    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_global_layers": 1}
+    vision: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    vision |= {"num_global_layers": 1}
     vision |= {"attention_heads": 4, "image_size": SIDE, "patch_size": PATCH, "intermediate_layers_indices": [0]}
     return transformers.MllamaConfig(
         text_config=text, vision_config={**vision, "vision_output_dim": 64}, image_token_index=_BEHIND

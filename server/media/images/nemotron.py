@@ -37,7 +37,6 @@ class NemotronOmniImages(OwnImages):
     video_maintain_aspect_ratio = True
     do_resize = False  # to a size that is given
     low_detail: ClassVar = {"max_num_patches": 1024}
-    model_input_names: ClassVar = ["pixel_values", "image_grid_hw"]
 
     def __init__(self, **settings: Any) -> None:
         names = {"norm_mean": "image_mean", "norm_std": "image_std"}  # of published files
@@ -63,7 +62,7 @@ class NemotronOmniImages(OwnImages):
     ) -> BatchFeature:
         most = (max_model_len - _MARKS) * self.merge**2
         most = max(min(most, max_num_patches or most), min_num_patches)
-        grids = [_grid(*each.shape[1:], patch_size, self.merge, min_num_patches, most) for each in images]
+        grids = [_grid(each.shape[1], each.shape[2], patch_size, self.merge, min_num_patches, most) for each in images]
         parts = []
         for picture, (rows, columns) in zip(images, grids, strict=True):
             values = exactly_resized(picture, rows * patch_size, columns * patch_size)
