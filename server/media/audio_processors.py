@@ -304,13 +304,13 @@ class ParakeetSounds:
 
     def __call__(self, samples: Any) -> tuple[dict[str, Any], int]:
         """Tensors of a sound, and how many embeddings the encoder makes of it."""
-        heard = np.asarray(samples, np.float64)
-        frames = len(heard) // self._hop
+        waveform = np.asarray(samples, np.float64)
+        frames = len(waveform) // self._hop
         if frames < 2:
-            raise ValueError(f"it is too short: it has {len(heard)} samples, expected at least {2 * self._hop}")
-        heard = np.concatenate((heard[:1], heard[1:] - self._emphasis * heard[:-1]))
+            raise ValueError(f"it is too short: it has {len(waveform)} samples, expected at least {2 * self._hop}")
+        waveform = np.concatenate((waveform[:1], waveform[1:] - self._emphasis * waveform[:-1]))
         mel = spectrogram(
-            *(heard, self._window, self._fft, self._hop),
+            *(waveform, self._window, self._fft, self._hop),
             fft_length=self._fft,
             power=2.0,
             pad_mode="constant",
