@@ -34,6 +34,7 @@ HEAVY_MODULES = (
             "llama4",
             "minicpm",
             "minimax",
+            "nemotron",
             "ovis",
             "phi4",
             "step",

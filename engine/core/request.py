@@ -24,6 +24,7 @@ End = tuple[FinishReason, int | None]
 Failure = tuple[FinishReason, None, str, Fault]
 """The end of a sequence that cannot go on: reason, None, message, and the part of the request at fault."""
 
+_NEVER: Final = 1 << 62
 _SPAN_BYTES: Final = 64
 """Upper bound for one span of media and its encoding in a plan."""
 NOTHING: frozenset[Resource] = frozenset()
@@ -66,6 +67,18 @@ def _whole_parts(submit: Submit, cross: CacheGroup | None) -> list[tuple[int, in
     return [part for span in submit.inputs for part in span.whole_parts]
 
 
+def _read_until(submit: Submit, cross: CacheGroup | None) -> dict[int, int]:
+    """For each medium, by its start, the position behind the last one that reads it."""
+    if cross is None or not cross.lasting:
+        return {span.start: span.end if span.start >= 0 else _NEVER for span in submit.inputs}
+    ends: dict[int, int] = {}
+    end, begins = _NEVER, -1
+    for span in reversed(submit.inputs):
+        end = begins if 0 <= span.end < begins else end  # media that follow each other are read together
+        ends[span.start], begins = end, span.start
+    return ends
+
+
 def _shared_needs(submit: Submit) -> frozenset[Resource]:
     if submit.adapter is None:
         return _WITH_MEDIA if submit.inputs else _BY_ALL
@@ -105,6 +118,7 @@ class Request:
         "prompt_digests",
         "prompt_done",
         "prompt_len",
+        "read_until",
         "rid",
         "row_bytes",
         "row_params",
@@ -150,6 +164,7 @@ class Request:
         )
         """In order of position."""
         self.whole_parts = _whole_parts(submit, cross)
+        self.read_until = _read_until(submit, cross)
         """Prompt positions [first, end) that see each other, in order. Each is computed in one step."""
         self.probe = submit.probe
         self.pooling = submit.pooling
@@ -341,7 +356,7 @@ class Request:
 
     def spans_behind(self, position: int) -> list[InputSpan]:
         """Media that are read at or after ``position``."""
-        return [span for span in self.inputs if span.start < 0 or span.end > position]
+        return [span for span in self.inputs if self.read_until[span.start] > position]
 
     def media_at(self, start: int, end: int) -> list[tuple[int, bytes]]:
         """The media at positions [start, end): for each its first position there, and bytes that identify medium and

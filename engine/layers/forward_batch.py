@@ -131,6 +131,16 @@ class StateBatch:
 
 
 @dataclass(frozen=True)
+class SeenMedia:
+    """Tokens [first, first + count) of a pass, which attend to the same media."""
+
+    first: int
+    count: int
+    keys: Sequence[Mapping[int, torch.Tensor]]
+    """Of each medium, by layer: :meth:`.picture_layer.PictureLayer.keys_and_values`."""
+
+
+@dataclass(frozen=True)
 class MediaBatch:
     """Media embeddings of a pass; while it is recorded, their possible kinds."""
 
@@ -147,6 +157,8 @@ class MediaBatch:
     spans: Sequence[kernels.WholeSpan] = ()
     expert_places: tuple[torch.Tensor, torch.Tensor] | None = None
     """int64 each: indices of tokens that use the experts of text, and those of media; None: none uses the latter."""
+    seen: Sequence[SeenMedia] = ()
+    """For layers of cross-attention to media."""
 
     def put(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         """x [tokens, hidden] with media embeddings times ``scale`` in place of their tokens."""

@@ -1,12 +1,13 @@
 """The text part of multimodal models: their config.json contains a decoder's, and their checkpoints its tensors under a
 prefix, beside those of media encoders."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_moe_variants, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_mllama, hf_moe, hf_moe_variants, hf_variants, nemotron_omni
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
@@ -30,6 +31,7 @@ _PREFIXES: Final = (
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
+    *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
 """Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""
 RETRIEVER: Final = "vlm."
@@ -130,6 +132,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
+    "mllama_text_model": hf_mllama.mllama,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
@@ -168,6 +171,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "AudioFlamingo3ForConditionalGeneration": Seeing("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
     "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
+    "Cosmos3OmniForConditionalGeneration": Seeing("cosmos3_omni", "qwen3_vl_text", "images, video"),
     "DeepseekOCR2ForCausalLM": Seeing("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOCRForCausalLM": Seeing("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOcr2ForConditionalGeneration": Seeing("deepseek_ocr2", "deepseek_ocr2_text"),
@@ -213,7 +217,12 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "MiniCPMV4_6ForConditionalGeneration": Seeing("minicpmv4_6", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": Seeing("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "MllamaForConditionalGeneration": Seeing("mllama", "mllama_text_model"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
+    **{
+        name: Seeing(kind, "nemotron_h", "images, video, audio")
+        for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
+    },
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": Seeing("paddleocr_vl", "paddleocr_vl_text"),
@@ -284,13 +293,24 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
     return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING) and kind != _GRANITE4)
 
 
-_OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.", "audio_invert_tower.")
-"""Speech generation parts, which are ignored."""
+_GENERATES: Final = re.compile(
+    r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
+    r"|\A(audio|action)_modality_embed\Z"
+    r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen"
+)
+"""Of parts that generate speech, pictures or actions, which are ignored."""
+_DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk]))\.")
+"""Names of Diffusers within attention (Cosmos 3)."""
 
 
 def is_of_tower(stored: str) -> bool:
     """Whether a tensor belongs to a media encoder."""
-    return text_name(stored) is None and not stored.startswith(_OF_SPEECH)
+    return text_name(stored) is None and not _GENERATES.search(stored)
+
+
+def _as_usual(part: re.Match[str]) -> str:
+    projected, out, normed = part.groups()
+    return f".self_attn.{f'{normed}_norm' if normed else f'{projected or out[0]}_proj'}."
 
 
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
@@ -301,6 +321,9 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
 
 def text_name(stored: str) -> str | None:
     """A tensor's name in a text-only model; None if it belongs to another part."""
+    if _GENERATES.search(stored):
+        return None
+    stored = _DIFFUSERS.sub(_as_usual, stored)
     if stored.startswith(_ENCODER):
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)

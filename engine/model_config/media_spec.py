@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from .deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from .hf_text_part import SEEING
+from .nemotron_omni import in_transformers_form
 from .thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
@@ -35,7 +36,7 @@ _AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered"}
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
 _TAPS: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe"), (8, 16, 24)),
+    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe", "cosmos3_omni"), (8, 16, 24)),
     "granite_docling": (3, 7, 10),
 }
 """By beginnings of model types whose towers are tapped: the layers by default."""
@@ -69,7 +70,7 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     if config.get("model_type") in TWO_TOWERS:
         return MediaSpec({"image": 0}, alone=True)  # any token can be the placeholder
     speaks = "thinker_config" in config or str(config.get("model_type")).endswith("_thinker")
-    config = thinker(config)
+    config = in_transformers_form(thinker(config))
     found: dict[Modality, int] = {}
     for modality, keys in _KEYS.items():
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)

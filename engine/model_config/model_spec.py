@@ -105,6 +105,9 @@ class LayerSpec:
     """Factors on the residual stream before the outputs of mixer and network are added (MiniMax-01)."""
     cross: AttentionSpec | None = None
     """Cross-attention between both."""
+    picture_gates: tuple[str, str] | None = None
+    """Stored names of learned numbers by whose tanh the outputs of cross-attention and network are multiplied, if both
+    are of tokens that see a picture and other tokens pass the layer as they are (Llama 3.2 Vision)."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the layer does not use."""
     scalar: str = ""
@@ -142,8 +145,9 @@ class LayerSpec:
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
-        if self.scalar:
-            yield f"{prefix}.{self.scalar}", (1,)
+        for name in (self.scalar, *(self.picture_gates or ())):
+            if name:
+                yield f"{prefix}.{name}", (1,)
 
     def products(self, hidden: int) -> int:
         """Weights that a token is multiplied by."""
@@ -153,7 +157,7 @@ class LayerSpec:
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        for part in (self.ngrams, self.mixer, self.beside, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.cross, self.mlp):
             if part is not None:
                 part.check()
 
@@ -245,6 +249,8 @@ class ModelSpec(Backbone):
     """One decoder."""
 
     tie_embeddings: bool = False
+    unsaid: int = 0
+    """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
     head_bias: bool = False
     embedding: str = "model.embed_tokens"
     """Stored name of the embeddings."""
@@ -303,7 +309,7 @@ class ModelSpec(Backbone):
         if self.head_bias:
             found["lm_head.bias"] = (self.vocab_size,)
         if not self.tie_embeddings:
-            found["lm_head.weight"] = (self.vocab_size, self.hidden_size)
+            found["lm_head.weight"] = (self.vocab_size - self.unsaid, self.hidden_size)
         return found
 
     @property

@@ -22,6 +22,8 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
         raise ConfigError(f"{len(spec.layers)} layers are fewer than {size} workers")
     if spec.streams is not None or spec.per_layer is not None:
         raise ConfigError("layers with embeddings of their own are not given out")
+    if any(layer.cross is not None for layer in spec.layers):
+        raise ConfigError("layers that attend to media are not given out")
     if any(map(_needs_others, spec.layers)):
         raise ConfigError("layers that use keys of earlier ones, or their choice of them, are not given out")
     ends = {-(-(number + 1) * len(spec.layers) // size) - 1: number for number in range(size)}

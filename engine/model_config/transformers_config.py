@@ -52,11 +52,23 @@ def configuration(config: Mapping[str, object]) -> Any:
     kind = Fields(config).text("model_type", "")
     if kind not in CONFIG_MAPPING:
         raise ConfigError(f"its model type {kind!r} is none that transformers ships; code in checkpoints is never run")
-    fields = {name: value for name, value in config.items() if name not in _FOREIGN}
+    fields = {name: _with_floats(value) for name, value in config.items() if name not in _FOREIGN}
     try:
         return CONFIG_MAPPING[kind].from_dict(fields)
     except Exception as error:  # classes validate in many ways
         raise ConfigError(f"transformers cannot read its config.json: {first_line(error)}") from error
+
+
+def _with_floats(value: object) -> object:
+    """A value of JSON as transformers reads it: numbers that JSON lacks are stored as ``{"__float__": "Infinity"}``."""
+    match value:
+        case {"__float__": str(number)}:
+            return float(number)
+        case Mapping():
+            return {name: _with_floats(each) for name, each in value.items()}
+        case list():
+            return [_with_floats(each) for each in value]
+    return value
 
 
 class DrawingClass(NamedTuple):

@@ -136,6 +136,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "ovis2_5": ovis2_5,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
+    "cosmos3_omni": qwen3_vl,
     "qwen3_vl": qwen3_vl,
     "qwen3_vl_moe": qwen3_vl,
     "qwen3_5": qwen3_5,

@@ -24,6 +24,7 @@ from ..layers.linear import Linear, PlainLinear
 from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
+from ..layers.picture_layer import PictureLayer
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
 from ..layers.stream_mix import MixedLayer, MixedStreams
@@ -76,11 +77,13 @@ class Decoder:
         self._adapted_words: AdaptedLinear | None = None
         if config.per_layer is None:
             self._adapted_words = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)
-        self._adapted_head = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
+        self._adapted_head: AdaptedLinear | None = None
+        if not config.unsaid:
+            self._adapted_head = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers: Sequence[Layer | AltUp | HyperConnected | MixedLayer]
+        self._layers: Sequence[Layer | PictureLayer | AltUp | HyperConnected | MixedLayer]
         self._streams: Streams | HyperStreams | MixedStreams | None = None
         self._make_layers(of_layers, inputs)
         self._embedding_norm: Norm | None = None
@@ -102,7 +105,12 @@ class Decoder:
         numbers = range(len(config.layers))
         match config.streams:
             case None:
-                self._layers = [Layer(self.weights, at, config, rotary, of_layers, inputs) for at in numbers]
+                self._layers = [
+                    Layer(self.weights, at, config, rotary, of_layers, inputs)
+                    if config.layers[at].picture_gates is None
+                    else PictureLayer(self.weights, at, config, context)
+                    for at in numbers
+                ]
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -120,7 +128,7 @@ class Decoder:
         for head in ("embed_out", "output", "output_projection", "head"):
             self.weights.alias(f"{head}.weight", "lm_head.weight")
         if not config.tie_embeddings:
-            part = {"lm_head": config.vocab_size}
+            part = {"lm_head": config.vocab_size - config.unsaid}
             return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
         if isinstance(self._embedding, PackedTable):
             return self._embedding
@@ -262,7 +270,7 @@ class Decoder:
         """
         product = self._product(hidden) if self._programs is None else self._programs.logits(hidden)
         assert isinstance(product, torch.Tensor)
-        logits = product.float() if out is None else out.copy_(product)
+        logits = self.of_all_tokens(product, out)
         if adapters is not None and self._adapted_head is not None:
             self._adapted_head.add_(logits, self._norm.exact(hidden), adapters)
         return self.finished(logits)
@@ -275,7 +283,18 @@ class Decoder:
         """Logits of normed hidden states, without the program."""
         product = self._head(normed)
         assert isinstance(product, torch.Tensor)
-        return self.finished(product.float())
+        return self.finished(self.of_all_tokens(product))
+
+    def of_all_tokens(self, product: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What the head leaves as float32 [rows, vocabulary], in ``out`` if given."""
+        unsaid = self.config.unsaid
+        if not unsaid:
+            return product.float() if out is None else out.copy_(product)
+        if out is None:
+            out = product.new_empty(len(product), self.config.vocab_size, dtype=torch.float32)
+        out[:, :-unsaid].copy_(product)
+        out[:, -unsaid:].fill_(-torch.inf)
+        return out
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → what the head would get, not rounded: float32."""
@@ -315,6 +334,11 @@ class Decoder:
             cap = self.config.logits_softcap
             logits.div_(cap).tanh_().mul_(cap)
         return logits
+
+    def keys_of_media(self, states: torch.Tensor) -> dict[int, torch.Tensor]:
+        """What tokens attend to of a medium with these states [states, hidden], by layer."""
+        crossing = (layer for layer in self._layers if isinstance(layer, PictureLayer))
+        return {layer.number: layer.keys_and_values(states) for layer in crossing}
 
     def place_media(self, positions: torch.Tensor) -> int:
         """Frame, row and column of the tokens of media of the next pass → what stands for the position of the first in

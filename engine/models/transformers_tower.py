@@ -5,6 +5,7 @@ embeddings. The class is made without values, its decoder and head are removed, 
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -16,6 +17,7 @@ from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
 from ..model_config.deepseek_ocr import with_known_tower
 from ..model_config.media_spec import TWO_TOWERS, lacks_timm
+from ..model_config.nemotron_omni import in_transformers_form
 from ..model_config.thinker import thinker
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
@@ -69,7 +71,7 @@ class TransformersTower:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.initialization import no_init_weights
 
-        described = with_known_tower(thinker(described))
+        described = in_transformers_form(with_known_tower(thinker(described)))
         made = configuration(described)
         if getattr(made, "has_lora_adapter", False):
             raise ConfigError(
@@ -93,8 +95,10 @@ class TransformersTower:
         self._model = model
         self._tensors: Mapping[str, torch.Tensor] = model.state_dict()
         self.weights = WeightMap()
+        unstored = _unstored(model)
         for name, tensor in self._tensors.items():
-            self.weights.add(name, tensor)
+            add = self.weights.offer if any(each.search(name) for each in unstored) else self.weights.add
+            add(name, tensor)
 
     def before_parts(self, pause: BeforePart) -> None:
         """Call ``pause`` before each of its products."""
@@ -197,9 +201,19 @@ def _see_both_ways(model: Any) -> None:
                 module.is_causal = False
 
 
+def _unstored(model: Any) -> list[re.Pattern[str]]:
+    """Of names of tensors that files may leave out, which keep their first values."""
+    return [
+        re.compile(pattern)
+        for module in model.modules()
+        for pattern in getattr(module, "_keys_to_ignore_on_load_missing", None) or ()
+    ]
+
+
 def _materialise(model: Any, device: torch.device) -> None:
     """Allocate the tensors, and initialise buffers that checkpoints do not hold."""
-    kept = set(model.state_dict())
+    unstored = _unstored(model)
+    kept = {name for name in model.state_dict() if not any(each.search(name) for each in unstored)}
     model.to_empty(device=device)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in kept:
@@ -293,6 +307,16 @@ def _deepseek_ocr(
     return _rows(model.get_image_features(pixel_values, pixel_values_local, counts, grid).pooler_output)
 
 
+def _mllama(
+    model: Any, pixel_values: torch.Tensor, aspect_ratio_ids: torch.Tensor, aspect_ratio_mask: torch.Tensor
+) -> torch.Tensor:
+    """States [states, hidden] of one picture's tiles without those that fill it up. The class has no such method."""
+    inner = model.model
+    found = inner.vision_model(pixel_values, aspect_ratio_ids, aspect_ratio_mask).last_hidden_state
+    states: torch.Tensor = inner.multi_modal_projector(found[0, 0])
+    return states[: int(aspect_ratio_mask.sum())].flatten(0, 1)
+
+
 def _phi4(
     model: Any, image_pixel_values: torch.Tensor, image_sizes: torch.Tensor, image_attention_mask: torch.Tensor
 ) -> torch.Tensor:
@@ -325,6 +349,7 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Gemma4UnifiedForConditionalGeneration", "audio"): _gemma4_sounds,
+    ("MllamaForConditionalGeneration", "image"): _mllama,
     ("Phi4MultimodalForCausalLM", "image"): _phi4,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
     ("VideoLlama3ForConditionalGeneration", "video"): _video_llama_3,

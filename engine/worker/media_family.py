@@ -24,7 +24,8 @@ from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.weights import dummy_weights, tower_weights
 from ..model_config.attention_spec import AttentionSpec
-from ..model_config.config_fields import ConfigError
+from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.hf_mllama import states_of_picture
 from ..model_config.media_spec import MediaSpec, media_spec
 from ..model_config.mlp_spec import MoESpec
 from ..model_config.model_spec import Backbone, ModelSpec
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 _CONTEXTS: Final = 4
 """The encoder cache holds at most the media of this many prompts of full length."""
+_PICTURES: Final = 64
+"""It holds at most so many pictures to which tokens attend."""
 _LEAST_CACHE: Final = GIB // 4
 _CACHE_SHARE: Final = 8
 """The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""
@@ -76,6 +79,9 @@ class MediaEncoder:
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
         self._has_experts = any(isinstance(layer.mlp, MoESpec) and layer.mlp.media for layer in spec.layers)
+        crossing = [layer.cross for layer in spec.layers if layer.picture_gates is not None and layer.cross is not None]
+        self._keys_of_state = sum(2 * cross.kv_size for cross in crossing)
+        """Numbers kept of each state of a picture to which tokens attend; 0: embeddings stand in place of tokens."""
         self._whole_prompts = isinstance(spec, ModelSpec) and spec.whole_prompts
         self._tower: TransformersTower | Tower | None = None
         self._missing = ""
@@ -141,6 +147,7 @@ class MediaEncoder:
             words=tower.words(),
             whole_prompts=self._whole_prompts,
             marks=self._media.marks if self._has_experts else None,
+            keys=backbone.keys_of_media if self._keys_of_state and isinstance(backbone, Decoder) else None,
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
@@ -169,7 +176,7 @@ class MediaEncoder:
         """Bytes for media out of the ``budget`` that a device has left for caches."""
         if self._tower is None:
             return 0
-        kept = min(budget // (1 + _CACHE_SHARE), _CONTEXTS * longest * self._embedding_bytes(self._tower))
+        kept = min(budget // (1 + _CACHE_SHARE), self._most(longest) * self._unit_bytes(self._tower))
         self._room = min(GIB, device_bytes // _ROOM_SHARE)
         return max(0, kept) + self._room
 
@@ -186,8 +193,8 @@ class MediaEncoder:
         if self._tower is None:
             return []
         capacity = self._capacity(sizes)
-        what = f"{capacity:,} embeddings at most; taken as they come"
-        lines = [MemoryLine("encoded media", capacity * self._embedding_bytes(self._tower), what)]
+        what = f"{capacity:,} {'pictures' if self._keys_of_state else 'embeddings'} at most; taken as they come"
+        lines = [MemoryLine("encoded media", capacity * self._unit_bytes(self._tower), what)]
         if self._room:
             lines.append(MemoryLine("encoding", self._room, "left for it, not measured"))
         return lines
@@ -209,18 +216,27 @@ class MediaEncoder:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
         # workers that split the text would not complete an encoding in the same step
         sliced = self._device == "cpu" and config.group_size == 1
-        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts)
+        lasting = bool(self._keys_of_state)
+        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts, lasting)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
-    def _embedding_bytes(self, tower: TransformersTower | Tower) -> int:
+    def _unit_bytes(self, tower: TransformersTower | Tower) -> int:
+        """Bytes of what the encoder cache counts: an embedding, or the largest picture to which tokens attend."""
+        if self._keys_of_state:
+            states = states_of_picture(Fields(Fields(self._described).table("vision_config") or {}))
+            return states * self._keys_of_state * tower.dtype.itemsize
         return self._spec.output_size * tower.dtype.itemsize * (1 + len(self._media.layers))
+
+    def _most(self, longest: int) -> int:
+        """The most of these that the encoder cache holds."""
+        return _PICTURES if self._keys_of_state else _CONTEXTS * longest
 
     def _capacity(self, sizes: Sizes) -> int:
         """Embeddings of the encoder cache."""
         assert self._tower is not None
         least = _LEAST_CACHE if self._device == "cpu" or not sizes.block_bytes else 0
         room = max(least, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
-        return max(1, min(_CONTEXTS * sizes.max_model_len, room // self._embedding_bytes(self._tower)))
+        return max(1, min(self._most(sizes.max_model_len), room // self._unit_bytes(self._tower)))
 
 
 class TextWithMedia(Text):

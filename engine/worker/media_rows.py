@@ -14,7 +14,7 @@ import torch
 from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan, StepResult
 
-from ..layers.forward_batch import ForwardBatch, MediaBatch
+from ..layers.forward_batch import ForwardBatch, MediaBatch, SeenMedia
 from ..model_config.media_spec import MediaAxes
 from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
@@ -22,6 +22,7 @@ from .media_positions import MediaPositions
 from .media_time import MediaTime
 from .row_extras import Findings, MediaReader, no_media
 from .rows import Int64
+from .seen_media import Seen, seen_media, seen_within
 from .sliced_encoding import SlicedEncoding
 
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
@@ -93,6 +94,8 @@ class _Row:
     """Tokens from the first on that see each other."""
     marks: Int64 = field(default_factory=lambda: _NOWHERE)
     """Positions of text tokens that use the experts of media."""
+    seen: Sequence[Seen] = ()
+    """Media to which positions attend, in place of :attr:`spans`."""
 
 
 class MediaRows:
@@ -115,6 +118,7 @@ class MediaRows:
         words: Mapping[int, torch.Tensor] | None = None,
         whole_prompts: bool = False,
         marks: Sequence[int] | None = None,
+        keys: Callable[[torch.Tensor], Mapping[int, torch.Tensor]] | None = None,
     ) -> None:
         """
         Args:
@@ -128,6 +132,8 @@ class MediaRows:
             words: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt.
             whole_prompts: with ``sees_whole``, all tokens of a prompt attend to each other.
             marks: tokens of a prompt that use the experts of media as well as media; None: there are no such experts.
+            keys: :meth:`..models.decoder.Decoder.keys_of_media`, if tokens attend to media; None: embeddings of media
+                stand in place of tokens.
         """
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
@@ -137,6 +143,7 @@ class MediaRows:
         self._turns, self._sees_whole, self._axes = turns, sees_whole, axes
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._marks = None if marks is None else np.array(marks, dtype=np.int64)
+        self._keys = keys
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | _Failure] = {}
         """By encoder slot: the embeddings, or the error."""
@@ -183,6 +190,8 @@ class MediaRows:
             if found is None:
                 continue
             if found.fault or found.positions is not None or any(_within(found.spans, row.start, row.count)):
+                return True
+            if any(seen_within(found.seen, row.start, row.count)):
                 return True
             if row.start < found.whole or any(_between(at, row.start, row.count) for at in (found.words, found.marks)):
                 return True
@@ -266,12 +275,17 @@ class MediaRows:
         """Raises ValueError for a payload that the tower cannot take."""
         given = payload.tensors.get(GIVEN)
         if given is None:
-            return self._tower.encode(payload)
+            encoded = self._tower.encode(payload)
+            return encoded if self._keys is None else Encoded(encoded.embeddings[:0], self._keys(encoded.embeddings))
+        if self._keys is not None:
+            raise ValueError("the model attends to pictures, and takes no embeddings in their place")
         if given.dim() != 2 or given.shape[1] != self._hidden or len(payload.tensors) > 1:
             raise ValueError(f"embeddings have shape {list(given.shape)}; expected [embeddings, {self._hidden}]")
         return Encoded(given.to(self._device))
 
     def _read_row(self, new: NewRow) -> _Row:
+        if self._keys is not None:
+            return _Row([], None, seen=seen_media(new.spans))
         tokens = np.array(new.tokens[: new.prompt_len], dtype=np.int64)
         stands = np.isin(tokens, self._placeholders)
         spans = []
@@ -300,10 +314,12 @@ class MediaRows:
         parts: list[tuple[Encoded, int, int]] = []
         whole: list[WholeSpan] = []
         marks: list[Int64] = []
+        seen: list[SeenMedia] = []
         for row in rows:
             found = self._rows.get(row.slot)
             if found is None:
                 continue
+            seen += self._seen_by(row, found.seen)
             if found.fault:
                 self._fault(row.slot, found.fault, found.first)
             if row.start < found.whole:
@@ -334,7 +350,8 @@ class MediaRows:
                 marks.append(found.marks[marked] - row.start + row.first)
         expert_places = self._expert_places([*places, *marks], rows, bring)
         if not places:
-            return MediaBatch(spans=whole, expert_places=expert_places) if whole or expert_places else None
+            changes = whole or expert_places or seen
+            return MediaBatch(spans=whole, expert_places=expert_places, seen=seen) if changes else None
         layers = sorted({layer for encoded, _, _ in parts for layer in encoded.behind})
         return MediaBatch(
             places=bring(np.concatenate(places)),
@@ -346,6 +363,19 @@ class MediaRows:
             spans=whole,
             expert_places=expert_places,
         )
+
+    def _seen_by(self, row: PlacedRow, seen: Sequence[Seen]) -> Iterator[SeenMedia]:
+        """What tokens of a row attend to. A row of media that could not be encoded has a fault."""
+        for each in seen_within(seen, row.start, row.count):
+            keys = []
+            for slot, begins in each.media:
+                encoded = self._encoded[slot]
+                if isinstance(encoded, Encoded):
+                    keys.append(encoded.behind)
+                else:
+                    self._fault(row.slot, encoded.why, begins if encoded.blames else -1)
+            if len(keys) == len(each.media):
+                yield SeenMedia(each.start - row.start + row.first, each.end - each.start, keys)
 
     def _expert_places(
         self, media: Sequence[Int64], rows: Sequence[PlacedRow], bring: Bring

@@ -179,7 +179,7 @@ class ModelPass:
             states = starts, self._programs.last_hidden(sum(row.count for row in rows))
         if found is None:
             return Passed(states=states)
-        logits, best = found
+        logits, best = self._model.of_all_tokens(found[0]), found[1]
         if self._model.finishes:
             return Passed(self._model.finished(logits), states=states)
         return Passed(logits, best.tolist(), states)

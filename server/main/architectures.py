@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from stentor.engine.model_config import nemotron_omni
 from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
@@ -52,7 +53,7 @@ _STEP: Final = {
 }
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
-    *("Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
+    *("Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
@@ -71,7 +72,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "Mamba2ForCausalLM": {"num_heads": 8},
     "NemotronHForCausalLM": {"hybrid_override_pattern": "M*-E"},
-    "NemotronH_Nano_VL_V2": {"hybrid_override_pattern": "M*-E"},
+    **{name: {"hybrid_override_pattern": "M*-E"} for name in ("NemotronH_Nano_VL_V2", *nemotron_omni.ARCHITECTURES)},
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
@@ -79,6 +80,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "GPTJForCausalLM": {"rotary_dim": 8},
     "MptForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
+    "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
@@ -140,6 +142,8 @@ def kinds(spec: ModelSpec) -> list[str]:
         found.append("compressed attention")
     elif spec.states:
         found.append("recurrent")
+    if any(layer.picture_gates is not None for layer in spec.layers):
+        found.append("attention to pictures")
     if any(isinstance(layer.mlp, MoESpec) for layer in spec.layers):
         found.append("experts")
     return found or ["dense"]

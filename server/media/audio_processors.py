@@ -14,6 +14,7 @@ from transformers.audio_utils import mel_filter_bank, spectrogram, window_functi
 from transformers.processing_utils import ProcessorMixin
 
 from stentor.engine.model_config.media_spec import media_spec
+from stentor.engine.model_config.nemotron_omni import in_transformers_form
 
 from .model_files import ModelFiles
 from .processor_name import FILES
@@ -270,3 +271,59 @@ def _sound_token(folder: Path, config: Mapping[str, Any]) -> str:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     found: str = tokenizer.convert_ids_to_tokens(spec.placeholders["audio"])
     return found
+
+
+class ParakeetSounds:
+    """Log-mel frames of sounds, each band normed over the sound, as Parakeet's encoder takes them."""
+
+    def __init__(self, **settings: Any) -> None:
+        told = {"sampling_rate": 16_000, "n_fft": 512, "win_length": 400, "hop_length": 160, "feature_size": 80}
+        self._hop, self._fft, self.sampling_rate, window, bands = (
+            int(settings.get(name) or told[name])
+            for name in ("hop_length", "n_fft", "sampling_rate", "win_length", "feature_size")
+        )
+        emphasis = settings.get("preemphasis", 0.97)
+        self._emphasis = 0.0 if emphasis is None else float(emphasis)
+        beside = self._fft - window
+        self._window = np.pad(np.hanning(window), (beside // 2, beside - beside // 2))
+        rate = self.sampling_rate
+        self._filters = mel_filter_bank(
+            self._fft // 2 + 1, bands, 0.0, rate / 2, rate, norm="slaney", mel_scale="slaney"
+        )
+
+    @classmethod
+    def of(cls, files: ModelFiles) -> "ParakeetSounds | None":
+        """From the files of a model; None if it has no encoder of sounds."""
+        encoder = in_transformers_form(files.read("config.json")).get("audio_config")
+        if not isinstance(encoder, Mapping):
+            return None
+        told = {"feature_size": encoder.get("num_mel_bins"), "sampling_rate": encoder.get("sampling_rate")}
+        for name in reversed(FILES):
+            told |= files.read(name).get("feature_extractor") or {}
+        return cls(**told)
+
+    def __call__(self, samples: Any) -> tuple[dict[str, Any], int]:
+        """Tensors of a sound, and how many embeddings the encoder makes of it."""
+        waveform = np.asarray(samples, np.float64)
+        frames = len(waveform) // self._hop
+        if frames < 2:
+            raise ValueError(f"it is too short: it has {len(waveform)} samples, expected at least {2 * self._hop}")
+        waveform = np.concatenate((waveform[:1], waveform[1:] - self._emphasis * waveform[:-1]))
+        mel = spectrogram(
+            *(waveform, self._window, self._fft, self._hop),
+            fft_length=self._fft,
+            power=2.0,
+            pad_mode="constant",
+            mel_filters=self._filters,
+            mel_floor=0.0,
+            dtype=np.dtype(np.float64),
+        )
+        values = np.log(mel + 2.0**-24).T  # [frames, bands]; the last frame is not the sound's
+        there = values[:frames]
+        values = (values - there.mean(0)) / (there.std(0, ddof=1) + 1e-5)
+        mask = np.arange(len(values)) < frames
+        count = len(values)
+        for _ in range(3):  # convolutions of every second frame
+            count = (count - 1) // 2 + 1
+        features = (values * mask[:, None]).astype(np.float32)
+        return {"input_features": features[None], "input_features_mask": mask[None]}, count

@@ -20,6 +20,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
+from stentor.engine.model_config import nemotron_omni
 from stentor.engine.model_config.media_spec import lacks_timm
 from stentor.engine.model_config.thinker import thinker
 
@@ -44,7 +45,7 @@ from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles
+from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles, tubelets
 from .picture_processors import (
     ColModernVBertProcessor,
     DeepseekOcrProcessor,
@@ -57,6 +58,7 @@ from .picture_processors import (
     KimiVLProcessor,
     LonePictures,
     MiniCPMVProcessor,
+    NemotronOmniProcessor,
     NemotronVLProcessor,
     Ovis25Processor,
     Phi4Processor,
@@ -86,6 +88,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "Eagle2_5_VLProcessor": EagleProcessor,
     "GotOcr2Processor": GotOcrProcessor,
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MiniCPMVProcessor),
+    **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
 }
@@ -112,13 +115,14 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "kimi_vl": "KimiVLProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
+    nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
     "ovis2_5": "Ovis2_5Processor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none."""
-_COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
+_COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches", "num_tiles"})
 """Outputs of processors that are not tensors for the model: numbers for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
@@ -183,6 +187,10 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
     "VideoLlama3Processor": Videos(lambda i, v, s, _: compressed(i, v, s), _VIDEO_LLAMA),
     "Ovis2_5Processor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), VideoSettings(num_frames=8)),
+    **dict.fromkeys(
+        (f"{each}Processor" for each in nemotron_omni.ARCHITECTURES),
+        Videos(lambda i, v, _s, _b: tubelets(i, v), VideoSettings(fps=2.0, min_frames=2, max_frames=128), 2),
+    ),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }

@@ -185,6 +185,12 @@ def tiles(images: Any, video: DecodedVideo) -> VideoInputs:
     return VideoInputs({"pixel_values": found}, {"pixel_values_videos": [found]}, as_pictures=True)
 
 
+def tubelets(images: Any, video: DecodedVideo) -> VideoInputs:
+    """Nemotron 3 Nano Omni: frames of one size, of which the model makes one picture of each two."""
+    pixels, count = images.frames(video.frames)
+    return VideoInputs({"pixel_values_videos": pixels}, {"embeddings": count, "video_metadata": [_stated(video)]})
+
+
 def squared(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
     """SmolVLM: each frame is an untiled picture of any shape."""
     size = {"longest_edge": settings.longest_edge}

@@ -14,8 +14,10 @@ from stentor.engine.model_config.deepseek_ocr import FIRST
 from stentor.engine.model_config.vision_fields import side_of
 
 from ..text.placeholders import AGAIN, INDEX, NUMBER, SPACE
+from .audio_processors import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
+from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
 from .model_files import ModelFiles
 
@@ -318,6 +320,55 @@ class Phi4Processor(ProcessorMixin):
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         found: str = self.image_token * int(image_inputs["num_img_tokens"][image_idx])
         return found
+
+
+class NemotronOmniProcessor(ProcessorMixin):
+    """Pictures of any shape; videos as a picture of each two frames behind their times; sounds."""
+
+    image_token = "<image>"
+    video_token = "<video>"
+
+    def __init__(self, image_processor: Any = None, sounds: ParakeetSounds | None = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        self._sounds = sounds
+        if sounds is not None:
+            self.audio_token = "<so_embedding>"
+
+    @classmethod
+    def of(cls, folder: Path) -> "NemotronOmniProcessor":
+        """From the files of a model."""
+        return cls(NemotronOmniImages.from_pretrained(folder), ParakeetSounds.of(ModelFiles(folder)))
+
+    @property
+    def feature_extractor(self) -> Any:
+        """What makes the features of sounds; None if the model hears none."""
+        return self._sounds
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return []
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        patches = int(image_inputs["image_grid_hw"][image_idx].prod())
+        return self._shown(patches // self.image_processor.merge**2)
+
+    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
+        stated, shown = video_inputs["video_metadata"][video_idx], self._shown(video_inputs["embeddings"])
+        of_a_frame = int(1000 / stated.fps)  # milliseconds
+        told = [
+            f"rame {number + 1} sampled at {index * of_a_frame / 1000:.2f} seconds"
+            for number, index in enumerate(stated.frames_indices)
+        ]
+        pairs = (told[first : first + 2] for first in range(0, len(told), 2))
+        return "\n".join(f"F{' and f'.join(pair)}: {shown}" for pair in pairs)
+
+    def _shown(self, count: int) -> str:
+        return f"<img>{self.image_token * count}</img>"
+
+    def _process_audio(self, audio: Any, **_: Any) -> Any:
+        assert self._sounds is not None
+        found, count = self._sounds(audio[0])
+        return found, [f"<so_start>{self.audio_token * count}<so_end>"]
 
 
 class VideoLlama3Processor(transformers.VideoLlama3Processor):  # type: ignore[misc]

@@ -68,6 +68,7 @@ class Engine:
         whole_spans: int = 0,
         whole_prompts: bool = False,
         sliced: bool = False,
+        lasting: bool = False,
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
@@ -88,10 +89,11 @@ class Engine:
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
-        step, or with ``whole_prompts`` each prompt; with ``sliced`` they may be encoded in parts, and ``media_room``
-        is what the worker tells; with ``late_media`` they are written when :meth:`write` says so. With
-        ``slow_grammars`` a grammar is there when :meth:`compiled` says so, with ``slow_adapters`` an adapter when
-        :meth:`read_adapter` does. ``seconds_of`` is how long the worker says that a step took."""
+        step, or with ``whole_prompts`` each prompt, or with ``lasting`` later positions attend to them; with
+        ``sliced`` they may be encoded in parts, and ``media_room`` is what the worker tells; with ``late_media``
+        they are written when :meth:`write` says so. With ``slow_grammars`` a grammar is there when :meth:`compiled`
+        says so, with ``slow_adapters`` an adapter when :meth:`read_adapter` does. ``seconds_of`` is how long the
+        worker says that a step took."""
         self.slow_adapters = slow_adapters
         self.adapter_orders: list[AdapterRef] = []
         """Adapters that the worker was told to load and has not."""
@@ -104,7 +106,7 @@ class Engine:
         if encoder_slots:
             groups.append(windows_of_audio(encoder_slots))
         elif encoder_capacity:
-            groups.append(CacheGroup("cross", 0, encoder_capacity, sliced, whole_spans, whole_prompts))
+            groups.append(CacheGroup("cross", 0, encoder_capacity, sliced, whole_spans, whole_prompts, lasting))
         self.shelf = Shelf(late=late_media)
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars

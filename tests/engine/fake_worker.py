@@ -358,8 +358,18 @@ class FakeWorker:
         return [
             self.encoded.get(span.encoder_slot)
             for span in row.spans
-            if span.start < 0 or span.start < computed < span.start + span.length
+            if span.start < 0 or span.start < computed < self._read_until(row, span.start, span.length)
         ]
+
+    def _read_until(self, row: Row, start: int, length: int) -> int:
+        """The position behind the last one that reads a medium."""
+        end = start + length
+        if self.cross is None or not self.cross.lasting:
+            return end
+        starts = {one.start for one in row.media}
+        while end in starts:
+            end += 1
+        return min((each for each in starts if each > end), default=1 << 60)
 
     def _look(self, step: RowStep, row: Row) -> None:
         """Media that the step's positions read lie in their slots, and are whole where they are to be."""
@@ -375,13 +385,15 @@ class FakeWorker:
                 assert not first < end < last, f"slot {step.slot} computes a part of what is whole"
                 assert not first < step.start < last, f"slot {step.slot} begins within what is whole"
         for span in row.spans:
-            if span.start < step.start + step.count and (span.start < 0 or span.start + span.length > step.start):
+            read_until = self._read_until(row, span.start, span.length)
+            if span.start < step.start + step.count and (span.start < 0 or read_until > step.start):
                 found = self.encoded.get(span.encoder_slot)
                 assert found is not None, f"slot {step.slot} reads media that nobody has encoded"
                 expected = next((one.data for one in row.media if one.start == span.start), found)
                 assert found == expected, f"slot {step.slot} reads media of others"
         for one in row.media:
-            if max(one.start, step.start) < min(one.start + one.length, step.start + step.count):
+            end = self._read_until(row, one.start, one.length)
+            if max(one.start, step.start) < min(end, step.start + step.count):
                 assert any(span.start == one.start for span in row.spans), f"slot {step.slot} lacks media that it reads"
 
     def _hear(self, step: RowStep, row: Row) -> None:

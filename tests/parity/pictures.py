@@ -49,6 +49,8 @@ class Kind:
     """Tokens of prompts that use the experts of pictures as well as these."""
     begins: tuple[int, ...] = ()
     """Tokens before media by which transformers counts them."""
+    crossed_tiles: int = 0
+    """Tiles of a picture to which the tokens behind it attend; 0: its embeddings stand in place of tokens."""
 
     @property
     def placeholders(self) -> tuple[int, ...]:
@@ -204,6 +206,8 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
     if kind.expert_marks:
         marked = torch.isin(ids, torch.tensor(kind.expert_marks)) & (torch.arange(ids.shape[1]) < len(prompt.tokens))
         given["moe_mm_token_type_ids"] = types | marked.long()
+    if kind.crossed_tiles and prompt.pictures:
+        given["cross_attention_mask"] = _crossed(kind, prompt, ids.shape[1])
     mask: Any = torch.ones_like(ids)
     own = getattr(model, "config", None)
     if own is not None and own.model_type == "gemma4_unified":  # its class alone sees pictures whole in all layers
@@ -213,12 +217,27 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
         return model(input_ids=ids, attention_mask=mask, use_cache=False, **given, **asked)
 
 
+def _crossed(kind: Kind, prompt: Prompt, length: int) -> torch.Tensor:
+    """Which tiles each of ``length`` tokens attends to, by transformers' processor; tokens behind the prompt attend as
+    its last."""
+    from transformers.models.mllama import processing_mllama as processing
+
+    counts = [int(each.tensors["aspect_ratio_mask"].sum()) for each in prompt.pictures]
+    spans = processing.get_cross_attention_token_mask(prompt.tokens, kind.placeholder)
+    dense = processing.convert_sparse_cross_attention_mask_to_dense(
+        [spans], [counts], kind.crossed_tiles, len(prompt.tokens)
+    )
+    found = torch.from_numpy(dense)
+    return torch.cat((found, found[:, -1:].expand(-1, length - len(prompt.tokens), -1, -1)), 1)
+
+
 def greedy(model: Any, kind: Kind, prompt: Prompt, count: int) -> list[int]:
     """transformers' own answer, in which no placeholder stands."""
     found: list[int] = []
     for _ in range(count):
         logits = reference(model, kind, prompt, found)[-1].tolist()
         for token_id in kind.unsaid:
-            logits[token_id] = -math.inf
+            if token_id < len(logits):
+                logits[token_id] = -math.inf
         found.append(max(range(len(logits)), key=logits.__getitem__))
     return found

@@ -9,11 +9,12 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.models.transformers_tower import leave_out_pictures
+from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.reading import READING
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
-from stentor.tests.parity.viewing import VIEWING, turn_by_pairs
+from stentor.tests.parity.viewing import VIEWING, see_nothing_before_pictures, turn_by_pairs
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
 transformers: Any = untyped_transformers
@@ -445,10 +446,17 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
+    **OMNI,
     **SOUNDING,
     **READING,
     **VIEWING,
 }
+
+
+_REPAIRED: Final[Mapping[str, Callable[[Any], None]]] = {
+    **{"hunyuan_vl": turn_by_pairs, "mllama": see_nothing_before_pictures, "nemotron_h_omni": take_videos_apart},
+}
+"""By model type, where a class of transformers computes otherwise than its authors' code, or not at all."""
 
 
 def _made(config: Callable[[], Any]) -> Maker:
@@ -459,8 +467,8 @@ def _made(config: Callable[[], Any]) -> Maker:
             for module in model.model.embed_tokens_extend.image_embed.modules():
                 if getattr(module, "is_causal", False):
                     module.is_causal = False  # else it is causal where all of a picture's patches are real
-        if made.model_type == "hunyuan_vl":
-            turn_by_pairs(model)
+        if made.model_type in _REPAIRED:
+            _REPAIRED[made.model_type](model)
         if made.model_type.startswith(("gemma3n", "gemma4")):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():

@@ -9,7 +9,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
-from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, token
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -44,6 +44,27 @@ def turn_by_pairs(model: Any) -> None:
 
     rotary = model.model.language_model.rotary_emb
     rotary.recomposition_frequencies = by_pairs.__get__(rotary)
+
+
+def _cosmos3() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope, "model_type": "qwen3_vl_text"}
+    vision: dict[str, Any] = {
+        "depth": 3,
+        "hidden_size": 64,
+        "out_hidden_size": 64,
+        "intermediate_size": 96,
+        "num_heads": 4,
+    }
+    vision |= {"patch_size": PATCH, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]}
+    return transformers.Cosmos3OmniConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=_PAD,
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=_MARKS[0],
+        vision_end_token_id=_MARKS[1],
+    )
 
 
 def _with_ends(random: torch.Generator, size: int) -> Picture:
@@ -104,12 +125,58 @@ def _page(random: torch.Generator, size: int, fine: bool = False) -> Picture:
     return Picture({**tensors, "tile_fine_mask": torch.ones(1, 1, dtype=torch.bool)} if fine else tensors, tokens)
 
 
+_BEHIND: Final = VOCAB
+"""The token of Llama 3.2 Vision's pictures: the first behind the vocabulary, which has an embedding and no logit."""
+_TILES: Final = 4
+
+
+def _mllama() -> Any:
+    """Two layers of the text attend to pictures, and two to the text."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    text = {**TEXT, "num_hidden_layers": 4, "cross_attention_layers": [1, 3], "rope_parameters": rope}
+    vision: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    vision |= {"num_global_layers": 1}
+    vision |= {"attention_heads": 4, "image_size": SIDE, "patch_size": PATCH, "intermediate_layers_indices": [0]}
+    return transformers.MllamaConfig(
+        text_config=text, vision_config={**vision, "vision_output_dim": 64}, image_token_index=_BEHIND
+    )
+
+
+def _canvas(random: torch.Generator, size: int) -> Picture:
+    """One tile, or three side by side."""
+    tiles = 1 + 2 * size
+    pixels = torch.zeros(1, 1, _TILES, 3, SIDE, SIDE)
+    pixels[:, :, :tiles] = torch.randn(tiles, 3, SIDE, SIDE, generator=random)
+    mask = (torch.arange(_TILES) < tiles).long()[None, None]
+    shape = torch.tensor([[1 if size == 0 else 3]])
+    tensors = {"pixel_values": pixels, "aspect_ratio_ids": shape, "aspect_ratio_mask": mask}
+    return Picture(tensors, [_BEHIND])
+
+
+def see_nothing_before_pictures(model: Any) -> None:
+    """Have tokens of Llama 3.2 Vision before the first picture pass layers of cross-attention as they are, as in its
+    authors' code; transformers adds the mean of all values to them."""
+
+    def keep(layer: Any, _args: Any, given: dict[str, Any]) -> None:
+        layer.cross_attn.seeing = given["full_text_row_masked_out_mask"]
+
+    def masked(attention: Any, _args: Any, found: Any) -> Any:
+        return (found[0] * attention.seeing[:, 0], *found[1:])
+
+    for layer in model.model.language_model.layers:
+        if hasattr(layer, "cross_attn"):
+            layer.register_forward_pre_hook(keep, with_kwargs=True)
+            layer.cross_attn.register_forward_hook(masked)
+
+
 _MARKS: Final = (token("<|vision_start|>"), token("<|vision_end|>"))
 _ENDED: Final = Kind(_with_ends, _PAD, cat())
 VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_docling": (_granite_docling, Kind(_page, _IMAGE, cat(1))),
     "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
     "hunyuan_vl": (_hunyuan_vl(rope_type="dynamic", alpha=50.0, factor=1.0), _ENDED),
+    "mllama": (_mllama, Kind(_canvas, _BEHIND, cat(1), crossed_tiles=_TILES)),
+    "cosmos3": (_cosmos3, Kind(qwen_picture, _PAD, cat())),
     "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
     "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),
 }

@@ -30,8 +30,7 @@ def plan_decodes(step: StepBuilder, kv_cache: KVCacheManager, *, drafting: bool 
         if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
             step.waiting += 1  # its next audio has not come
             continue
-        # the last position of a prompt may be of a medium that must be encoded first
-        if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and sequence.spans[0].start >= 0):
+        if sequence.length - sequence.num_scheduled_tokens > 1 or _may_encode(sequence, kv_cache):
             longer.append(sequence)
             continue
         at = sequence.num_scheduled_tokens
@@ -47,6 +46,15 @@ def plan_decodes(step: StepBuilder, kv_cache: KVCacheManager, *, drafting: bool 
             new_blocks = kv_cache.cover(sequence, at + 1)
         step.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
     return longer
+
+
+def _may_encode(sequence: Sequence, kv_cache: KVCacheManager) -> bool:
+    """Whether a medium that the next position reads may have to be encoded first: the last position of a prompt may be
+    a medium's, or attend to one."""
+    if not sequence.spans or sequence.spans[0].start < 0:
+        return False
+    lasting = kv_cache.cross is not None and kv_cache.cross.lasting
+    return not lasting or not all(kv_cache.encoder_cache.is_encoded(span.digest) for span in sequence.spans)
 
 
 def plan_drafts(step: StepBuilder, kv_cache: KVCacheManager, control: DraftControl) -> None:

@@ -332,10 +332,10 @@ class KVCacheManager:
             self.states.settle(sequence)
 
     def drop_read_spans(self) -> None:
-        """Free the media that all planned steps have read. Media that all positions attend to stay with their row."""
+        """Free the media that all planned steps have read. Media to which later positions attend stay with a row."""
         for sequence in self.rows.running:
             done = sequence.num_scheduled_tokens
-            while sequence.spans and sequence.spans[0].start >= 0 and sequence.spans[0].end <= done:
+            while sequence.spans and sequence.request.read_until[sequence.spans[0].start] <= done:
                 self.encoder_cache.free(sequence.spans.pop(0))
 
     def preempt(self, sequence: Sequence) -> None:

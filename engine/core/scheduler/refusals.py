@@ -79,7 +79,8 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
         )
     total = sum(span.length for span in spans)
     if total > cross.capacity:
-        return f"the media of the prompt take {total} embeddings, and the encoder cache holds {cross.capacity}"
+        what = "pictures" if cross.lasting else "embeddings"
+        return f"the media of the prompt take {total} {what}, and the encoder cache holds {cross.capacity}"
     return None
 
 

@@ -288,3 +288,25 @@ def test_a_token_for_videos_that_are_not_served_counts_for_nothing() -> None:
     named = {"image_token_id": 8, "video_token_id": 9}
     assert media_spec({"model_type": "exaone4_5", **named}) == MediaSpec({"image": 8})
     assert media_spec({"model_type": "qwen2_vl", **named}) == MediaSpec({"image": 8, "video": 9})
+
+
+@pytest.mark.parametrize(
+    ("stored", "text", "of_tower"),
+    [
+        ("layers.0.self_attn.to_q.weight", "model.layers.0.self_attn.q_proj.weight", False),
+        ("layers.0.self_attn.to_out.weight", "model.layers.0.self_attn.o_proj.weight", False),
+        ("layers.0.self_attn.norm_k.weight", "model.layers.0.self_attn.k_norm.weight", False),
+        ("embed_tokens.weight", "model.embed_tokens.weight", False),
+        ("layers.0.self_attn.add_q_proj.weight", None, False),
+        ("layers.0.mlp_moe_gen.up_proj.weight", None, False),
+        ("time_embedder.linear_1.weight", None, False),
+        ("action_modality_embed", None, False),
+        ("blocks.0.attn.qkv.weight", None, True),
+        ("deepstack_merger_list.0.norm.weight", None, True),
+    ],
+)
+def test_of_cosmos_3_the_text_and_the_tower_are_read_and_what_generates_is_not(
+    stored: str, text: str | None, of_tower: bool
+) -> None:
+    assert text_name(stored) == text
+    assert is_of_tower(stored) == of_tower

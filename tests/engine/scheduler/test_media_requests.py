@@ -20,9 +20,9 @@ LENGTHS = (5, 3, 4, 6)
 """Of media by number."""
 
 
-def picture(number: int, start: int, grid: tuple[int, int, int] | None = None) -> Media:
+def picture(number: int, start: int, grid: tuple[int, int, int] | None = None, length: int = 0) -> Media:
     data = number.to_bytes(2, "little") * 8
-    return Media(data, blake2b(data, digest_size=16).digest(), start, LENGTHS[number % len(LENGTHS)], grid)
+    return Media(data, blake2b(data, digest_size=16).digest(), start, length or LENGTHS[number % len(LENGTHS)], grid)
 
 
 def seeing(**changes: Any) -> Engine:
@@ -291,14 +291,53 @@ def test_a_request_whose_media_cannot_be_written_ends_with_the_reason() -> None:
     engine.check_empty()
 
 
+def test_media_to_which_later_positions_attend_are_held_until_others_are_attended_to_or_the_row_ends() -> None:
+    engine = seeing(lasting=True, encoder_capacity=2, max_num_batched_tokens=4, prefix_cache=True)
+    media = [picture(0, 1, length=1), picture(1, 5, length=1)]
+    rid = engine.submit([8, 9, 6, 6, 6, 9, 6, 6], media=media, max_tokens=4)
+    waits = engine.submit([7, 9, 6], media=[picture(2, 1, length=1)], max_tokens=1)
+    held = []
+    while not (engine.clients[rid].finished and engine.clients[waits].finished):
+        engine.step()
+        held.append(engine.scheduler._memory.encoder_cache.num_holders)
+    assert max(held) == 2
+    ends = [client.finished[0].reason for client in (engine.clients[rid], engine.clients[waits])]
+    assert ends == ["length", "length"]
+    assert not engine.scheduler._memory.encoder_cache.num_holders
+    engine.check_clients()
+
+
+def test_a_known_prompt_reads_only_media_to_which_what_is_left_of_it_attends() -> None:
+    engine = seeing(lasting=True, prefix_cache=True)
+    prompt, media = [8, 9, 6, 6, 6, 9, *[6] * 8], [picture(0, 1, length=1), picture(1, 5, length=1)]
+    for last in (3, 4):
+        engine.submit([*prompt, last], media=media)
+        engine.drain()
+    engine.check_clients()
+    first, again = (
+        [(span.start, span.encoder_slot) for span in new.spans] for plan in engine.plans for new in plan.new
+    )
+    assert (first, again) == ([(1, 0), (5, 1)], [(5, 1)])
+
+
+def test_more_media_than_are_held_at_once_are_refused() -> None:
+    engine = seeing(lasting=True, encoder_capacity=1)
+    rid = engine.submit([9, 9, 3], media=[picture(0, 0, length=1), picture(1, 1, length=1)])
+    assert "the media of the prompt take 2 pictures, and the encoder cache holds 1" in str(
+        engine.clients[rid].finished[0].message
+    )
+
+
 def submit_random(engine: Engine, rng: random.Random) -> int:
     shape = random.Random(rng.randrange(12))  # few, so that prompts come again
     prompt = random_prompt(shape)
-    media = []
+    media: list[Media] = []
+    cross = group_of(engine.sizes["groups"], "cross")
+    lasting = cross is not None and cross.lasting
     for number in shape.sample(range(6), shape.randint(0, 2)):
-        grid = (1, 1, LENGTHS[number % len(LENGTHS)]) if shape.random() < 0.5 else None
-        made = picture(number, len(prompt), grid)
-        runs = ((0, 2), (made.length - 1, made.length)) if number % 2 else ()
+        grid = (1, 1, LENGTHS[number % len(LENGTHS)]) if shape.random() < 0.5 and not lasting else None
+        made = picture(number, len(prompt), grid, int(lasting))
+        runs = ((0, 2), (made.length - 1, made.length)) if number % 2 and not lasting else ()
         media.append(made._replace(runs=runs, causal=number == 4))
         prompt = [*prompt, *[9] * media[-1].length, *random_prompt(shape)[: shape.randint(0, 6)]]
     params = SamplingParams(
@@ -320,6 +359,7 @@ class MediaMachine(AnyOrder):
             whole_spans=st.sampled_from([0, 6]),
             whole_prompts=st.booleans(),
             sliced=st.booleans(),
+            lasting=st.booleans(),
             late_media=st.booleans(),
             media_room=st.sampled_from([0, 1, 3]),
             windows=st.sampled_from([(0,), (0, 5)]),
@@ -328,7 +368,7 @@ class MediaMachine(AnyOrder):
     )
     def start(self, sizes: dict[str, Any], seed: int) -> None:
         if sizes["whole_spans"]:
-            sizes = {**sizes, "max_prefill_chunk": max(6, sizes["max_prefill_chunk"])}
+            sizes = {**sizes, "max_prefill_chunk": max(6, sizes["max_prefill_chunk"]), "lasting": False}
             if sizes["whole_prompts"]:
                 room = sizes["max_num_batched_tokens"] - sizes["max_num_seqs"]
                 sizes = {**sizes, "whole_spans": max(1, min(sizes["max_prefill_chunk"], room))}

@@ -36,7 +36,7 @@ def _answers(engine: LocalEngine, prompts: list[Prompt]) -> list[list[int]]:
 
 
 @pytest.mark.proof(each="name")
-@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "paligemma2", "qwen3_5"])
+@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "paligemma2", "qwen3_5", "mllama"])
 def test_a_device_answers_as_the_host_and_decodes_in_graphs(name: str, tmp_path: Path) -> None:
     {**FAMILIES, **MAKERS}[name](tmp_path)
     prompts = _prompts(KINDS[name])
@@ -49,7 +49,8 @@ def test_a_device_answers_as_the_host_and_decodes_in_graphs(name: str, tmp_path:
         while setup.ahead.advance(busy=False) is not None:
             pass
         assert _answers(LocalEngine(config, setup), prompts) == expected
-    assert any(graph.replays for graph in device.graphs)
+    if name != "mllama":  # where rows attend to pictures, a step is no graph
+        assert any(graph.replays for graph in device.graphs)
 
 
 def test_a_device_leaves_memory_for_encoding_and_for_what_is_encoded(tmp_path: Path) -> None:

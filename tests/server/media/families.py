@@ -16,6 +16,7 @@ from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.images.minimax import MiniMaxM3Images
+from stentor.server.media.images.nemotron import NemotronOmniImages
 from stentor.server.media.images.phi4 import Phi4Images
 from stentor.server.media.images.step import StepImages
 from stentor.tests.parity.reading import ARIA_SIDE
@@ -29,6 +30,7 @@ from stentor.tests.support.vision_models import (
     QWEN,
     SIDE,
     SPECIAL,
+    VOCAB,
     Maker,
     write_processor,
 )
@@ -42,6 +44,7 @@ _GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_i
 )
 
 
+_SOUND: Final = "{% elif content['type'] == 'audio' %}<so_embedding>{% elif 'text' in"
 _GUIDE: Final = (Path(stentor.__file__).parent / "docs/guides/models.md").read_text()
 PALIGEMMA, GOT_OCR = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:2]
 """The templates of the guide."""
@@ -58,6 +61,8 @@ class _Processor(NamedTuple):
     spelled: Mapping[str, str] = {}
     """Special tokens that it spells otherwise."""
     settings: Mapping[str, Any] = {}
+    behind: str = ""
+    """Its special token behind the vocabulary."""
 
 
 def _glm(name: str, images: str) -> _Processor:
@@ -244,6 +249,19 @@ def _hunyuan_vl() -> _Processor:
     return _Processor("HunYuanVLProcessor", images, QWEN, {**names, "image_end_token": "<|vision_end|>"})
 
 
+def _nemotron_omni() -> _Processor:
+    images = NemotronOmniImages(patch_size=PATCH, min_num_patches=16, max_num_patches=96, video_target_num_patches=24)
+    template = CHATML.replace("IMAGE", "<image>").replace("VIDEO", "<video>").replace("{% elif 'text' in", _SOUND, 1)
+    spelled = {"<video>": "<so_embedding>", "[INST]": "<so_start>", "[/INST]": "<so_end>", "<global-img>": "<video>"}
+    return _Processor("NemotronH_Omni_Reasoning_V3Processor", images, template, {"image_token": "<image>"}, spelled)
+
+
+def _mllama() -> _Processor:
+    images = transformers.MllamaImageProcessorPil(size=_SQUARE, max_image_tiles=4)
+    template = "{{ bos_token }}" + CHATML.replace("IMAGE", "<|image|>")
+    return _Processor("MllamaProcessor", images, template, {"image_token": "<|image|>"}, behind="<|image|>")
+
+
 def _paligemma() -> _Processor:
     images = transformers.SiglipImageProcessorPil(size=_SQUARE, image_seq_length=16)
     return _Processor("PaliGemmaProcessor", images, PALIGEMMA, {"image_token": "<image>"})
@@ -302,9 +320,12 @@ _PROCESSORS: Final = {
     "idefics2": _idefics2,
     "phi4_multimodal": _phi4,
     "minicpmv4_6": _minicpmv4_6,
+    "mllama": _mllama,
+    "nemotron_omni": _nemotron_omni,
     "minicpm_ocr": _minicpm_ocr,
     "paligemma": _paligemma,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
+    "cosmos3": lambda: _qwen_like("Qwen3VLProcessor"),
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
     "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),
     "gemma4_large": _gemma4,
@@ -327,8 +348,10 @@ _PROCESSORS: Final = {
 }
 
 
-def _special(spelled: Mapping[str, str]) -> Sequence[str]:
-    return [spelled.get(text, text) for text in SPECIAL]
+def _special(made: _Processor) -> Sequence[str]:
+    found = [made.spelled.get(text, text) for text in SPECIAL]
+    unused = [f"<unused_{number}>" for number in range(256 + len(found), VOCAB)]
+    return [*found, *unused, made.behind] if made.behind else found
 
 
 def _with_processor(name: str) -> Maker:
@@ -341,7 +364,7 @@ def _with_processor(name: str) -> Maker:
             made.images,
             made.template,
             names=made.names,
-            special=_special(made.spelled),
+            special=_special(made),
             **made.settings,
         )
         return model
@@ -350,9 +373,10 @@ def _with_processor(name: str) -> Maker:
 
 
 LAID_OUT: Final[Mapping[str, Maker]] = {
-    name: _with_processor(name) for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "paligemma")
+    name: _with_processor(name)
+    for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "nemotron_omni", "paligemma")
 }
-"""Those whose processors write more than pictures into a text, or number these."""
+"""Those whose processors write more than pictures into a text, or number these, or are not transformers'."""
 PROCESSED: Final[Mapping[str, Maker]] = {
     **FAMILIES,
     **{name: _with_processor(name) for name in _PROCESSORS if name not in LAID_OUT},

@@ -15,6 +15,7 @@ from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.images.minimax import MiniMaxM3Images
+from stentor.server.media.images.nemotron import NemotronOmniImages
 from stentor.server.media.images.phi4 import Phi4Images, canvas
 from stentor.server.media.images.step import StepImages, laid_out
 from stentor.server.media.images.tiles import resized
@@ -27,6 +28,7 @@ PROCESSORS: Final[dict[str, Any]] = {
         encoder_patch_size=4, tile_size=16, min_image_tokens=2, max_image_tokens=6, max_tiles=6
     ),
     "llama4": lambda: Llama4Images(size=_SQUARE, max_patches=6),
+    "nemotron": lambda: NemotronOmniImages(patch_size=4, min_num_patches=16, max_num_patches=96),
     "phi4": lambda: Phi4Images(size=_SQUARE, patch_size=4, dynamic_hd=6),
     "step": lambda: StepImages(size=_SQUARE, patch_size=24, max_image_size=64),
 }
@@ -58,6 +60,10 @@ MADE: Final = [
     ("llama4", (50, 21), (7, 3, 16, 16), [-0.3083, 0.7262, 0.6406, 0.8047], {"aspect_ratios": [[2, 3]]}),
     ("llama4", (30, 90), (4, 3, 16, 16), [-0.0162, 0.6458, 0.9219, 0.8672], {"aspect_ratios": [[3, 1]]}),
     ("llama4", (9, 12), (1, 3, 16, 16), [0.2386, 0.7645, 0.4531, 0.4141], {"aspect_ratios": [[1, 1]]}),
+    ("nemotron", (50, 21), (84, 48), [0.2221, 1.2471, 0.3792, 0.6709], {"image_grid_hw": [[6, 14]]}),
+    ("nemotron", (30, 90), (96, 48), [0.1569, 1.2473, 0.6368, 0.0111], {"image_grid_hw": [[16, 6]]}),
+    ("nemotron", (9, 12), (24, 48), [1.401, 0.5628, 0.1487, 0.9411], {"image_grid_hw": [[6, 4]]}),
+    ("nemotron", (200, 7), (96, 48), [0.2371, 1.2418, 0.4386, 0.3871], {"image_grid_hw": [[2, 48]]}),
     (
         *("phi4", (50, 21), (3, 3, 16, 16), [0.2026, 0.7101, 0.6091, -0.9451]),
         {"image_sizes": [[16, 32]], "num_img_tokens": [17], "unseen": 0},

@@ -12,6 +12,7 @@ import pytest
 import transformers as untyped_transformers
 from PIL import Image
 from prometheus_client import CollectorRegistry
+from safetensors.numpy import load
 
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.media_spec import media_spec
@@ -65,6 +66,7 @@ class Family(NamedTuple):
     processor: ModelProcessor
     pool: TokenizerPool
     media: ChatMedia
+    folder: Path
 
     def conversation_media(self, pictures: Sequence[Image.Image]) -> ConversationMedia:
         made = []
@@ -107,7 +109,7 @@ def family_in(folder: Path) -> Family:
     unused = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(CollectorRegistry(), "m"), DecodedLimits())
     loader = MediaLoader(Fetcher(MediaConfig()), make_store(StoreConfig()), 1 << 20)
     media = ChatMedia(loader, DocumentReader(ProcessorLimits(), DecodedLimits()), unused, spec)
-    return Family(ModelProcessor(folder), TokenizerPool(load_tokenizer(folder)), media)
+    return Family(ModelProcessor(folder), TokenizerPool(load_tokenizer(folder)), media, folder)
 
 
 def parts_of(text: str) -> list[str]:
@@ -240,6 +242,52 @@ def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(
     assert placed.spans[1].length > placed.tokens["image"] / 3, "one has slices"
 
 
+def _theirs_of_nemotron(one: Family) -> Any:
+    kind = transformers.NemotronH_Omni_Reasoning_V3Processor
+    made = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
+    video = SimpleNamespace(model_input_names=[])
+    sounds = transformers.ParakeetFeatureExtractor(feature_size=8)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(one.folder)
+    return made(one.processor._processor.image_processor, video, tokenizer, sounds)
+
+
+def test_pictures_of_nemotron_3_nano_omni_are_those_of_transformers_processor(family: Callable[[str], Family]) -> None:
+    one = family("nemotron_omni")
+    messages, pictures = ours([("user", "[a][b]Compare [c]them.")])
+    tokens, placed = one.prompt(messages, pictures)
+    text = "<|im_start|>user\n<image><image>Compare <image>them.<|im_end|>\n<|im_start|>assistant\n"
+    found = _theirs_of_nemotron(one)(pictures, text, return_tensors="np")
+    assert tokens == found["input_ids"][0].tolist()
+    assert placed.tokens == {"image": int(found["image_grid_hw"].prod(-1).sum()) // 4}
+
+
+def test_a_video_of_nemotron_3_nano_omni_is_a_picture_of_each_two_frames_behind_their_times(
+    family: Callable[[str], Family],
+) -> None:
+    one = family("nemotron_omni")
+    frames, facts = np.zeros((3, 12, 20, 3), np.uint8), VideoFacts(90, 29.97, 20, 12)
+    found = one.processor.video(DecodedVideo(frames, [0, 45, 89], facts))
+    stated = SimpleNamespace(fps=29.97, frames_indices=[0, 45, 89])
+    expected = _theirs_of_nemotron(one).replace_video_token({"num_tokens": [6]}, 0, num_frames=3, video_metadata=stated)
+    assert found.replacement == expected
+    assert load(bytes(found.payload))["pixel_values_videos"].shape == (3, 3, 4 * 4, 6 * 4)
+
+
+@pytest.mark.parametrize("seconds", [0.021, 0.5, 2.345])
+def test_a_sound_of_nemotron_3_nano_omni_has_the_features_of_transformers(
+    seconds: float, family: Callable[[str], Family]
+) -> None:
+    one = family("nemotron_omni")
+    heard = np.sin(np.arange(int(seconds * 16_000)) / 7).astype(np.float32)
+    heard *= np.linspace(0.1, 1, len(heard), dtype=np.float32)
+    found = one.processor.audio(heard)
+    features, mask, (count,) = _theirs_of_nemotron(one)._process_audio([heard], {})
+    tensors = load(bytes(found.payload))
+    assert tensors["input_features_mask"].tolist() == mask.tolist()
+    assert tensors["input_features"] == pytest.approx(features.numpy(), abs=2e-3), "by numpy, and there by torch"
+    assert found.replacement == f"<so_start>{'<so_embedding>' * count}<so_end>"
+
+
 def test_pictures_of_minicpm_that_are_enlarged_by_their_glyphs_are_refused() -> None:
     with pytest.raises(ValueError, match="small_image_upsize is 'adaptive', expected 'always'"):
         MiniCPMOcrImages(small_image_upsize="adaptive")
@@ -254,8 +302,6 @@ def test_a_picture_of_mistrals_is_rows_that_end(family: Callable[[str], Family])
 def test_pictures_that_share_a_conversation_are_seen_as_transformers_shows_them(
     family: Callable[[str], Family],
 ) -> None:
-    from safetensors.numpy import load
-
     one = family("llava_onevision")
     media = one.conversation_media([SEEN["a"], SEEN["b"]])
     found = reference(one, [("user", "[a][b]?")])

@@ -1,0 +1,43 @@
+"""Which media the tokens of a row attend to, where media stand at one token each and attention reaches back to them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stentor.protocols.ipc.steps import RowSpan
+
+_NEVER: Final = 1 << 62
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The positions [start, end) of a row see these media."""
+
+    start: int
+    end: int
+    media: tuple[tuple[int, int], ...]
+    """The encoder slot of each, and where it stands."""
+
+
+def seen_media(spans: Iterable[RowSpan]) -> list[Seen]:
+    """The media that each position sees: those before it without text between them, up to the next ones. Positions
+    before the first see none."""
+    found: list[Seen] = []
+    end = -1
+    for span in spans:
+        before: tuple[tuple[int, int], ...] = ()
+        if found:
+            last = found.pop()
+            before = last.media if end == span.start else ()
+            found.append(Seen(last.start, span.start, last.media))
+        found.append(Seen(span.start, _NEVER, (*before, (span.encoder_slot, span.start))))
+        end = span.start + span.length
+    return found
+
+
+def seen_within(seen: Sequence[Seen], start: int, count: int) -> Iterator[Seen]:
+    """The parts of ``seen`` within [start, start + count)."""
+    for each in seen:
+        first, end = max(each.start, start), min(each.end, start + count)
+        if first < end:
+            yield Seen(first, end, each.media)
