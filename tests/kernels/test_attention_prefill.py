@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stentor.kernels.attention import choose, prefill_split, triton_prefill
-from stentor.kernels.attention.paged import Paged
+from stentor.kernels.attention.arguments import AttentionArgs
 from stentor.kernels.attention.triton_prefill import copies_reason
 from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
 from stentor.kernels.repeated import Kept, Start
@@ -132,12 +132,12 @@ def test_tiles_that_the_copy_engine_brings_give_the_same_bits(
 
 def test_the_copy_engine_is_given_only_caches_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(step: Step, block_n: int = 32) -> str:
-        paged = Paged(
+        args = AttentionArgs(
             *(step.q, step.k_cache, step.v_cache, step.batch.query_start, step.batch.seq_lens),
             *(step.batch.block_tables, torch.empty_like(step.q)),
             *(1.0, 0, 0.0, None, None, True, None, None, 4096),
         )
-        return copies_reason(paged, block_n) or ""
+        return copies_reason(args, block_n) or ""
 
     monkeypatch.setattr(triton_prefill, "capability", lambda: 90)
     assert reason(make_step(SEQUENCES, size=64, dim=64)) == ""
