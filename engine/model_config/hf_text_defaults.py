@@ -61,6 +61,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     ),
     "mistral": _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072),
     "mistral4": _sizes(131_072, 4096, 12_288, 36, 32, 32, 1_048_576),
+    "mistral_large4_text": _sizes(204_800, 6144, 24_576, 72, 64, 64, 1_048_576),
     "paddleocr_vl_text": _ERNIE,
     "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),
     "qwen2": _QWEN2,

@@ -6,11 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_moe_variants, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_latent_variants, hf_moe, hf_moe_variants, hf_variants
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
 from .hf_text_defaults import text_defaults
+from .mistral_names import usual_name
 from .mlp_spec import STACKED, MoESpec
 from .model_spec import ModelSpec, with_mixers
 from .thinker import thinker
@@ -29,7 +30,7 @@ _PREFIXES: Final = (
     ("llm.", ""),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
-    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
+    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
 )
 """Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""
 RETRIEVER: Final = "vlm."
@@ -132,6 +133,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "hunyuan_vl_text": _hunyuan_vl,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
+    "mistral_large4_text": hf_latent_variants.mistral_large4,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
 """Text parts that are not text-only models or differ from them, by model type."""
@@ -213,6 +215,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "MiniCPMV4_6ForConditionalGeneration": Seeing("minicpmv4_6", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": Seeing("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "MistralLarge4ForConditionalGeneration": Seeing("mistral_large4", "mistral_large4_text"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
@@ -288,6 +291,10 @@ _OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.", "audio_invert_tower."
 """Speech generation parts, which are ignored."""
 
 
+_DRAFTS: Final = ("mtp.", "mtp_dspark.")
+"""Heads that draft, beside the text model."""
+
+
 def is_of_tower(stored: str) -> bool:
     """Whether a tensor belongs to a media encoder."""
     return text_name(stored) is None and not stored.startswith(_OF_SPEECH)
@@ -309,4 +316,6 @@ def text_name(stored: str) -> str | None:
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):
             return own + stored.removeprefix(prefix)
-    return stored if stored.startswith(("lm_head.", "mtp.", *_OF_TEXTS)) else None
+    if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)):
+        return stored
+    return usual_name(stored)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from .attention_spec import AttentionSpec, CacheSpec
+from .attention_spec import AttentionSpec, CacheSpec, RopeConfig
 from .compressed_attention_spec import CompressedAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .latent_attention_spec import LatentAttentionSpec
 from .mlp_spec import FeedForwardSpec, MLPSpec
+from .projection import Projection
 from .recurrent_spec import (
     GatedDeltaSpec,
     LightningSpec,
@@ -49,9 +50,20 @@ class Norms:
     """For kind ``layer`` only."""
     weighted: bool = True
     """Whether they have weights."""
+    gated: tuple[str, ...] = ()
+    """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
+    gate_rank: int = 0
+    """Outputs of ``down``."""
     renews: bool = False
     """Whether the stream continues from the outputs of the norms of inputs (MiniMax-01), not from the sums that they
     norm."""
+
+    def gate_of(self, name: str, hidden: int) -> tuple[Projection, Projection]:
+        """The products of the gate of the norm with this stored name: down and up."""
+        return (
+            Projection(((f"{name}.W_down", self.gate_rank),), hidden, False),
+            Projection(((f"{name}.W_up", hidden),), self.gate_rank, False),
+        )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
@@ -59,6 +71,10 @@ class Norms:
             return
         mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
         for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
+            if name in self.gated:
+                yield f"{prefix}.{name}.norm.weight", (hidden,)
+                yield from (shape for product in self.gate_of(name, hidden) for shape in product.shapes(prefix))
+                continue
             yield f"{prefix}.{name}.weight", (hidden,)
             if self.bias:
                 yield f"{prefix}.{name}.bias", (hidden,)
@@ -149,6 +165,7 @@ class LayerSpec:
         """Weights that a token is multiplied by."""
         mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
         mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
+        mixed += 2 * len(self.norms.gated) * self.norms.gate_rank * hidden
         return mixed + (0 if self.mlp is None else self.mlp.products(hidden))
 
     def check(self) -> None:
@@ -282,6 +299,8 @@ class ModelSpec(Backbone):
         found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
         if self.positions:
             found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
+        for rope, dim in self.learned_ropes:
+            found[rope.learned] = ((rope.rotary_dim or dim) // 2,)
         if self.per_layer is not None:
             found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
         if self.streams is not None:
@@ -305,6 +324,13 @@ class ModelSpec(Backbone):
         if not self.tie_embeddings:
             found["lm_head.weight"] = (self.vocab_size, self.hidden_size)
         return found
+
+    @property
+    def learned_ropes(self) -> tuple[tuple[RopeConfig, int], ...]:
+        """The rotations with learned frequencies, and the dimensions that rotate."""
+        mixers = (layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttentionSpec))
+        turned = ((mixer.rope, mixer.rope_dim) for mixer in mixers if mixer.rope is not None)
+        return tuple(dict.fromkeys((rope, dim) for rope, dim in turned if rope.learned))
 
     @property
     def parameters(self) -> int:

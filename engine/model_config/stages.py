@@ -54,6 +54,6 @@ def _needs_others(layer: LayerSpec) -> bool:
     match layer.mixer:
         case AttentionSpec(shares=shared):
             return shared >= 0
-        case LatentAttentionSpec(index=index):
-            return index is not None and index.shared
+        case LatentAttentionSpec(index=index, shares=shared):
+            return shared >= 0 or (index is not None and index.shared)
     return False

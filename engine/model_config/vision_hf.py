@@ -128,6 +128,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "lighton_ocr": mistral3,
     "llama4": llama4,
     "mistral3": mistral3,
+    "mistral_large4": mistral3,
     "modernvbert": modernvbert,
     "internvl": internvl,
     "internvl_chat": internvl_chat,

@@ -67,7 +67,9 @@ class Decoder:
             self._positions = self._table(config.positions, rows, context)
             stored = first + rows, config.hidden_size
             self.weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
-        self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
+        self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens, self.weights)
+        for rope, dim in config.learned_ropes:
+            self._rotary.of(rope, dim)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
         self._bodies: dict[tuple[bool, bool, bool, tuple[int, ...]], Body] = {}

@@ -11,6 +11,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
     "AXK1ForCausalLM": ("axk1",),
+    "AXK2ForCausalLM": ("axk2", "axk2-groups"),
     "ArceeForCausalLM": ("arcee",),
     "AriaTextForCausalLM": ("aria",),
     "BailingHybridForCausalLM": (
@@ -197,6 +198,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "MinistralForCausalLM": ("ministral",),
     "Mistral3ForConditionalGeneration": ("mistral3-seeing",),
     "MistralForCausalLM": ("mistral",),
+    "MistralLarge4ForConditionalGeneration": ("mistral-large4-seeing", "mistral-large4-shared"),
     "Mistral4ForCausalLM": (
         "mistral4",
         "mistral4-groups",

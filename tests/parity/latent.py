@@ -50,6 +50,13 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "mistral4-groups": lambda: transformers.Mistral4Config(
             **{**moe, "first_k_dense_replace": 0, "q_lora_rank": None}, **groups, rope_interleave=False
         ),
+        "axk2": lambda: transformers.AXK2Config(
+            **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},
+            **{**index, "index_n_heads": 8},
+            gated_norm_rank=8,
+            rope_parameters=yarn,
+        ),
+        "axk2-groups": lambda: transformers.AXK2Config(**moe, **groups, **index, gated_norm_rank=6),
         "axk1": lambda: transformers.AXK1Config(**moe, **groups, rope_parameters=yarn),
         "glm4-moe-lite": lambda: transformers.Glm4MoeLiteConfig(
             **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},

@@ -166,7 +166,9 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
                 # transformers' 0.02 would make every logit nearly equal and hide mistakes
                 parameter.normal_(0, 2.0 if parameter_name.endswith("sinks") else 0.15)
         for buffer_name, buffer in model.named_buffers():
-            if buffer_name.endswith("e_score_correction_bias"):
+            if buffer_name.endswith("rotary_emb.alpha"):
+                buffer.uniform_(-0.5, 0.5)
+            elif buffer_name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.2, 0.2)
             elif buffer_name.endswith("tid2eid"):
                 scores = torch.rand(len(buffer), config.n_routed_experts)

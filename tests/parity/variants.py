@@ -80,6 +80,25 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
+_LARGE4 = {
+    "model_type": "mistral_large4_text",
+    **{"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+    **{"num_hidden_layers": 5, "num_key_value_heads": 4, "no_rope_layers": [1, 0, 1, 1, 0]},
+    **{"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 1.5},
+    **{"index_topk": 24, "index_n_heads": 8, "index_head_dim": 16, "first_k_dense_replace": 2},
+    **{"indexer_types": ["full", "shared", "full", "full", "shared"], "final_logit_softcapping": 20.0},
+    "rope_parameters": {
+        **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "attention_factor": 1.0},
+        "original_max_position_embeddings": 16,
+    },
+}
+_LARGE4_SHARED = {
+    **{"kv_source_layers": [0, 1, 0, 0, 1], "n_group": 4, "topk_group": 2, "mlp_layer_types": ["sparse"] * 5},
+    "indexer_types": ["full", "shared", "full", "shared", "full"],
+}
+"""Layers 2 to 4 use latents of others, and layers 2 and 4 keep keys of an index."""
+
+
 def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """Models that see images too, of which the text is served."""
     gemma3 = {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 24}
@@ -107,6 +126,12 @@ def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
                 "out_hidden_size": shape["hidden_size"],
                 "num_position_embeddings": 16,
             },
+        ),
+        "mistral-large4-seeing": lambda: transformers.MistralLarge4Config(
+            text_config={**shape, **_LARGE4}, vision_config={"model_type": "pixtral", **vision}, image_token_index=5
+        ),
+        "mistral-large4-shared": lambda: transformers.MistralLarge4Config(
+            text_config={**shape, **_LARGE4, **_LARGE4_SHARED}, vision_config={"model_type": "pixtral", **vision}
         ),
         "mistral3-seeing": lambda: transformers.Mistral3Config(
             text_config={"model_type": "mistral", **shape, "sliding_window": None},

@@ -1,0 +1,136 @@
+"""Reads the config.json of further families with multi-head latent attention (arXiv:2405.04434)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .config_fields import ConfigError, Fields
+from .hf_common import common, softcap_of
+from .hf_latent import index_shares, latent
+from .hf_moe import deepseek_experts, sparse_kinds, with_experts
+from .latent_attention_spec import IndexSpec, LatentAttentionSpec
+from .mlp_spec import APART, STACKED, MoESpec
+from .model_spec import ModelSpec, Norms
+
+_LARGE4_SIZES = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 6144,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 4,
+}
+_LARGE4_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 2048.0,
+    "original_max_position_embeddings": 512,
+    "attention_factor": 1.0,
+}
+"""Defaults."""
+_GROWTH = "softmax_scaling"
+
+
+def mistral_large4(fields: Fields, name: str) -> ModelSpec:
+    """Mistral Large 4: an index in most layers, queries that grow with the position, learned frequencies, and layers
+    without positions or with the latents of an earlier layer."""
+    fields = Fields({**_LARGE4_SIZES, **fields.values})
+    rope = dict(fields.table("rope_scaling") or fields.table("rope_parameters") or _LARGE4_ROPE)
+    turning, plain = fields.integer("qk_rope_head_dim"), fields.integer("qk_nope_head_dim")
+    fields = Fields({**fields.values, "rope_scaling": None, "rope_parameters": rope, "head_dim": turning})
+    fields = Fields({**fields.values, "q_lora_rank": None, "rope_interleave": True})
+    spec = common(fields, name, eps=1e-5)
+    count = len(spec.layers)
+    index = IndexSpec(
+        heads=fields.integer("index_n_heads", 32),
+        head_dim=fields.integer("index_head_dim", 128),
+        top_k=fields.integer("index_topk", 2048),
+        interleaved=True,
+        input_norm="q_input_norm",
+        growth=_GROWTH,
+    )
+    spec = latent(fields, spec, index)
+    turns = _turns(fields, count)
+    shares, sources = index_shares(fields, count), _sources(fields, turns)
+    layers = []
+    for number, layer in enumerate(spec.layers):
+        mixer = layer.mixer
+        assert isinstance(mixer, LatentAttentionSpec)
+        assert mixer.rope is not None
+        mixer = replace(mixer, growth=_GROWTH, index=replace(index, shared=shares[number]))
+        mixer = replace(mixer, rope=replace(mixer.rope, learned="model.rotary_emb.alpha"))
+        if not turns[number]:
+            mixer = replace(mixer, rope=None, nope_dim=plain + turning, rope_dim=0)
+        if sources[number] != number:
+            mixer = replace(mixer, shares=sources[number])
+        layers.append(replace(layer, mixer=mixer))
+    cap = softcap_of(fields, "final_logit_softcapping", 30.0)
+    spec = replace(spec, layers=tuple(layers), logits_softcap=cap, draft_prefix="mtp_dspark.")
+    moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
+    moe = replace(moe, correction=False, router=replace(moe.router, score="softmax"), names=(APART, STACKED))
+    first = fields.integer("first_k_dense_replace", 1, least=0)
+    return with_experts(spec, moe, sparse_kinds(fields, spec, first))
+
+
+def _turns(fields: Fields, layers: int) -> Sequence[bool]:
+    """Which layers rotate: those with a 1 in a list, or all but the last of every few."""
+    listed = fields.numbers("no_rope_layers")
+    if not listed:
+        every = fields.integer("no_rope_layer_interval", 4)
+        return [(layer + 1) % every != 0 for layer in range(layers)]
+    if len(listed) < layers or not {*listed} <= {0, 1}:
+        raise ConfigError(f"no_rope_layers is not 0 or 1 for each of {layers} layers")
+    return [turns == 1 for turns in listed[:layers]]
+
+
+def _sources(fields: Fields, turns: Sequence[bool]) -> Sequence[int]:
+    """The layer whose latents each layer uses, itself by default."""
+    given, layers = fields.numbers("kv_source_layers"), len(turns)
+    if not given:
+        return range(layers)
+    sources = [int(source) for source in given]
+    fits = len(sources) == layers and list(given) == sources
+    if not fits or any(not 0 <= source <= at or sources[source] != source for at, source in enumerate(sources)):
+        raise ConfigError(
+            f"kv_source_layers is not, for each of {layers} layers, itself or an earlier layer with latents of its own"
+        )
+    for at, source in enumerate(sources):
+        if turns[source] != turns[at]:
+            raise ConfigError(f"layer {at} uses the latents of layer {source}, expected both to rotate, or neither")
+    return sources
+
+
+def axk2(fields: Fields, name: str) -> ModelSpec:
+    """A.X K2: a DeepSeek-V3.2 with norms that have a gate, and gates of heads made with the queries."""
+    sizes = {"kv_lora_rank": 128, "q_lora_rank": 384, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+    experts = {"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
+    fields = Fields({"routed_scaling_factor": 2.5, **sizes, **experts, **fields.values})
+    if fields.get("q_lora_rank") is None:
+        raise ConfigError("q_lora_rank is null, expected a size: index and gates are made of the latent of queries")
+    index = IndexSpec(
+        heads=fields.integer("index_n_heads", 16),
+        head_dim=fields.integer("index_head_dim", 128),
+        top_k=fields.integer("index_topk", 2048),
+        interleaved=fields.flag("indexer_rope_interleave"),
+    )
+    # head_dim is the size of the rotating part
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim")}), name)
+    spec = latent(fields, spec, index)
+    if fields.has("mlp_layer_types"):
+        sparse: Sequence[bool] = sparse_kinds(fields, spec, 0)
+    else:
+        first, every = fields.integer("first_k_dense_replace", 1, least=0), fields.integer("moe_layer_freq", 1)
+        sparse = [at >= first and at % every == 0 for at in range(len(spec.layers))]
+    spec = with_experts(spec, deepseek_experts(fields, spec, renormalize=True, shared=1), sparse)
+    rank, layers = fields.integer("gated_norm_rank", 16), []
+    for layer in spec.layers:
+        assert isinstance(layer.mixer, LatentAttentionSpec)
+        norms = layer.norms
+        gated = (norms.mixer_in, *((norms.mlp_in,) if isinstance(layer.mlp, MoESpec) else ()))
+        mixer = replace(layer.mixer, gated_queries="q_gate_proj")
+        layers.append(replace(layer, mixer=mixer, norms=_gated(norms, gated, rank)))
+    return replace(spec, layers=tuple(layers))
+
+
+def _gated(norms: Norms, gated: tuple[str, ...], rank: int) -> Norms:
+    return replace(norms, gated=gated, gate_rank=rank)
