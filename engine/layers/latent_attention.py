@@ -70,7 +70,7 @@ class LatentAttention:
         )
         """Adapters of this matrix."""
         self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream, summed=True)
-        plain = indexed or bool(spec.gated_queries)
+        plain = indexed or spec.gated_queries
         norms = [
             RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)
             for (name, size), before in zip(

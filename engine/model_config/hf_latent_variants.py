@@ -127,7 +127,7 @@ def axk2(fields: Fields, name: str) -> ModelSpec:
         assert isinstance(layer.mixer, LatentAttentionSpec)
         norms = layer.norms
         gated = (norms.mixer_in, *((norms.mlp_in,) if isinstance(layer.mlp, MoESpec) else ()))
-        mixer = replace(layer.mixer, gated_queries="q_gate_proj")
+        mixer = replace(layer.mixer, gated_queries=True)
         layers.append(replace(layer, mixer=mixer, norms=_gated(norms, gated, rank)))
     return replace(spec, layers=tuple(layers))
 

@@ -118,9 +118,9 @@ class LatentAttentionSpec:
     scale · log(1 + p) + bias (Mistral Large 4); "": none."""
     shares: int = -1
     """The layer whose latents it uses (Mistral Large 4); -1: its own."""
-    gated_queries: str = ""
-    """Stored name of a matrix that makes, head by head, a query and a gate for each number of the head's output, from
-    the queries' latent normed and, behind it, as it is (A.X K2); "": queries are made alone."""
+    gated_queries: bool = False
+    """Whether queries are made with a gate for each number of the head's output, head by head, from the queries' latent
+    normed and, behind it, as it is (A.X K2)."""
     made_apart: bool = False
     """Whether the projections from the latent are stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim] and
     ``v_b_proj`` [heads, v_dim, kv_lora_rank] (GGUF)."""
@@ -192,10 +192,8 @@ class LatentAttentionSpec:
                 out,
             )
         into = Projection(((f"{name}.q_a_proj", rank), *kept, *self.gates), hidden, self.bias, unbiased)
-        queries = Projection(((f"{name}.q_b_proj", self.q_size),), rank, False)
-        if self.gated_queries:
-            queries = Projection(((f"{name}.{self.gated_queries}", self.q_size + self.v_size),), 2 * rank, False)
-        return into, queries, made, out
+        asked, inputs = (self.q_size + self.v_size, 2 * rank) if self.gated_queries else (self.q_size, rank)
+        return into, Projection(((f"{name}.q_b_proj", asked),), inputs, False), made, out
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""

@@ -331,6 +331,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "MiniCPMV4_6ForConditionalGeneration": ("minicpmv4_6",),
     "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
+    "MistralLarge4ForConditionalGeneration": ("mistral_large4",),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
