@@ -18,8 +18,8 @@ from .forward_batch import ForwardBatch, LayerCache
 from .layer_context import LayerContext
 from .linear import Linear, plain_weight
 from .norm import RMSNorm
-from .query_growth import QueryGrowth
 from .quantized import Input, Stream
+from .query_growth import QueryGrowth
 from .rotary import RotaryTables
 from .token_index import TokenIndex
 from .weights import WeightMap
@@ -39,8 +39,9 @@ class LatentAttention:
     device, whose host does not know the lengths; with batch invariance; and behind the prompt, because tokens sampled
     one by one may be recomputed in one chunk.
 
-    A layer may use the latents of an earlier one, and cache no more than the keys of its index. With an index, a token sees the tokens that it chooses, or that an earlier layer's index has chosen. Rows that see
-    no more tokens than may be chosen are computed without it.
+    With an index, a token sees the tokens that it chooses, or that an earlier layer's index has chosen. Rows that see
+    no more tokens than may be chosen are computed without it. A layer may use the latents of an earlier one; it caches
+    nothing, or the keys of its index.
     """
 
     def __init__(

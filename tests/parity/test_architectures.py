@@ -51,7 +51,7 @@ CALLED = {
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "deepseek-v3.2": {"sparse latent attention"},
-    **dict.fromkeys(("axk2", "axk2-groups"), {"sparse latent attention", "a norm with a gate"}),
+    **{name: {"sparse latent attention", "a norm with a gate"} for name in ("axk2", "axk2-groups")},
     **{f"mistral-large4-{which}": {"latent attention", "sparse latent attention"} for which in ("seeing", "shared")},
     "deepseek-v4": {*DEEPSEEK4, "experts"},
     "deepseek-v4-plain": DEEPSEEK4,

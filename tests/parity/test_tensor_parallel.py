@@ -57,6 +57,7 @@ side."""
 EXPERTS = (
     "afmoe",
     "axk1",
+    "axk2",
     "deepseek-v3",
     "ernie-moe",
     "gemma4-moe",
@@ -67,6 +68,8 @@ EXPERTS = (
     "ling2",
     "llama4",
     "minimax-m3",
+    "mistral-large4-shared",
+    "mistral-large4-seeing",
     "mistral4",
     "mixtral",
     "nemotron-h-latent",

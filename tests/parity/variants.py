@@ -93,7 +93,8 @@ _LARGE4 = {
     },
 }
 _LARGE4_SHARED = {
-    **{"kv_source_layers": [0, 1, 0, 0, 1], "n_group": 4, "topk_group": 2, "mlp_layer_types": ["sparse"] * 5},
+    "kv_source_layers": [0, 1, 0, 0, 1],
+    "mlp_layer_types": ["dense"] * 5,
     "indexer_types": ["full", "shared", "full", "shared", "full"],
 }
 """Layers 2 to 4 use latents of others, and layers 2 and 4 keep keys of an index."""

@@ -106,12 +106,27 @@ def _page(random: torch.Generator, size: int, fine: bool = False) -> Picture:
 
 _MARKS: Final = (token("<|vision_start|>"), token("<|vision_end|>"))
 _ENDED: Final = Kind(_with_ends, _PAD, cat())
+
+
 def _mistral_large4() -> Any:
     latents = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
     experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-    index = {"index_topk": 16, "index_n_heads": 8, "index_head_dim": 16, "no_rope_layers": [1, 0], "num_key_value_heads": 4}
+    index = {
+        "index_topk": 16,
+        "index_n_heads": 8,
+        "index_head_dim": 16,
+        "no_rope_layers": [1, 0],
+        "num_key_value_heads": 4,
+    }
     return transformers.MistralLarge4Config(
-        text_config={"model_type": "mistral_large4_text", **TEXT, **latents, **experts, **index},
+        text_config={
+            "model_type": "mistral_large4_text",
+            **TEXT,
+            "num_key_value_heads": 4,
+            **latents,
+            **experts,
+            **index,
+        },
         vision_config={"model_type": "pixtral", **SIZES, "image_size": 2 * SIDE, "patch_size": PATCH},
         image_token_index=token("[IMG]"),
     )
