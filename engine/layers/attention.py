@@ -62,7 +62,7 @@ class Attention:
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         self._spec = spec = model.layers[layer].attention
-        prefix = f"{model.prefix}.{layer}"
+        prefix = model.layer_prefix(layer)
         self._cache = model.cache_index(layer)
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
@@ -76,7 +76,7 @@ class Attention:
         prefix = f"{prefix}.{spec.name}"
         if spec.by_group:
             check_arranged(f"{prefix}.{spec.into}", context)
-            for name, shape in into.shapes(f"{model.prefix}.{layer}"):
+            for name, shape in into.shapes(model.layer_prefix(layer)):
                 weights.arrange(name, shape, partial(_one_kind_after_another, spec))
         weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks in old files
         weights.pass_over(*(f"{prefix}.{each}" for each in spec.unused))
@@ -125,7 +125,7 @@ class Attention:
         self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
         self._index: BlockIndex | None = None
         if spec.index is not None:
-            self._index = BlockIndex(weights, f"{model.prefix}.{layer}", model, spec, rotary, context)
+            self._index = BlockIndex(weights, model.layer_prefix(layer), model, spec, rotary, context)
             self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._before, self._invariant = context.before_part, context.invariant

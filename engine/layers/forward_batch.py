@@ -10,6 +10,7 @@ from stentor import kernels
 from stentor.kernels.forward import TracedTokens
 
 from .adapters import AdapterRows
+from .quantized import Stream
 from .varlen_batch import Padded, VarlenBatch
 
 CacheScales = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -189,6 +190,14 @@ class ChosenTokens:
     with an index overwrites it."""
 
 
+@dataclass
+class Carried:
+    """The output of a layer's experts that the next layer adds to the stream."""
+
+    output: Stream | None = None
+    """[tokens, hidden], from one layer to the next."""
+
+
 @dataclass(frozen=True)
 class ForwardBatch:
     """The tokens of a pass, sequences concatenated; or placeholders while a pass is recorded.
@@ -218,6 +227,8 @@ class ForwardBatch:
     """For recurrent mixers."""
     chosen: ChosenTokens = field(default_factory=ChosenTokens)
     """For sparse latent attention."""
+    carried: Carried = field(default_factory=Carried)
+    """For experts beside two layers."""
     token_types: torch.Tensor | None = None
     """int64 [tokens], for encoders with token types; None: all 0."""
     tasks: Sequence[int] = ()

@@ -47,7 +47,7 @@ class LatentAttention:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        spec, prefix = model.layers[layer].mixer, f"{model.prefix}.{layer}"
+        spec, prefix = model.layers[layer].mixer, model.layer_prefix(layer)
         assert isinstance(spec, LatentAttentionSpec)
         self._spec, self._dtype = spec, context.dtype
         self._cache = model.cache_index(layer if spec.shares < 0 else spec.shares)
@@ -193,6 +193,8 @@ class LatentAttention:
             kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
         if self._kv_norm is not None:
             normed = self._kv_norm.plain(latent)
+            if spec.latent_scale != 1.0:
+                normed = normed * spec.latent_scale
             kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
         return q_rotated
 

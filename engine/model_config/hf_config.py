@@ -151,6 +151,7 @@ _ALONE: Mapping[str, Decoder] = {
     "BailingHybridForCausalLM": Decoder("bailing_hybrid", hf_latent.ling),
     "Mistral4ForCausalLM": Decoder("mistral4", hf_latent.mistral4),
     "AXK1ForCausalLM": Decoder("axk1", hf_latent.axk1),
+    "LongcatFlashForCausalLM": Decoder("longcat_flash", hf_latent_variants.longcat_flash),
     "AXK2ForCausalLM": Decoder("axk2", hf_latent_variants.axk2),
     "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
     "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),

@@ -1,15 +1,16 @@
 """Reads the config.json of further families with multi-head latent attention (arXiv:2405.04434)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .config_fields import ConfigError, Fields
+from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_common import common, softcap_of
 from .hf_latent import index_shares, latent
-from .hf_moe import deepseek_experts, sparse_kinds, with_experts
+from .hf_moe import deepseek_experts, experts_of, sparse_kinds, with_experts
 from .latent_attention_spec import IndexSpec, LatentAttentionSpec
-from .mlp_spec import APART, STACKED, MoESpec
-from .model_spec import ModelSpec, Norms
+from .mlp_spec import APART, STACKED, MoESpec, RouterSpec
+from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp
 
 _LARGE4_SIZES = {
     "kv_lora_rank": 512,
@@ -29,6 +30,22 @@ _LARGE4_ROPE = {
 }
 """Defaults."""
 _GROWTH = "softmax_scaling"
+_LONGCAT = {
+    "rope_theta": 10_000_000.0,
+    "intermediate_size": 12_288,
+    "moe_intermediate_size": 2048,
+    "num_experts_per_tok": 12,
+    "routed_scaling_factor": 6.0,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+}
+"""Defaults."""
+_LONGCAT_NAMES = {
+    "expert_ffn_hidden_size": "moe_intermediate_size",
+    "ffn_hidden_size": "intermediate_size",
+    "moe_topk": "num_experts_per_tok",
+}
+"""Its names of usual fields."""
 
 
 def mistral_large4(fields: Fields, name: str) -> ModelSpec:
@@ -130,6 +147,51 @@ def axk2(fields: Fields, name: str) -> ModelSpec:
         mixer = replace(layer.mixer, gated_queries=True)
         layers.append(replace(layer, mixer=mixer, norms=_gated(norms, gated, rank)))
     return replace(spec, layers=tuple(layers))
+
+
+def longcat_flash(fields: Fields, name: str) -> ModelSpec:
+    """LongCat Flash: layers are stored in pairs, with one mixture of experts that takes what the first's dense network
+    takes and is added behind the second. Some experts return their input."""
+    for flag in ("mla_scale_q_lora", "mla_scale_kv_lora"):
+        if not fields.flag(flag, True):
+            raise ConfigError(f"{flag} is false, expected true: latents are multiplied by a factor")
+    if fields.flag("router_bias"):
+        raise ConfigError("router_bias is set, expected false: nothing says how experts are weighted with it")
+    if (kind := fields.text("zero_expert_type", "identity")) != "identity":
+        raise ConfigError(f"zero_expert_type is {kind[:40]!r}, expected 'identity'")
+    pairs = fields.integer("num_layers", fields.integer("num_hidden_layers", 56) // 2, most=MOST_LAYERS // 2)
+    own = {new: fields.get(old) for old, new in _LONGCAT_NAMES.items() if fields.has(old)}
+    values = {**_LONGCAT, **{key: value for key, value in fields.values.items() if value is not None}, **own}
+    fields = Fields({**values, "num_hidden_layers": 2 * pairs, "rope_interleave": True})
+    # head_dim is the size of the rotating part
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim")}), name, eps=1e-5)
+    spec = latent(fields, spec)
+    mixer, dense = spec.layers[0].mixer, dense_mlp(spec)
+    assert isinstance(mixer, LatentAttentionSpec)
+    mixer = replace(
+        mixer,
+        scale=mixer.scale * math.sqrt(spec.hidden_size / fields.integer("q_lora_rank")),
+        latent_scale=math.sqrt(spec.hidden_size / mixer.kv_lora_rank),
+    )
+    router = RouterSpec(fields.integer("num_experts_per_tok"), renormalize=False)
+    router = replace(router, scale=fields.number("routed_scaling_factor"))
+    moe = experts_of(fields, spec, router, experts=512)
+    names = replace(APART, router="mlp.router.classifier", correction="mlp.router.e_score_correction_bias")
+    moe = replace(moe, correction=True, names=(names,), identities=fields.integer("zero_expert_num", 256, least=0))
+    halves = [
+        LayerSpec(
+            replace(mixer, name=f"self_attn.{half}"),
+            replace(
+                dense,
+                into=(f"mlps.{half}.gate_proj", f"mlps.{half}.up_proj"),
+                out=f"mlps.{half}.down_proj",
+            ),
+            Norms(mixer_in=f"input_layernorm.{half}", mlp_in=f"post_attention_layernorm.{half}"),
+            shortcut=None if half else moe,
+        )
+        for half in range(2)
+    ]
+    return replace(spec, layers=tuple(halves) * pairs, sublayers=2, draft_prefix="model.mtp.")
 
 
 def _gated(norms: Norms, gated: tuple[str, ...], rank: int) -> Norms:

@@ -116,6 +116,8 @@ class LatentAttentionSpec:
     growth: str = ""
     """Stored prefix of a scale and a bias of each head: queries at position p are multiplied by
     scale · log(1 + p) + bias (Mistral Large 4); "": none."""
+    latent_scale: float = 1.0
+    """Factor on normed latents (LongCat)."""
     shares: int = -1
     """The layer whose latents it uses (Mistral Large 4); -1: its own."""
     gated_queries: bool = False

@@ -14,7 +14,7 @@ from .attention_spec import AttentionSpec, CacheSpec, RopeConfig
 from .compressed_attention_spec import CompressedAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .latent_attention_spec import LatentAttentionSpec
-from .mlp_spec import FeedForwardSpec, MLPSpec
+from .mlp_spec import FeedForwardSpec, MLPSpec, MoESpec
 from .projection import Projection
 from .recurrent_spec import (
     GatedDeltaSpec,
@@ -127,6 +127,8 @@ class LayerSpec:
     """Stored name of a learned factor on the stream behind the layer."""
     ngrams: NGramSpec | None = None
     """What it adds to several streams before its mixer (Qwen4)."""
+    shortcut: MoESpec | None = None
+    """Experts that take what the network takes, and whose output is added behind the next layer (LongCat)."""
     parallel: bool = False
     """Whether the network takes the mixer's input, not its output (GPT-J); with two norms, its own norm of that input
     (GPT-NeoX)."""
@@ -143,6 +145,11 @@ class LayerSpec:
         return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
 
     @property
+    def networks(self) -> tuple[FeedForwardSpec, ...]:
+        """Its networks: none, one, or two."""
+        return tuple(network for network in (self.mlp, self.shortcut) if network is not None)
+
+    @property
     def keeps(self) -> CacheSpec | None:
         """Its cache a token; None without."""
         return next((mixer.keeps for mixer in self.mixers if mixer.keeps is not None), None)
@@ -154,7 +161,7 @@ class LayerSpec:
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
-        for part in (self.ngrams, self.mixer, self.beside, self.cross, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.cross, *self.networks):
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
@@ -166,13 +173,15 @@ class LayerSpec:
         mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
         mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
         mixed += 2 * len(self.norms.gated) * self.norms.gate_rank * hidden
-        return mixed + (0 if self.mlp is None else self.mlp.products(hidden))
+        return mixed + sum(network.products(hidden) for network in self.networks)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        for part in (self.ngrams, self.mixer, self.beside, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, *self.networks):
             if part is not None:
                 part.check()
+        if self.shortcut is not None and (self.mlp is None or self.parallel):
+            raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,8 @@ class Backbone:
     """Factor on each part's addition to the residual stream."""
     prefix: str = "model.layers"
     """Prefix of a layer's number in tensor names."""
+    sublayers: int = 1
+    """Layers that files number as one (LongCat); names of their parts have different endings."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
     streams: StreamsSpec | None = None
@@ -241,6 +252,10 @@ class Backbone:
         """The recurrent states of each layer that has some."""
         found = {number: layer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
         return {number: tensors for number, tensors in found.items() if tensors}
+
+    def layer_prefix(self, layer: int) -> str:
+        """Prefix of the names of a layer's tensors."""
+        return f"{self.prefix}.{layer // self.sublayers}"
 
     def cache_index(self, layer: int) -> int:
         """A layer's index among the caches, in order of the layers with a cache."""
@@ -306,7 +321,7 @@ class ModelSpec(Backbone):
         if self.streams is not None:
             found.update(self.streams.outer_shapes(self.hidden_size))
         for number, layer in enumerate(self.layers):
-            found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
+            found.update(layer.shapes(self.layer_prefix(number), self.hidden_size))
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.streams is not None:
@@ -339,8 +354,8 @@ class ModelSpec(Backbone):
     @property
     def active_parameters(self) -> int:
         """Parameters that a token uses: without the experts that it does not use."""
-        networks = (layer.mlp for layer in self.layers if layer.mlp is not None)
-        return self.parameters - sum(mlp.idle(self.hidden_size) for mlp in networks)
+        networks = (network for layer in self.layers for network in layer.networks)
+        return self.parameters - sum(network.idle(self.hidden_size) for network in networks)
 
     @property
     def cache_groups(self) -> tuple[CacheSpec, ...]:

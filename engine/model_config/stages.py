@@ -23,7 +23,7 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
     if spec.streams is not None or spec.per_layer is not None:
         raise ConfigError("layers with embeddings of their own are not given out")
     if any(map(_needs_others, spec.layers)):
-        raise ConfigError("layers that use keys of earlier ones, or their choice of them, are not given out")
+        raise ConfigError("layers that use keys of earlier ones, their choice of them, or their experts, are not given out")
     ends = {-(-(number + 1) * len(spec.layers) // size) - 1: number for number in range(size)}
     for number in range(1, size):
         if _kept(part_of(spec, ends, number)) != _kept(part_of(spec, ends, 0)):
@@ -51,6 +51,8 @@ def _kept(part: ModelSpec) -> object:
 
 
 def _needs_others(layer: LayerSpec) -> bool:
+    if layer.shortcut is not None:
+        return True
     match layer.mixer:
         case AttentionSpec(shares=shared):
             return shared >= 0

@@ -140,7 +140,7 @@ def kinds(spec: ModelSpec) -> list[str]:
         found.append("compressed attention")
     elif spec.states:
         found.append("recurrent")
-    if any(isinstance(layer.mlp, MoESpec) for layer in spec.layers):
+    if any(isinstance(network, MoESpec) for layer in spec.layers for network in layer.networks):
         found.append("experts")
     return found or ["dense"]
 

@@ -204,6 +204,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mistral4-groups",
     ),
     "MixtralForCausalLM": ("mixtral",),
+    "LongcatFlashForCausalLM": ("longcat", "longcat-packed"),
     "MptForCausalLM": ("mpt", "mpt-clipped"),
     "NanoChatForCausalLM": ("nanochat",),
     "NemotronForCausalLM": ("nemotron",),

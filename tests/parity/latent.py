@@ -8,6 +8,14 @@ import transformers as untyped_transformers
 transformers: Any = untyped_transformers
 
 
+def _longcat(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Two pairs of layers, with experts of which some return their input."""
+    known = {name: value for name, value in sizes.items() if name not in ("num_hidden_layers", "intermediate_size")}
+    heads = {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
+    experts = {"moe_topk": 3, "n_routed_experts": 6, "zero_expert_num": 4, "expert_ffn_hidden_size": 32, "head_dim": 8}
+    return {**known, **heads, **experts, "num_layers": 2, "ffn_hidden_size": 96, "routed_scaling_factor": 1.5}
+
+
 def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, of this shape."""
     sizes = {**shape, "num_key_value_heads": shape["num_attention_heads"]}
@@ -49,6 +57,10 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "mistral4-groups": lambda: transformers.Mistral4Config(
             **{**moe, "first_k_dense_replace": 0, "q_lora_rank": None}, **groups, rope_interleave=False
+        ),
+        "longcat": lambda: transformers.LongcatFlashConfig(**_longcat(sizes), rope_parameters=yarn),
+        "longcat-packed": lambda: transformers.LongcatFlashConfig(
+            **{**_longcat(sizes), "zero_expert_num": 0, "qk_rope_head_dim": 16, "head_dim": 16, "routed_scaling_factor": 1.0}
         ),
         "axk2": lambda: transformers.AXK2Config(
             **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},

@@ -1,4 +1,4 @@
-"""Descriptions of Mistral Large 4 and A.X K2, against what their makers publish and transformers' own models."""
+"""Descriptions of Mistral Large 4, A.X K2 and LongCat Flash, against what their makers publish and transformers' own models."""
 
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,15 @@ from stentor.engine.model_config.stages import stage_ends
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import tiny
 
+LONGCAT: dict[str, Any] = {
+    "architectures": ["LongcatFlashForCausalLM"],
+    "hidden_size": 6144,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_layers": 28,
+    "vocab_size": 131072,
+}
+"""LongCat Flash's, of which transformers knows the rest."""
 LARGE4: dict[str, Any] = {"architectures": ["MistralLarge4ForConditionalGeneration"], "text_config": {}}
 """Of which transformers knows the rest."""
 K2: dict[str, Any] = {
@@ -121,6 +130,39 @@ def test_norms_before_experts_of_ax_k2_have_a_gate_and_that_before_a_dense_netwo
 def test_a_null_rank_of_ax_k2s_queries_is_refused() -> None:
     with pytest.raises(ConfigError, match="q_lora_rank is null, expected a size"):
         model_spec_from_hf({**K2, "q_lora_rank": None})
+
+
+def test_longcat_flash_is_what_its_makers_say() -> None:
+    """arXiv:2509.01322: 560 billion parameters, at most 31.3 of them for a token, in 28 pairs of layers."""
+    spec = model_spec_from_hf(LONGCAT)
+    assert (len(spec.layers), round(spec.parameters / 1e9)) == (56, 561)
+    assert 31 < spec.active_parameters / 1e9 < 32.5
+    moe = spec.layers[0].shortcut
+    assert moe is not None
+    assert (moe.experts, moe.identities, moe.router.top_k, moe.router.scale) == (512, 256, 12, 6.0)
+    assert [layer.shortcut is None for layer in spec.layers] == [False, True] * 28
+    mixer = mixers(spec)[1]
+    assert (mixer.name, mixer.latent_scale, mixer.scale) == ("self_attn.1", 12**0.5, pytest.approx(192**-0.5 * 2))
+    shapes = spec.shapes()
+    assert shapes["model.layers.27.mlps.1.up_proj.weight"] == (12288, 6144)
+    assert shapes["model.layers.27.mlp.router.classifier.weight"] == (768, 6144)
+    with pytest.raises(ConfigError, match="or their experts, are not given out"):
+        stage_ends(spec, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"router_bias": True}, "router_bias is set, expected false"),
+        ({"zero_expert_type": "drop"}, "zero_expert_type is 'drop', expected 'identity'"),
+        ({"mla_scale_kv_lora": False}, "mla_scale_kv_lora is false, expected true"),
+        ({"moe_topk": 800}, "a token takes 800 experts of the 768 that are looked at"),
+        ({"num_layers": 0}, "num_layers is '0', expected a whole number"),
+    ],
+)
+def test_a_wrong_field_of_longcat_flash_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**LONGCAT, **change})
 
 
 @pytest.mark.parametrize("name", ["mistral-large4-seeing", "mistral-large4-shared"])
