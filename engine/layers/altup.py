@@ -85,7 +85,7 @@ class AltUp:
         assert isinstance(model.streams, AltUpSpec)
         self._spec, self._hidden = model.streams, model.hidden_size
         self._invariant, self._stream = context.invariant, context.stream
-        prefix, count = f"{model.prefix}.{layer}", self._spec.streams
+        prefix, count = model.layer_prefix(layer), self._spec.streams
         self._layer = Layer(weights, layer, model, rotary, context)
         self._own = PerLayer(weights, layer, model, inputs, context)
         router = f"{prefix}.altup.modality_router"

@@ -62,7 +62,7 @@ class Attention:
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
         self._spec = spec = model.layers[layer].attention
-        at = f"{model.prefix}.{layer}"
+        at = model.layer_prefix(layer)
         prefix = f"{at}.{spec.name}"
         self._cache = model.cache_index(layer)
         self._dtype = context.dtype

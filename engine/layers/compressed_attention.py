@@ -51,7 +51,7 @@ class CompressedAttention:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        spec, prefix = model.layers[layer].mixer, f"{model.prefix}.{layer}"
+        spec, prefix = model.layers[layer].mixer, model.layer_prefix(layer)
         assert isinstance(spec, CompressedAttentionSpec)
         hidden, name = model.hidden_size, f"{prefix}.{spec.name}"
         self._spec, self._layer, self._cache = spec, layer, model.cache_index(layer)

@@ -22,7 +22,7 @@ class CrossAttention:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: AttentionSpec, context: LayerContext
     ) -> None:
-        self._layer, self._spec, prefix = layer, spec, f"{model.prefix}.{layer}"
+        self._layer, self._spec, prefix = layer, spec, model.layer_prefix(layer)
         into, out = spec.projections(model.hidden_size)
         q, kv = (replace(into, parts=parts) for parts in (into.parts[:1], into.parts[1:]))
         self._q = Linear.of(weights, prefix, q, context, adaptable=True, dtype=context.dtype)

@@ -10,6 +10,7 @@ from stentor import kernels
 from stentor.kernels.forward import TracedTokens
 
 from .adapters import AdapterRows
+from .quantized import Stream
 from .varlen_batch import Padded, VarlenBatch
 
 CacheScales = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -201,6 +202,16 @@ class ChosenTokens:
     with an index overwrites it."""
 
 
+@dataclass
+class Carried:
+    """What layers take besides the stream."""
+
+    output: Stream | None = None
+    """[tokens, hidden], from one layer's experts to the next layer, which adds it to the stream."""
+    words: Stream | None = None
+    """[tokens, hidden]: the embeddings, for shared blocks."""
+
+
 @dataclass(frozen=True)
 class ForwardBatch:
     """The tokens of a pass, sequences concatenated; or placeholders while a pass is recorded.
@@ -230,6 +241,8 @@ class ForwardBatch:
     """For recurrent mixers."""
     chosen: ChosenTokens = field(default_factory=ChosenTokens)
     """For sparse latent attention."""
+    carried: Carried = field(default_factory=Carried)
+    """For experts beside two layers, and for shared blocks."""
     token_types: torch.Tensor | None = None
     """int64 [tokens], for encoders with token types; None: all 0."""
     tasks: Sequence[int] = ()

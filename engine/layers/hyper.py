@@ -87,7 +87,7 @@ class HyperConnected:
         context: LayerContext,
     ) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
-        whole, prefix = model.layers[layer], f"{model.prefix}.{layer}"
+        whole, prefix = model.layers[layer], model.layer_prefix(layer)
         norms = whole.norms
         parts: tuple[LayerSpec, ...] = (
             replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),

@@ -19,6 +19,7 @@ from .layer_context import LayerContext
 from .linear import Linear, plain_weight
 from .norm import RMSNorm
 from .quantized import Input, Stream
+from .query_growth import QueryGrowth
 from .rotary import RotaryTables
 from .token_index import TokenIndex
 from .weights import WeightMap
@@ -39,15 +40,19 @@ class LatentAttention:
     one by one may be recomputed in one chunk.
 
     With an index, a token sees the tokens that it chooses, or that an earlier layer's index has chosen. Rows that see
-    no more tokens than may be chosen are computed without it.
+    no more tokens than may be chosen are computed without it. A layer may use the latents of an earlier one; it caches
+    nothing, or the keys of its index.
     """
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        spec, prefix = model.layers[layer].mixer, f"{model.prefix}.{layer}"
+        spec, prefix = model.layers[layer].mixer, model.layer_prefix(layer)
         assert isinstance(spec, LatentAttentionSpec)
-        self._spec, self._cache, self._dtype = spec, model.cache_index(layer), context.dtype
+        self._spec, self._dtype = spec, context.dtype
+        self._cache = model.cache_index(layer if spec.shares < 0 else spec.shares)
+        self._keys_cache = model.cache_index(layer)
+        """Of the index."""
         into, *of_queries, made, out = spec.attending(model.hidden_size)
         self._into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
         indexed = spec.index is not None and not spec.index.shared
@@ -66,14 +71,15 @@ class LatentAttention:
         )
         """Adapters of this matrix."""
         self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream, summed=True)
-        *of_q, of_kv = spec.latent_norms
+        plain = indexed or spec.gated_queries
         norms = [
             RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)
-            for (name, size), before in (
-                (*((each, None if indexed else self._queries) for each in of_q), (of_kv, None))
+            for (name, size), before in zip(
+                spec.latent_norms, (None if plain or not spec.q_lora_rank else self._queries, None), strict=False
             )
         ]
-        self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
+        self._q_norm = norms[0] if spec.q_lora_rank else None
+        self._kv_norm = norms[-1] if spec.shares < 0 else None
         keys, self._values = self._by_head(self._made)
         if spec.made_apart:
             turned = (spec.heads, spec.kv_lora_rank, spec.nope_dim)
@@ -86,6 +92,13 @@ class LatentAttention:
         if spec.sinks:
             self._sinks = context.empty(spec.heads, dtype=torch.float32)
             weights.add(f"{prefix}.{spec.name}.{spec.sinks}", self._sinks)
+        self._rope_norm: RMSNorm | None = None
+        if spec.rope_norm:
+            name = f"{prefix}.{spec.name}.{spec.rope_norm}"
+            self._rope_norm = RMSNorm(weights, name, spec.rope_dim, spec.norm_eps, context)
+        self._growth: QueryGrowth | None = None
+        if spec.growth:
+            self._growth = QueryGrowth(weights, f"{prefix}.{spec.name}.{spec.growth}", spec.heads, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._query_scales: torch.Tensor | None = None
         if spec.temperature_beta:
@@ -127,36 +140,71 @@ class LatentAttention:
         cache = batch.caches[self._cache]
         attention = batch.attention[cache.group]
         gates = spec.gate_count
-        asked = made.shape[1] - spec.latent_dim - gates
-        query, kept, gate = made.split_with_sizes((asked, spec.latent_dim, gates), dim=1)
+        asked = made.shape[1] - spec.own_dim - gates
+        query, kept, gate = made.split_with_sizes((asked, spec.own_dim, gates), dim=1)
+        low = None if self._q_norm is None else self._q_norm(query)
+        if self._index is not None:
+            assert low is None or isinstance(low, torch.Tensor)
+            assert x is not None
+            of_keys = batch.caches[self._keys_cache]
+            seen = batch.attention[of_keys.group]
+            batch.chosen.positions = self._index(x, low, batch.positions, of_keys, seen, batch.adapter_rows)
         if self._queries is not None:
-            assert self._q_norm is not None
-            low = self._q_norm(query)
-            if self._index is not None:
+            assert low is not None
+            if spec.gated_queries:
                 assert isinstance(low, torch.Tensor)
-                assert x is not None
-                batch.chosen.positions = self._index(x, low, batch.positions, cache, attention, batch.adapter_rows)
+                low = torch.cat((low, query), dim=1)
             queries = self._queries(low, batch.adapter_rows)
             assert isinstance(queries, torch.Tensor)
             query = queries
         if self._query_scales is not None:
             query = query * self._query_scales[batch.positions].to(query.dtype)[:, None]
-        q, turning = query.reshape(len(made), spec.heads, -1).split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
-        latent, shared = kept.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
-        q_rotated, k_rotated = self._halves(turning), self._halves(shared.unsqueeze(1))
-        if spec.rope is not None:
-            kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
-        normed = self._kv_norm.plain(latent)
-        kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, attention.slots)
+        query = query.reshape(len(made), spec.heads, -1)
+        if spec.gated_queries:
+            query, opening = query.split_with_sizes((spec.nope_dim + spec.rope_dim, spec.v_dim), dim=2)
+            gate = opening.flatten(1)
+        if self._growth is not None:
+            query = self._growth(query, batch.positions)
+        q, turning = query.split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
+        q_rotated = self._rotated(turning, kept, batch, cache, attention)
         chosen = None if spec.index is None else batch.chosen.positions
+        if spec.reach and attention.max_seq_len > spec.reach:
+            chosen = _nearest(batch.positions, spec.reach)
         added = self._added_by(batch.adapter_rows)
         found = self._attended(q, q_rotated, cache, attention, chosen, added, batch.drawn)
-        if not gates:
+        if not gate.shape[1]:
             return found
         opened = elementwise(torch.sigmoid, gate.float()).to(found.dtype)
-        if spec.gate_by_value:
+        if spec.gate_by_value or spec.gated_queries:
             return found * opened
         return (found.view(-1, spec.heads, spec.v_dim) * opened.unsqueeze(2)).flatten(1)
+
+    def _rotated(
+        self,
+        turning: torch.Tensor,
+        kept: torch.Tensor,
+        batch: ForwardBatch,
+        cache: LayerCache,
+        attention: kernels.AttentionBatch,
+    ) -> torch.Tensor:
+        """The rotated part of queries, [tokens, heads, rope_dim]. Writes the tokens' latents [tokens, latent_dim],
+        before norm and rotation, unless the layer uses those of another."""
+        spec = self._spec
+        latent, shared = kept, kept.new_zeros(len(kept), spec.rope_dim)
+        if self._kv_norm is not None:
+            latent, shared = kept.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
+        if self._rope_norm is not None:
+            shared = self._rope_norm.plain(shared.contiguous())
+        q_rotated, k_rotated = turning, shared.unsqueeze(1)
+        if spec.rope is not None:
+            q_rotated, k_rotated = self._halves(turning), self._halves(k_rotated)
+            kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
+        if self._kv_norm is not None:
+            normed = self._kv_norm.plain(latent)
+            if spec.latent_scale != 1.0:
+                normed = normed * spec.latent_scale
+            kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, attention.slots)
+        return q_rotated
 
     def _added_by(self, rows: AdapterRows | None) -> Added:
         """The adapters that change the matrix of keys and values."""
@@ -285,6 +333,13 @@ class LatentAttention:
             )
             out[:, some] = attended[..., : spec.v_dim]
         return out.view(len(q), spec.v_size)
+
+
+def _nearest(positions: torch.Tensor, count: int) -> torch.Tensor:
+    """int32 [tokens, count]: of a token at positions int64 [tokens], the first of the last ``count`` up to its own, and
+    those behind it."""
+    first = (positions - count + 1).clamp(min=0).int()
+    return first[:, None] + torch.arange(count, dtype=torch.int32, device=positions.device)
 
 
 def _joined(width: int, *parts: torch.Tensor) -> torch.Tensor:

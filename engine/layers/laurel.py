@@ -22,7 +22,7 @@ class Laurel:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: LaurelSpec, context: LayerContext
     ) -> None:
-        prefix, self._hidden = f"{model.prefix}.{layer}", model.hidden_size
+        prefix, self._hidden = model.layer_prefix(layer), model.hidden_size
         self._dtype, self._stream = context.dtype, context.stream
         self._left, self._right = (
             Linear.of(weights, prefix, each, context, adaptable=True, dtype=context.dtype)

@@ -27,6 +27,7 @@ from .quantized import Delta, Input, Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_attention import SharedAttention
+from .shared_block import SharedBlock, SharedWeights
 from .weights import WeightMap
 
 
@@ -43,14 +44,26 @@ class Layer:
         context: LayerContext,
         inputs: PerLayerInputs | None = None,
         spec: LayerSpec | None = None,
+        blocks: dict[int, SharedWeights] | None = None,
     ) -> None:
-        """``spec``: a part of the model's ``layer``; None: all of it."""
+        """``spec``: a part of the model's ``layer``; None: all of it. ``blocks``: what layers share, by the first of
+        them, to which this one adds."""
         spec = spec or model.layers[layer]
         norms, cross = spec.norms, spec.cross
+        self._block: SharedBlock | None = None
+        if (block := spec.block) is not None:
+            assert blocks is not None, "only a decoder of plain layers has blocks"
+            if block.source not in blocks:
+                blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
+            self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
         self._mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
+        self._shortcut: MoE | None = None
+        if spec.shortcut is not None:
+            self._shortcut = MoE(weights, model.layer_prefix(layer), spec.shortcut, model.hidden_size, context)
+        self._ends_shortcut = layer > 0 and model.layers[layer - 1].shortcut is not None
         self._parallel, self._sum_scale = spec.parallel, spec.sum_scale
         self._renews, self._stream_scales = norms.renews, spec.stream_scales
         self._mixer_scale, self._beside_scale, self._mlp_scale = (
@@ -58,25 +71,32 @@ class Layer:
         )
 
         def norm(name: str, before: Linear | None = None) -> Norm | None:
-            return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
+            return (
+                make_norm(weights, f"{model.layer_prefix(layer)}.{name}", norms, model, context, before)
+                if name
+                else None
+            )
 
         # parallel parts share the input and may need it quantised differently
         alone = self._mixer is not None and self._beside is None and not self._parallel and not self._renews
+        alone = alone and self._block is None
         self._mixer_in = norm(norms.mixer_in, self._mixer.into if self._mixer is not None and alone else None)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
-        self._mlp_in = norm(norms.mlp_in, None if self._mlp is None or self._renews else self._mlp.input)
+        self._mlp_in = norm(
+            norms.mlp_in, None if self._mlp is None or self._renews or self._shortcut else self._mlp.input
+        )
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
         self._late_mixer = _late(self._mixer, self._mixer_scale, self._mixer_out)
         self._late_mlp = _late(self._mlp, self._mlp_scale, self._mlp_out)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
-        weights.pass_over(*(f"{model.prefix}.{layer}.{name}" for name in spec.unused))
+        weights.pass_over(*(f"{model.layer_prefix(layer)}.{name}" for name in spec.unused))
         self._scalar: torch.Tensor | None = None
         if spec.scalar:
             self._scalar = context.empty(1, dtype=torch.float32)
-            weights.add(f"{model.prefix}.{layer}.{spec.scalar}", self._scalar)
+            weights.add(f"{model.layer_prefix(layer)}.{spec.scalar}", self._scalar)
 
     def __call__(
         self, delta: Delta | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
@@ -87,6 +107,9 @@ class Layer:
         ``given``: input of the mixer in place of the stream.
         """
         if self._mixer is not None:
+            if self._block is not None:
+                residual, delta = residual if delta is None else added_(residual, delta), None
+                given = self._mixed_in(self._block(residual, batch))
             x = joined(delta, residual, self._mixer_in) if given is None else given
             if self._renews and given is None:
                 residual = x = _settled(x)
@@ -114,6 +137,7 @@ class Layer:
             x = joined(delta, residual, self._mlp_in)
             if self._renews:
                 residual = x = _settled(x)
+            shortcut = None if self._shortcut is None else self._shortcut(x, batch)
             if self._late_mlp is not None:
                 delta = self._late_mlp(x, batch, late=True)
             else:
@@ -123,9 +147,17 @@ class Layer:
             if self._stream_scales[1] != 1.0:
                 residual = scaled_(residual, self._stream_scales[1])
             delta, residual = _summed(delta, residual, self._mlp_sum)
+            if self._ends_shortcut:
+                residual = residual if delta is None else added_(residual, delta)
+                delta = batch.carried.output
+            batch.carried.output = shortcut
         if self._own is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
+
+    def _mixed_in(self, x: Stream) -> Stream:
+        assert self._mixer_in is not None
+        return self._mixer_in.plain(x)
 
     def _completed(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""
@@ -166,7 +198,7 @@ def make_feed_forward(
     weights: WeightMap, layer: int, model: Backbone, spec: FeedForwardSpec, context: LayerContext
 ) -> MLP | MoE:
     """The network of a layer."""
-    prefix, hidden = f"{model.prefix}.{layer}", model.hidden_size
+    prefix, hidden = model.layer_prefix(layer), model.hidden_size
     if isinstance(spec, MoESpec) and spec.part_norms:
         return NormedMoE(weights, prefix, spec, hidden, model.norm_eps, context)
     if isinstance(spec, MoESpec):

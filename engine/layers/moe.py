@@ -40,26 +40,26 @@ class MoE:
         """``prefix``: of the layer."""
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._num_experts, self._tells_experts = spec.experts, context.tells_experts
-        self._own = spec.own
+        self._own, self._identities = spec.own, spec.identities
         self._rule = kernels.Router(**asdict(spec.router))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
         places = context.adapters
-        router, exact = {part: spec.experts}, context.exact(part)
+        router, exact = {part: spec.choices}, context.exact(part)
         adapted = context.adapted(router, hidden)
         self._router = Linear(weights, router, hidden, exact, bias=spec.router_bias, adapted=adapted)
         if names.router_bare:
             weights.alias(part, f"{part}.weight")
         if names.router_turned:
-            weights.arrange(f"{part}.weight", (hidden, spec.experts), lambda stored: stored.T)
+            weights.arrange(f"{part}.weight", (hidden, spec.choices), lambda stored: stored.T)
         if names.correction_at:  # of a tensor that has another mixture's too
             tensor, _, ending = correction.rpartition(".")
             weights.share(tensor, f"{tensor}.{names.correction_at}")
             correction = f"{tensor}.{names.correction_at}.{ending}"
         self._correction: torch.Tensor | None = None
         if spec.correction:
-            self._correction = context.empty(spec.experts, dtype=torch.float32)
-            shape = (names.correction_rows, spec.experts) if names.correction_rows else None
+            self._correction = context.empty(spec.choices, dtype=torch.float32)
+            shape = (names.correction_rows, spec.choices) if names.correction_rows else None
             if spec.correction_stored:
                 read = (lambda rows: rows[names.correction_at]) if names.correction_rows else None
                 weights.add(correction, self._correction, shape=shape, read=read)
@@ -77,6 +77,9 @@ class MoE:
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
             weights.alias(f"{prefix}.{others.correction}", correction)
         self._experts = experts_of(weights, prefix, spec, spec.width(hidden), context)
+        for which in names.into if spec.identities else ():  # transformers stores gates and ups of these experts too
+            every = range(spec.experts, spec.choices)
+            weights.pass_over(*(f"{prefix}.{which.format(expert)}" for expert in every if "{}" in which))
         self._adapted: AdaptedExperts | None = None
         if places is not None:
             width, packed, invariant = spec.width(hidden), context.packed, context.invariant
@@ -143,6 +146,21 @@ class MoE:
 
     def _of_experts(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
         """The output of this worker's experts, with the rows' adapters."""
+        if self._identities:
+            return self._of_identities(x, routing, rows)
+        return self._of_matrices(x, routing, rows)
+
+    def _of_identities(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
+        """The same with experts that return their input; the first of several workers has all of these."""
+        idle = routing.experts >= self._num_experts
+        made = self._of_matrices(x, routing._replace(experts=routing.experts.masked_fill(idle, -1)), rows)
+        if self._ranks is not None and self._ranks.rank:
+            return made
+        weights = (routing.weights * idle).sum(1, keepdim=True)
+        return made + (x.float() * weights).to(made.dtype)
+
+    def _of_matrices(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
+        """The output of experts with matrices; those with a number below 0 have none."""
         if self._own is not None:
             first, count = self._own
             experts = routing.experts - first
@@ -158,13 +176,18 @@ class MoE:
         return made if self._shared_scale == 1.0 else made * self._shared_scale
 
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
-        """Record as instructions, or as calls for experts that are not packed or not all here, and gates of one
-        column."""
+        """Record as instructions, or as calls for experts that are not packed, not all here or without matrices, and
+        gates of one column."""
         if self._media is not None and batch.media is not None:
             routed = x.call("experts of media", self._called_routed, self._hidden)
         elif self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
-        elif isinstance(self._experts, PackedExperts) and self._own is None and self._table is None:
+        elif (
+            isinstance(self._experts, PackedExperts)
+            and self._own is None
+            and self._table is None
+            and not self._identities
+        ):
             logits = self._router(x)
             assert isinstance(logits, Traced)
             if self._tells_experts:

@@ -46,7 +46,7 @@ class NGrams:
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: NGramSpec, context: LayerContext) -> None:
         self._layer, self._spec, self._hidden = layer, spec, model.hidden_size
         self._dtype, self._stream = context.dtype, context.stream
-        prefix, wide = f"{model.prefix}.{layer}", spec.streams * model.hidden_size
+        prefix, wide = model.layer_prefix(layer), spec.streams * model.hidden_size
         self._table = context.empty(spec.rows, spec.dim // len(spec.sizes))
         for number, shard in enumerate(self._table.split_with_sizes(list(spec.shard_rows))):
             weights.add(f"{prefix}.{spec.table}.shard_{number}.weight", shard)

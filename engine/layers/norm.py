@@ -1,5 +1,5 @@
 """RMSNorm (arXiv:1910.07467), fused with the residual addition and with the next layer's quantisation; LayerNorm
-(arXiv:1607.06450)."""
+(arXiv:1607.06450); RMSNorm with a gate of low rank."""
 
 from dataclasses import replace
 from typing import Final, overload
@@ -10,6 +10,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone, Norms
+from .elementwise import elementwise
 from .layer_context import LayerContext
 from .linear import Linear
 from .quantized import Delta, Input, Stream, Unadded, Unnormed, multiplied
@@ -183,13 +184,63 @@ class Unnormalised:
         return x.float()
 
 
-Norm = RMSNorm | LayerNorm
+class GatedNorm:
+    """An RMS norm whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2).
+
+    The gate's products are float32 in any compute dtype, and not quantised while loading: they are small.
+    """
+
+    def __init__(self, weights: WeightMap, name: str, like: Norms, model: Backbone, context: LayerContext) -> None:
+        size, (prefix, _, own) = model.hidden_size, name.rpartition(".")
+        inner = replace(context, dtype=context.stream)
+        self._norm = RMSNorm(weights, f"{name}.norm", size, model.norm_eps, inner, plus_one=model.norm_plus_one)
+        self._down, self._up = (
+            Linear.of(weights, prefix, product, context.exact(f"{prefix}.{product.parts[0][0]}"))
+            for product in like.gate_of(own, size)
+        )
+        self._size = size
+
+    @overload
+    def plain(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def plain(self, x: Stream) -> Stream: ...
+
+    def plain(self, x: Stream) -> Stream:
+        """x [tokens, size] → the same."""
+        normed = self._norm.plain(x)
+        if isinstance(normed, Traced):
+            return normed.call("a norm with a gate", self._opened, self._size)
+        return self._opened(normed)
+
+    __call__ = plain
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32, for x of any dtype."""
+        return self._opened(self._norm.exact(x))
+
+    def add(self, x: Delta, residual: Stream) -> Stream:
+        """Add x to ``residual`` in place and normalise the sum."""
+        return self.plain(added_(residual, x))
+
+    def _opened(self, y: torch.Tensor, _batch: object = None) -> torch.Tensor:
+        """The norm's output, times its gate."""
+        low = self._down(y.float())
+        assert isinstance(low, torch.Tensor)
+        gate = self._up(elementwise(torch.nn.functional.silu, low))
+        assert isinstance(gate, torch.Tensor)
+        return y * elementwise(torch.sigmoid, gate).to(y.dtype)
+
+
+Norm = RMSNorm | LayerNorm | GatedNorm
 
 
 def make_norm(
     weights: WeightMap, name: str, like: Norms, model: Backbone, context: LayerContext, before: Linear | None = None
 ) -> Norm:
     """A norm of hidden states of the kind of ``like``, stored as ``name``; ``before``: see :class:`RMSNorm`."""
+    if name.rpartition(".")[2] in like.gated:
+        return GatedNorm(weights, name, like, model, context)
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
     stored = name if like.weighted else None
     if like.kind == "layer":

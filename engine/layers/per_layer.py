@@ -66,7 +66,7 @@ class PerLayer:
         self, weights: WeightMap, layer: int, model: Backbone, inputs: PerLayerInputs, context: LayerContext
     ) -> None:
         assert model.per_layer is not None
-        prefix, hidden, dim = f"{model.prefix}.{layer}", model.hidden_size, model.per_layer.dim
+        prefix, hidden, dim = model.layer_prefix(layer), model.hidden_size, model.per_layer.dim
         self._layer, self._inputs, self._hidden = layer, inputs, hidden
         self._dtype, self._stream = context.dtype, context.stream
         gate, out = {f"{prefix}.per_layer_input_gate": dim}, {f"{prefix}.per_layer_projection": hidden}

@@ -27,7 +27,7 @@ class PictureLayer:
     """
 
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> None:
-        spec, prefix, hidden = model.layers[layer], f"{model.prefix}.{layer}", model.hidden_size
+        spec, prefix, hidden = model.layers[layer], model.layer_prefix(layer), model.hidden_size
         assert spec.cross is not None
         assert spec.mlp is not None
         assert spec.picture_gates is not None

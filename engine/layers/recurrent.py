@@ -37,7 +37,7 @@ class ShortConv:
     ) -> None:
         self._layer, self._channels = layer, spec.channels
         self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.prefix}.{layer}.{spec.name}.conv"
+        prefix = f"{model.layer_prefix(layer)}.{spec.name}.conv"
         self._conv = _Convolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
@@ -65,7 +65,7 @@ class GatedDelta:
         self._layer, self._spec = layer, spec
         self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
         self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.prefix}.{layer}"
+        prefix = model.layer_prefix(layer)
         if spec.tiled and context.adapters is not None:
             (out, _), *_ = spec.projections(model.hidden_size)[1].parts
             places, tiles = context.adapters.by_name, (spec.k_heads, spec.v_heads // spec.k_heads)
@@ -162,7 +162,7 @@ class Mamba2:
     ) -> None:
         self._layer, self._spec, self._eps, self._ranks = layer, spec, model.norm_eps, context.ranks
         self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.prefix}.{layer}.{spec.name}"
+        prefix = f"{model.layer_prefix(layer)}.{spec.name}"
         self._conv = _Convolution(weights, {f"{prefix}.conv1d": spec.channels}, spec.width, spec.conv_bias, context)
         self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
         for which, tensor in (("dt_bias", self._step_bias), ("A_log", self._a_log), ("D", self._d)):
@@ -233,7 +233,7 @@ class Mamba:
         self._layer, self._spec = layer, spec
         self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
         self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.prefix}.{layer}"
+        prefix = model.layer_prefix(layer)
         low, steps = spec.projections(model.hidden_size)[2:]
         self._low, self._steps = (
             Linear.of(
@@ -313,7 +313,7 @@ class Lightning:
         self._layer, self._spec, self._ranks, self._dtype = layer, spec, context.ranks, context.dtype
         self.into, self._out = _projections(weights, layer, model, spec, context)
         self._norm = context.empty(spec.inner, dtype=torch.float32)
-        prefix = f"{model.prefix}.{layer}.{spec.name}"
+        prefix = f"{model.layer_prefix(layer)}.{spec.name}"
         weights.add(f"{prefix}.norm.weight", self._norm)
         derived = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
         weights.pass_over(*(f"{prefix}.{each}" for each in derived))  # transformers stores what follows from the rates
@@ -355,7 +355,7 @@ class RGLRU:
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: RGLRUSpec, context: LayerContext) -> None:
         self._layer, self._spec, self._dtype, self._invariant = layer, spec, context.dtype, context.invariant
         self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.prefix}.{layer}"
+        prefix = model.layer_prefix(layer)
         own = f"{prefix}.{spec.name}"
         self._conv = _Convolution(weights, {f"{own}.conv_1d": spec.channels}, spec.width, True, context)
         self._gates = [
@@ -469,7 +469,7 @@ def _projections(
     context: LayerContext,
 ) -> tuple[Linear, Linear]:
     """The input and output projections."""
-    prefix = f"{model.prefix}.{layer}"
+    prefix = model.layer_prefix(layer)
     into, out, *_ = spec.projections(model.hidden_size)
     return (
         Linear.of(weights, prefix, into, context, adapters=model.adapters, adaptable=True, dtype=context.dtype),

@@ -7,11 +7,13 @@ fixed to that of the longest sequence admitted.
 """
 
 import math
+from functools import partial
 
 import torch
 
 from ..model_config.attention_spec import RopeConfig
 from .layer_context import LayerContext
+from .weights import WeightMap
 
 _TWO_PI = 2 * math.pi
 
@@ -23,9 +25,17 @@ RotaryTable = tuple[torch.Tensor, torch.Tensor]
 class RotaryTables:
     """The tables of a model, one for each rotation; layers share them."""
 
-    def __init__(self, max_position: int, max_model_len: int, context: LayerContext, media_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        max_position: int,
+        max_model_len: int,
+        context: LayerContext,
+        media_tokens: int = 0,
+        weights: WeightMap | None = None,
+    ) -> None:
         """``max_position``: the model's limit. ``max_model_len``: the longest sequence admitted. ``media_tokens``: most
-        tokens of a pass with m-rope positions."""
+        tokens of a pass with m-rope positions. ``weights``: has learned frequencies."""
+        self._weights = weights
         self._media_tokens = media_tokens
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
@@ -67,6 +77,8 @@ class RotaryTables:
 
     def _make(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
         context, length = self._context, self._max_model_len
+        if rope is not None and rope.learned:
+            return self._learned(rope, head_dim)
         if context.memory is None or context.shapes_only:
             return self._values(rope, head_dim)
         if rope is not None and rope.axes and self._media_tokens:
@@ -76,6 +88,22 @@ class RotaryTables:
         if not context.filled:
             for table, values in zip((cos, sin), self._values(rope, head_dim), strict=True):
                 table.copy_(values)
+        return cos, sin
+
+    def _learned(self, rope: RopeConfig, head_dim: int) -> RotaryTable:
+        """Tables that are computed once the logarithms of the frequencies' factors are loaded."""
+        assert self._weights is not None, "only a decoder has learned frequencies"
+        context, length, pairs = self._context, self._max_model_len, (rope.rotary_dim or head_dim) // 2
+        logarithms = context.empty(pairs, dtype=torch.float32)
+        self._weights.add(rope.learned, logarithms)
+
+        def made(which: int) -> torch.Tensor:
+            factors = logarithms.cpu().exp()
+            return rotary_table(rope, head_dim, self._max_position, length, context.place, factors)[which]
+
+        cos, sin = (context.empty(length, pairs, dtype=torch.float32) for _ in range(2))
+        for which, table in enumerate((cos, sin)):
+            self._weights.derive(table, partial(made, which))
         return cos, sin
 
     def _values(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
@@ -91,14 +119,21 @@ class RotaryTables:
 
 
 def rotary_table(
-    rope: RopeConfig, head_dim: int, max_position: int, max_model_len: int, device: torch.device
+    rope: RopeConfig,
+    head_dim: int,
+    max_position: int,
+    max_model_len: int,
+    device: torch.device,
+    factors: torch.Tensor | None = None,
 ) -> RotaryTable:
     """Cosines and sines, each float32 [max_model_len, rotary_dim / 2], times the attention factor.
 
-    ``max_position``: the model's context limit, from which ``longrope`` derives its factor.
+    ``max_position``: the model's context limit, from which ``longrope`` derives its factor. ``factors``: float32
+    [rotary_dim / 2], multiply the frequencies.
     """
     dim = rope.rotary_dim or head_dim
     inverse, attention_factor = _inverse_frequencies(rope, dim, max_position, max_model_len)
+    inverse = inverse if factors is None else inverse * factors
     angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32), inverse)
     if rope.backwards:
         angles = -angles

@@ -84,7 +84,7 @@ class MixedLayer:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> None:
-        spec, streams, prefix = model.layers[layer], model.streams, f"{model.prefix}.{layer}"
+        spec, streams, prefix = model.layers[layer], model.streams, model.layer_prefix(layer)
         assert isinstance(streams, StreamMixSpec)
         assert spec.mixer is not None
         assert spec.mlp is not None

@@ -11,6 +11,7 @@ from .forward_batch import LayerCache
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import LayerNorm
+from .query_growth import QueryGrowth
 from .rotary import RotaryTables
 from .weights import WeightMap
 
@@ -40,6 +41,13 @@ class TokenIndex:
         exact = context.exact(f"{prefix}.{by_head.parts[0][0]}")
         self._by_head = Linear.of(weights, prefix, by_head, exact, adaptable=True)
         self._norm = LayerNorm(weights, f"{prefix}.{name}.k_norm", spec.index.head_dim, spec.index.norm_eps, context)
+        self._input_norm: LayerNorm | None = None
+        if spec.index.input_norm:
+            stored = f"{prefix}.{name}.{spec.index.input_norm}"
+            self._input_norm = LayerNorm(weights, stored, hidden, spec.index.norm_eps, context)
+        self._growth: QueryGrowth | None = None
+        if spec.index.growth:
+            self._growth = QueryGrowth(weights, f"{prefix}.{name}.{spec.index.growth}", spec.index.heads, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._rotates = spec.rope is not None
         self._turned_last = spec.rope_dim if spec.index.rotates_last else 0
@@ -47,7 +55,7 @@ class TokenIndex:
     def __call__(
         self,
         x: torch.Tensor,
-        latent: torch.Tensor,
+        latent: torch.Tensor | None,
         positions: torch.Tensor,
         cache: LayerCache,
         attention: kernels.AttentionBatch,
@@ -56,12 +64,16 @@ class TokenIndex:
         """The chosen tokens, int32 [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None if all tokens are
         seen.
 
-        Takes the layer's input [tokens, hidden] and the queries' latents [tokens, q_lora_rank]. Writes keys. ``rows``:
-        the tokens' adapters.
+        Takes the layer's input [tokens, hidden] and the queries' latents [tokens, q_lora_rank], if queries are made of
+        them. Writes keys. ``rows``: the tokens' adapters.
         """
         spec = self._spec
         key = self._norm.exact(self._key(x, rows)).to(self._dtype).unsqueeze(1)
-        q = self._queries(latent, rows).view(len(x), spec.heads, spec.head_dim)
+        asking = latent if self._input_norm is None else self._input_norm.exact(x).to(self._dtype)
+        assert asking is not None
+        q = self._queries(asking, rows).view(len(x), spec.heads, spec.head_dim)
+        if self._growth is not None:
+            q = self._growth(q, positions)
         if self._turned_last:  # in keys and queries alike, which their products do not show
             q, key = (each.roll(self._turned_last, 2) for each in (q, key))
         if self._rotates:

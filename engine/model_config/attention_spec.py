@@ -47,6 +47,8 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()
     frequency_divisors: tuple[float, ...] = ()
     """Divisors of the frequencies of rotating pairs: GGUF's form of ``llama3``."""
+    learned: str = ""
+    """Stored name of the logarithms of learned factors on the frequencies (LeRoPE, Mistral Large 4); "": none."""
     axes: tuple[int, ...] = ()
     """The axis of each rotating pair: frame (0), row (1) or column (2) of a media token (m-rope, arXiv:2409.12191), or
     another list of axes (:data:`.media_spec.MediaAxes`). Empty: one position for all. For text, all are equal."""
@@ -410,5 +412,7 @@ def check_rope(rope: RopeConfig, head_dim: int) -> None:
     for factors in (*stretches, *divisors):
         if len(factors) != rotary // 2 or min(factors) <= 0:
             raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
+    if rope.learned and rope.axes:
+        raise ConfigError("learned frequencies with several axes of positions are not known")
     if rope.theta <= 0 or rope.factor <= 0:
         raise ConfigError(f"rotary base and factor are {rope.theta} and {rope.factor}, expected both above 0")

@@ -7,11 +7,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_latent, hf_mllama, hf_moe, hf_moe_variants, hf_variants, nemotron_omni
+from . import (
+    hf_dense,
+    hf_hybrid,
+    hf_latent,
+    hf_latent_variants,
+    hf_mllama,
+    hf_moe,
+    hf_moe_variants,
+    hf_variants,
+    nemotron_omni,
+)
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
 from .hf_text_defaults import text_defaults
+from .mistral_names import usual_name
 from .mlp_spec import STACKED, MoESpec
 from .model_spec import ModelSpec, with_mixers
 from .thinker import thinker
@@ -30,7 +41,7 @@ _PREFIXES: Final = (
     ("llm.", ""),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
-    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
+    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
     *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
 """Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""
@@ -135,6 +146,8 @@ PARTS: Final[Mapping[str, Reader]] = {
     "mllama_text_model": hf_mllama.mllama,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
+    "dots3_note_text": hf_latent_variants.dots3_note,
+    "mistral_large4_text": hf_latent_variants.mistral_large4,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
 """Text parts that are not text-only models or differ from them, by model type."""
@@ -161,7 +174,7 @@ class Seeing(NamedTuple):
     text: str
     """Default model type of its text part."""
     takes: str = "images"
-    """The media besides text that tests cover."""
+    """The media besides text that tests cover; "": text alone is served."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt see each other (:attr:`.model_spec.ModelSpec.whole_prompts`)."""
 
@@ -177,6 +190,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "DeepseekOcr2ForConditionalGeneration": Seeing("deepseek_ocr2", "deepseek_ocr2_text"),
     "DeepseekVLForConditionalGeneration": Seeing("deepseek_vl", "llama"),
     "DeepseekVLHybridForConditionalGeneration": Seeing("deepseek_vl_hybrid", "llama"),
+    "Dots3NoteForConditionalGeneration": Seeing("dots3_note", "dots3_note_text", takes=""),
     "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
     "Ernie4_5_VLMoeForConditionalGeneration": Seeing("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
     "Exaone4_5_ForConditionalGeneration": Seeing("exaone4_5", "exaone4"),
@@ -218,6 +232,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "MiniMaxM3SparseForConditionalGeneration": Seeing("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "MllamaForConditionalGeneration": Seeing("mllama", "mllama_text_model"),
+    "MistralLarge4ForConditionalGeneration": Seeing("mistral_large4", "mistral_large4_text"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     **{
         name: Seeing(kind, "nemotron_h", "images, video, audio")
@@ -303,6 +318,10 @@ _DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk])
 """Names of Diffusers within attention (Cosmos 3)."""
 
 
+_DRAFTS: Final = ("mtp.", "mtp_dspark.")
+"""Heads that draft, beside the text model."""
+
+
 def is_of_tower(stored: str) -> bool:
     """Whether a tensor belongs to a media encoder."""
     return text_name(stored) is None and not _GENERATES.search(stored)
@@ -332,4 +351,6 @@ def text_name(stored: str) -> str | None:
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):
             return own + stored.removeprefix(prefix)
-    return stored if stored.startswith(("lm_head.", "mtp.", *_OF_TEXTS)) else None
+    if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)):
+        return stored
+    return usual_name(stored)

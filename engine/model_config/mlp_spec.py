@@ -229,6 +229,8 @@ class MoESpec:
     bias: bool = False
     """Whether both products of all experts have biases."""
     router_bias: bool = False
+    identities: int = 0
+    """Experts behind the others that return their input, and have no matrices (LongCat)."""
     weight_input: bool = False
     """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""
     correction: bool = False
@@ -258,6 +260,11 @@ class MoESpec:
     def expert_tensors(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
         """The tensors of the matrices of its own experts, under its first names or ``names``."""
         return (names or self.names[0]).tensors(self.own_experts, self.inner, self.width(hidden), gated=self.gated)
+
+    @property
+    def choices(self) -> int:
+        """Experts that the router chooses from."""
+        return self.experts + self.identities
 
     @property
     def own_experts(self) -> range:
@@ -300,7 +307,7 @@ class MoESpec:
         of_one = (self.into + self.inner) * self.width(hidden)
         latents = sum(projection.elements for projection in self.latents(hidden))
         routed = of_one * self.router.top_k * len(self.own_experts) // self.experts
-        return self.experts * hidden + routed + latents + shared + gate
+        return self.choices * hidden + routed + latents + shared + gate
 
     def idle(self, hidden: int) -> int:
         """Parameters of the experts that a token does not use."""
@@ -313,14 +320,14 @@ class MoESpec:
         """Shapes of its stored tensors, by name."""
         names = self.names[0]
         if self.router_bias:
-            yield f"{prefix}.{names.router}.bias", (self.experts,)
+            yield f"{prefix}.{names.router}.bias", (self.choices,)
         router = f"{prefix}.{names.router}" if names.router_bare else f"{prefix}.{names.router}.weight"
-        yield router, (hidden, self.experts) if names.router_turned else (self.experts, hidden)
+        yield router, (hidden, self.choices) if names.router_turned else (self.choices, hidden)
         if self.table:
             yield f"{prefix}.{self.table_name}", (self.table, self.router.top_k)
         if self.correction and not names.correction_at:
             rows = (names.correction_rows,) if names.correction_rows else ()
-            yield f"{prefix}.{names.correction}", (*rows, self.experts)
+            yield f"{prefix}.{names.correction}", (*rows, self.choices)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
@@ -339,7 +346,7 @@ class MoESpec:
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        router, experts = self.router, self.experts
+        router, experts = self.router, self.choices
         if not self.gated and self.activation in OWN_GATES:
             raise ConfigError(f"experts without a gate with {self.activation} are not known")
         if self.table and (self.correction or router.score in ("softmax", "sparsemixer")):
@@ -348,6 +355,8 @@ class MoESpec:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:
             raise ConfigError("shared experts with a gate and a factor are not known")
+        if self.identities and (self.latent or self.media or self.part_norms or self.weight_input):
+            raise ConfigError("experts that return their input beside ones that take another are not known")
         if self.media is not None:
             self.media.check()
             if self.part_norms or self.latent or self.media.router.top_k != router.top_k:

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from .attention_spec import AttentionSpec, CacheSpec
+from .attention_spec import AttentionSpec, CacheSpec, RopeConfig
 from .compressed_attention_spec import CompressedAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .latent_attention_spec import LatentAttentionSpec
-from .mlp_spec import FeedForwardSpec, MLPSpec
+from .mlp_spec import FeedForwardSpec, MLPSpec, MoESpec
+from .projection import Projection
 from .recurrent_spec import (
     GatedDeltaSpec,
     LightningSpec,
@@ -24,6 +25,7 @@ from .recurrent_spec import (
     ShortConvSpec,
     StateTensor,
 )
+from .shared_block_spec import SharedBlockSpec
 from .streams_spec import LaurelSpec, NGramSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
@@ -49,9 +51,20 @@ class Norms:
     """For kind ``layer`` only."""
     weighted: bool = True
     """Whether they have weights."""
+    gated: tuple[str, ...] = ()
+    """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
+    gate_rank: int = 0
+    """Outputs of ``down``."""
     renews: bool = False
     """Whether the stream continues from the outputs of the norms of inputs (MiniMax-01), not from the sums that they
     norm."""
+
+    def gate_of(self, name: str, hidden: int) -> tuple[Projection, Projection]:
+        """The products of the gate of the norm with this stored name: down and up."""
+        return (
+            Projection(((f"{name}.W_down", self.gate_rank),), hidden, False),
+            Projection(((f"{name}.W_up", hidden),), self.gate_rank, False),
+        )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
@@ -59,6 +72,10 @@ class Norms:
             return
         mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
         for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
+            if name in self.gated:
+                yield f"{prefix}.{name}.norm.weight", (hidden,)
+                yield from (shape for product in self.gate_of(name, hidden) for shape in product.shapes(prefix))
+                continue
             yield f"{prefix}.{name}.weight", (hidden,)
             if self.bias:
                 yield f"{prefix}.{name}.bias", (hidden,)
@@ -108,12 +125,16 @@ class LayerSpec:
     picture_gates: tuple[str, str] | None = None
     """Stored names of learned numbers by whose tanh the outputs of cross-attention and network are multiplied, if both
     are of tokens that see a picture and other tokens pass the layer as they are (Llama 3.2 Vision)."""
+    block: SharedBlockSpec | None = None
+    """What is added to the mixer's input alone (Zamba2)."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the layer does not use."""
     scalar: str = ""
     """Stored name of a learned factor on the stream behind the layer."""
     ngrams: NGramSpec | None = None
     """What it adds to several streams before its mixer (Qwen4)."""
+    shortcut: MoESpec | None = None
+    """Experts that take what the network takes, and whose output is added behind the next layer (LongCat)."""
     parallel: bool = False
     """Whether the network takes the mixer's input, not its output (GPT-J); with two norms, its own norm of that input
     (GPT-NeoX)."""
@@ -130,9 +151,15 @@ class LayerSpec:
         return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
 
     @property
+    def networks(self) -> tuple[FeedForwardSpec, ...]:
+        """Its networks: none, one, or two."""
+        return tuple(network for network in (self.mlp, self.shortcut) if network is not None)
+
+    @property
     def keeps(self) -> CacheSpec | None:
         """Its cache a token; None without."""
-        return next((mixer.keeps for mixer in self.mixers if mixer.keeps is not None), None)
+        parts = self.mixers if self.block is None else (self.block, *self.mixers)
+        return next((part.keeps for part in parts if part.keeps is not None), None)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """Its recurrent states of a sequence, of fixed size."""
@@ -141,7 +168,7 @@ class LayerSpec:
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
-        for part in (self.ngrams, self.mixer, self.beside, self.cross, self.mlp):
+        for part in (self.ngrams, self.mixer, self.beside, self.cross, *self.networks):
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
@@ -153,13 +180,19 @@ class LayerSpec:
         """Weights that a token is multiplied by."""
         mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
         mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
-        return mixed + (0 if self.mlp is None else self.mlp.products(hidden))
+        mixed += 0 if self.block is None else sum(product.elements for product in self.block.projections(hidden))
+        mixed += 2 * len(self.norms.gated) * self.norms.gate_rank * hidden
+        return mixed + sum(network.products(hidden) for network in self.networks)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        for part in (self.ngrams, self.mixer, self.beside, self.cross, self.mlp):
+        for part in (self.ngrams, self.block, self.mixer, self.beside, self.cross, *self.networks):
             if part is not None:
                 part.check()
+        if self.block is not None and (self.mixer is None or not self.norms.mixer_in or self.norms.renews):
+            raise ConfigError("a shared block without a mixer behind it that has a norm is not known")
+        if self.shortcut is not None and (self.mlp is None or self.parallel):
+            raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
 
 
 @dataclass(frozen=True)
@@ -211,6 +244,8 @@ class Backbone:
     """Factor on each part's addition to the residual stream."""
     prefix: str = "model.layers"
     """Prefix of a layer's number in tensor names."""
+    sublayers: int = 1
+    """Layers that files number as one (LongCat); names of their parts have different endings."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
     streams: StreamsSpec | None = None
@@ -228,6 +263,10 @@ class Backbone:
         """The recurrent states of each layer that has some."""
         found = {number: layer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
         return {number: tensors for number, tensors in found.items() if tensors}
+
+    def layer_prefix(self, layer: int) -> str:
+        """Prefix of the names of a layer's tensors."""
+        return f"{self.prefix}.{layer // self.sublayers}"
 
     def cache_index(self, layer: int) -> int:
         """A layer's index among the caches, in order of the layers with a cache."""
@@ -288,12 +327,17 @@ class ModelSpec(Backbone):
         found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
         if self.positions:
             found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
+        for rope, dim in self.learned_ropes:
+            found[rope.learned] = ((rope.rotary_dim or dim) // 2,)
         if self.per_layer is not None:
             found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
         if self.streams is not None:
             found.update(self.streams.outer_shapes(self.hidden_size))
         for number, layer in enumerate(self.layers):
-            found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
+            if (block := layer.block) is not None:
+                prefix, source = self.layer_prefix(number), self.layer_prefix(block.source)
+                found.update(block.shapes(prefix, source, self.hidden_size, shared=number == block.source))
+            found.update(layer.shapes(self.layer_prefix(number), self.hidden_size))
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.streams is not None:
@@ -313,14 +357,21 @@ class ModelSpec(Backbone):
         return found
 
     @property
+    def learned_ropes(self) -> tuple[tuple[RopeConfig, int], ...]:
+        """The rotations with learned frequencies, and the dimensions that rotate."""
+        mixers = (layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttentionSpec))
+        turned = ((mixer.rope, mixer.rope_dim) for mixer in mixers if mixer.rope is not None)
+        return tuple(dict.fromkeys((rope, dim) for rope, dim in turned if rope.learned))
+
+    @property
     def parameters(self) -> int:
         return sum(map(math.prod, self.shapes().values()))
 
     @property
     def active_parameters(self) -> int:
         """Parameters that a token uses: without the experts that it does not use."""
-        networks = (layer.mlp for layer in self.layers if layer.mlp is not None)
-        return self.parameters - sum(mlp.idle(self.hidden_size) for mlp in networks)
+        networks = (network for layer in self.layers for network in layer.networks)
+        return self.parameters - sum(network.idle(self.hidden_size) for network in networks)
 
     @property
     def cache_groups(self) -> tuple[CacheSpec, ...]:
@@ -337,6 +388,7 @@ class ModelSpec(Backbone):
         total = 2 * sampled * self.hidden_size * self.vocab_size
         for number, layer in enumerate(self.layers):
             mixing = sum(mixer.work(tokens, context) for mixer in layer.mixers)
+            mixing += 0 if layer.block is None else layer.block.work(tokens, context)
             total += 2 * self.products(number) * tokens + mixing
         return total
 

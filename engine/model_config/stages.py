@@ -25,7 +25,10 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
     if any(layer.cross is not None for layer in spec.layers):
         raise ConfigError("layers that attend to media are not given out")
     if any(map(_needs_others, spec.layers)):
-        raise ConfigError("layers that use keys of earlier ones, or their choice of them, are not given out")
+        raise ConfigError(
+            "layers that use keys of earlier ones, their choice of them, their experts or their weights, are not given "
+            "out"
+        )
     ends = {-(-(number + 1) * len(spec.layers) // size) - 1: number for number in range(size)}
     for number in range(1, size):
         if _kept(part_of(spec, ends, number)) != _kept(part_of(spec, ends, 0)):
@@ -53,9 +56,11 @@ def _kept(part: ModelSpec) -> object:
 
 
 def _needs_others(layer: LayerSpec) -> bool:
+    if layer.shortcut is not None or layer.block is not None:
+        return True
     match layer.mixer:
         case AttentionSpec(shares=shared):
             return shared >= 0
-        case LatentAttentionSpec(index=index):
-            return index is not None and index.shared
+        case LatentAttentionSpec(index=index, shares=shared):
+            return shared >= 0 or (index is not None and index.shared)
     return False

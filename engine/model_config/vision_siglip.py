@@ -305,6 +305,13 @@ def mistral3(model: SeeingModel) -> VisionSpec:
     return up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
 
 
+def mistral_large4(model: SeeingModel) -> VisionSpec:
+    """Mistral Large 4: Mistral 3's tower under Mistral's own names."""
+    text = {"rms_norm_eps": 1e-5, **(model.whole.table("text_config") or {})}
+    whole = Fields({**model.whole.values, "text_config": text})
+    return replace(mistral3(replace(model, whole=whole)), names="mistral")
+
+
 def paddleocr_vl(model: SeeingModel) -> VisionSpec:
     """PaddleOCR-VL: SigLIP over pictures of any shape, also rotated by row and column."""
     model = replace(model, vision=Fields({**_PADDLE_TOWER, **model.vision.values}))

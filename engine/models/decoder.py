@@ -27,6 +27,7 @@ from ..layers.per_layer import PerLayerInputs
 from ..layers.picture_layer import PictureLayer
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
+from ..layers.shared_block import SharedWeights
 from ..layers.stream_mix import MixedLayer, MixedStreams
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
@@ -68,7 +69,9 @@ class Decoder:
             self._positions = self._table(config.positions, rows, context)
             stored = first + rows, config.hidden_size
             self.weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
-        self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
+        self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens, self.weights)
+        for rope, dim in config.learned_ropes:
+            self._rotary.of(rope, dim)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
         self._bodies: dict[tuple[bool, bool, bool, tuple[int, ...]], Body] = {}
@@ -105,8 +108,9 @@ class Decoder:
         numbers = range(len(config.layers))
         match config.streams:
             case None:
+                blocks: dict[int, SharedWeights] = {}
                 self._layers = [
-                    Layer(self.weights, at, config, rotary, of_layers, inputs)
+                    Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks)
                     if config.layers[at].picture_gates is None
                     else PictureLayer(self.weights, at, config, context)
                     for at in numbers
@@ -208,6 +212,8 @@ class Decoder:
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
+        if any(layer.block is not None for layer in self.config.layers):
+            batch.carried.words = _changed(residual, "embeddings, kept", lambda x, _: x.clone(), batch)
         if self._streams is not None:
             residual = self._streams.widened(residual)
         tapped = () if batch.taps is None else batch.taps.layers

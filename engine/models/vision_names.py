@@ -34,6 +34,14 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "internvl": ((r"\.attn\.qkv\.", ".attn.qkv_proj."),),
     "llama4": (),
+    "mistral": (
+        (r"\Apre_mm_projector_norm\.", "projector.norm."),
+        (r"\Apatch_merger\.", "projector.patch_merger."),
+        (r"\Avision_language_adapter\.w_in\.", "projector.linear_1."),
+        (r"\Avision_language_adapter\.w_out\.", "projector.linear_2."),
+        (r"\.attention\.w([vo])\.", r".attention.\1_proj."),
+        *((rf"\.w{number}\.", f".{part}_proj.") for number, part in ((1, "gate"), (2, "down"), (3, "up"))),
+    ),
     "moonvit": (
         (r"\.wqkv\.", ".attn.qkv_proj."),
         (r"\.wo\.", ".attn.proj."),
@@ -66,6 +74,8 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 """(pattern, replacement) by :attr:`..model_config.vision_spec.VisionSpec.names`."""
 
 
+_PAIRED: Final = re.compile(r"\.attention\.w([qk])\.weight\Z")
+"""Queries and keys in Mistral's own files."""
 _TURNED: Final = re.compile(r"\.(?:q|k)_(?:proj|norm)\.weight\Z")
 """Weights of rotated heads."""
 _SCALES: Final[Mapping[str, str]] = {
@@ -81,7 +91,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a tower and its projector, matrices with two dimensions; without unused ones."""
     shapes = spec.shapes()
-    renamed = _renamed(spec, tensors)
+    renamed = _renamed(spec, _turned(spec, tensors) if spec.names == "mistral" else tensors)
     for stored, tensor in _scaled(renamed) if spec.names == "internvl" else renamed:
         name = stored if stored.rpartition(".")[2] in _BARE else f"{stored}.weight"
         if spec.names == "radio" and name == f"{spec.position_name}.weight":
@@ -136,6 +146,17 @@ def _quarters(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Reorder heads from rotating by quarters within each half to rotating half with half."""
     quarters: torch.Tensor = tensor.unflatten(0, (-1, 4, head_dim // 4))[:, [0, 2, 1, 3]]
     return quarters.flatten(0, 2)
+
+
+def _turned(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
+    """Reorder heads of queries and keys from rotating pair by pair to rotating half with half (Mistral's own files)."""
+    head_dim = spec.layers[0].attention.head_dim
+    for name, tensor in tensors:
+        if (found := _PAIRED.search(name)) is None:
+            yield name, tensor
+            continue
+        turned = tensor.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+        yield f"{name[: found.start()]}.attention.{found[1]}_proj.weight", turned
 
 
 def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,12 +20,12 @@ _BYTE = 256
 
 def expert_shape(spec: ModelSpec) -> ExpertShape:
     """The experts reported a position. Raises :class:`.errors.SetupError` for a model without experts to report."""
-    mixtures = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MoESpec)]
+    mixtures = [each for layer in spec.layers for each in layer.networks if isinstance(each, MoESpec)]
     chosen = {mlp.router.top_k for mlp in mixtures}
     if len(chosen) != 1:
         why = "its layers choose different numbers of experts" if chosen else "the model has no experts that are known"
         raise SetupError(f"--enable-return-routed-experts: {why}; leave it out")
-    most = max(mlp.experts + (mlp.media.experts if mlp.media else 0) for mlp in mixtures)
+    most = max(mlp.choices + (mlp.media.experts if mlp.media else 0) for mlp in mixtures)
     width = 1 if most <= _BYTE else 2
     return ExpertShape(len(mixtures), chosen.pop(), width)
 

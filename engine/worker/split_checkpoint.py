@@ -62,7 +62,7 @@ def _stage(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
         raise SetupError(f"{asked}: {error}") from error
     part = part_of(spec, ends, config.rank)
     layers = enumerate(zip(spec.layers, part.layers, strict=True))
-    left_out = frozenset(f"{spec.prefix}.{number}" for number, (whole, own) in layers if own is not whole)
+    left_out = frozenset(spec.layer_prefix(number) for number, (whole, own) in layers if own is not whole)
     return replace(checkpoint, part=RankPart(spec, part, {}, {}, {}, left_out, ends))
 
 

@@ -11,6 +11,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
     "AXK1ForCausalLM": ("axk1",),
+    "AXK2ForCausalLM": ("axk2", "axk2-groups"),
     "ArceeForCausalLM": ("arcee",),
     "AriaTextForCausalLM": ("aria",),
     "BailingHybridForCausalLM": (
@@ -197,11 +198,15 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "MinistralForCausalLM": ("ministral",),
     "Mistral3ForConditionalGeneration": ("mistral3-seeing",),
     "MistralForCausalLM": ("mistral",),
+    "MistralLarge4ForConditionalGeneration": ("mistral-large4-seeing", "mistral-large4-shared"),
     "Mistral4ForCausalLM": (
         "mistral4",
         "mistral4-groups",
     ),
     "MixtralForCausalLM": ("mixtral",),
+    "Dots3NoteForCausalLM": ("dots3-note", "dots3-note-full"),
+    "Dots3NoteForConditionalGeneration": ("dots3-note-whole",),
+    "LongcatFlashForCausalLM": ("longcat", "longcat-packed"),
     "MptForCausalLM": ("mpt", "mpt-clipped"),
     "NanoChatForCausalLM": ("nanochat",),
     "NemotronForCausalLM": ("nemotron",),
@@ -275,6 +280,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Starcoder2ForCausalLM": ("starcoder2",),
     "VaultGemmaForCausalLM": ("vault-gemma",),
     "YoutuForCausalLM": ("youtu",),
+    "Zamba2ForCausalLM": ("zamba2", "zamba2-plain"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""
@@ -331,6 +337,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "MllamaForConditionalGeneration": ("mllama",),
+    "MistralLarge4ForConditionalGeneration": ("mistral_large4",),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),
     "NemotronH_Omni_Reasoning_V3": ("nemotron_omni", "nemotron_omni_film"),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),

@@ -131,7 +131,8 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
 def _layer(layer: LayerSpec) -> str:
     opaque = isinstance(layer.mlp, OpaqueSpec)
     mixers = " beside ".join(_mixer(mixer, positioned=opaque) for mixer in layer.mixers)
-    return "; ".join(filter(None, (mixers, "" if layer.mlp is None else _mlp(layer.mlp))))
+    late = "" if layer.shortcut is None else f"{_mlp(layer.shortcut)} added behind the next layer"
+    return "; ".join(filter(None, (mixers, "" if layer.mlp is None else _mlp(layer.mlp), late)))
 
 
 def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
@@ -193,7 +194,8 @@ def _mlp(mlp: FeedForwardSpec) -> str:
     if isinstance(mlp, MLPSpec):
         return f"{mlp.activation} of {mlp.inner}"
     shared = f" and one of {mlp.shared.inner} for all" if mlp.shared else ""
-    return f"{mlp.router.top_k} of {mlp.experts} experts, {mlp.activation} of {mlp.inner}{shared}"
+    idle = f" and {mlp.identities} that return their input" if mlp.identities else ""
+    return f"{mlp.router.top_k} of {mlp.experts} experts{idle}, {mlp.activation} of {mlp.inner}{shared}"
 
 
 def _elements(checkpoint: Checkpoint) -> int:

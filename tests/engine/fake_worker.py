@@ -323,7 +323,9 @@ class FakeWorker:
 
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self._unread(row) for slot, row in self.rows.items() if row.computed is not None}
-        assert len(plan.encode) <= self.max_encodings or self._encodes_a_prompt(plan), "more media than a step may encode"
+        assert len(plan.encode) <= self.max_encodings or self._encodes_a_prompt(plan), (
+            "more media than a step may encode"
+        )
         self.completed = []
         for slot in plan.forgotten:
             self.encoded.pop(slot, None)

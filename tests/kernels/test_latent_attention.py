@@ -39,7 +39,15 @@ def test_the_reference_is_attention_to_the_keys_and_values_that_latents_stand_fo
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("heads", "rank", "rotated", "size"),
-    [(4, 32, 8, 16), (16, 512, 64, 64), (40, 48, 16, 32), (3, 20, 6, 48), (1, 5, 2, 16)],
+    [
+        (4, 32, 8, 16),
+        (16, 512, 64, 64),
+        (40, 48, 16, 32),
+        (3, 20, 6, 48),
+        (1, 5, 2, 16),
+        (16, 512, 0, 64),
+        (3, 20, 0, 16),
+    ],
 )
 def test_mixed_prefill_and_decode_is_the_reference(
     dtype: torch.dtype, heads: int, rank: int, rotated: int, size: int

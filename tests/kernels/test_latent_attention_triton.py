@@ -19,7 +19,7 @@ PARTS = Config.of(TILE=16, BLOCK_M=16, MIN_KEYS=32, PROGRAMS_PER_SM=8)
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
 @pytest.mark.parametrize("config", [WHOLE, PARTS], ids=["whole", "parts"])
-@pytest.mark.parametrize(("heads", "rank", "rotated", "size"), [(4, 32, 8, 16), (20, 40, 6, 32)])
+@pytest.mark.parametrize(("heads", "rank", "rotated", "size"), [(4, 32, 8, 16), (20, 40, 6, 32), (4, 32, 0, 16)])
 def test_decode_chunks_and_padding_are_the_reference(
     heads: int, rank: int, rotated: int, size: int, config: Config, dtype: torch.dtype
 ) -> None:

@@ -154,6 +154,7 @@ def test_shared_experts_and_their_gate_are_added_to(packed: bool | None, tmp_pat
 
 
 MIXERS = {
+    "axk2": ("wq_b", "weights_proj", "q_a_proj", "kv_b_proj", "o_proj"),
     "deepseek-v2": ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     "deepseek-v3": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     "deepseek-v3.2": ("wq_b", "wk", "weights_proj", "q_a_proj", "kv_b_proj", "o_proj"),
@@ -162,8 +163,10 @@ MIXERS = {
     "gemma4-small": ("q_proj", "o_proj", "per_layer_input_gate", "per_layer_projection"),
     "jamba": ("in_proj", "x_proj", "dt_proj", "out_proj", "q_proj"),
     "lfm2": ("in_proj", "out_proj"),
+    "longcat": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "down_proj"),
     "nemotron-h": ("in_proj", "out_proj", "up_proj"),
     "qwen3-next": ("in_proj_qkvz", "in_proj_ba", "out_proj"),
+    "zamba2": ("in_proj", "out_proj"),
 }
 """By a model with other mixers than attention to keys and values of its own: what its adapter changes of them."""
 

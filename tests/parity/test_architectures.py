@@ -39,6 +39,7 @@ HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
+SPARSE = {"latent attention", "sparse latent attention"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
@@ -51,10 +52,14 @@ CALLED = {
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "deepseek-v3.2": {"sparse latent attention"},
+    "longcat": {"latent attention", "experts"},
+    **dict.fromkeys(("dots3-note", "dots3-note-whole"), SPARSE),
+    **{name: {"sparse latent attention", "a norm with a gate"} for name in ("axk2", "axk2-groups")},
+    **dict.fromkeys(("mistral-large4-seeing", "mistral-large4-shared"), SPARSE),
     "deepseek-v4": {*DEEPSEEK4, "experts"},
     "deepseek-v4-plain": DEEPSEEK4,
     **dict.fromkeys(("hy-v4", "hy-v4-shared"), HY4),
-    "glm-moe-dsa": {"latent attention", "sparse latent attention"},
+    "glm-moe-dsa": SPARSE,
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},
     "bamba": {"a state space"},
@@ -63,6 +68,7 @@ CALLED = {
     "falcon-h1-normed": {"a state space"},
     **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
     "kimi-linear": {"a gated delta rule", "latent attention"},
+    **{name: {"embeddings, kept", "a shared block", "a state space"} for name in ("zamba2", "zamba2-plain")},
     "mamba2": {"a state space"},
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},

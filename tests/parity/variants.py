@@ -80,6 +80,44 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
+_LARGE4 = {
+    "model_type": "mistral_large4_text",
+    **{"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+    **{"num_hidden_layers": 5, "num_key_value_heads": 4, "no_rope_layers": [1, 0, 1, 1, 0]},
+    **{"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 1.5},
+    **{"index_topk": 24, "index_n_heads": 8, "index_head_dim": 16, "first_k_dense_replace": 2},
+    **{"indexer_types": ["full", "shared", "full", "full", "shared"], "final_logit_softcapping": 20.0},
+    "rope_parameters": {
+        **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "attention_factor": 1.0},
+        "original_max_position_embeddings": 16,
+    },
+}
+_LARGE4_SHARED = {
+    "kv_source_layers": [0, 1, 0, 0, 1],
+    "mlp_layer_types": ["dense"] * 5,
+    "indexer_types": ["full", "shared", "full", "shared", "full"],
+}
+"""Layers 2 to 4 use latents of others, and layers 2 and 4 keep keys of an index."""
+
+
+def _dots3_note(shape: Mapping[str, Any]) -> Any:
+    """A whole one, of which the text alone is served."""
+    latents = {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 3, "head_dim": 24}
+    index = {"index_topk": 24, "index_n_heads": 8, "index_head_dim": 16, "num_key_value_heads": 4}
+    sliding = {"swa_num_attention_heads": 2, "swa_num_key_value_heads": 2, "swa_q_lora_rank": 16, "swa_head_dim": 32}
+    sliding |= {"swa_kv_lora_rank": 32, "swa_qk_nope_head_dim": 24, "swa_v_head_dim": 20, "sliding_window_size": 20}
+    vision = {"embed_dim": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_heads": 2, "adapter_in_dim": 16}
+    heard = {"d_model": 16, "encoder_attention_heads": 2, "encoder_layers": 1, "encoder_ffn_dim": 16}
+    audio = {"whisper_config": {**heard, "num_mel_bins": 8}, "downsample_hidden_size": 4, "adapter_input_size": 16}
+    width = {"adapter_out_dim": shape["hidden_size"]}
+    return transformers.Dots3NoteConfig(
+        text_config={"model_type": "dots3_note_text", **shape, **latents, **experts, **index, **sliding},
+        vision_config={**vision, **width, "pyramid_num_routed": [-1]},
+        audio_config={**audio, **width},
+    )
+
+
 def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """Models that see images too, of which the text is served."""
     gemma3 = {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 24}
@@ -107,6 +145,13 @@ def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
                 "out_hidden_size": shape["hidden_size"],
                 "num_position_embeddings": 16,
             },
+        ),
+        "dots3-note-whole": lambda: _dots3_note(shape),
+        "mistral-large4-seeing": lambda: transformers.MistralLarge4Config(
+            text_config={**shape, **_LARGE4}, vision_config={"model_type": "pixtral", **vision}, image_token_index=5
+        ),
+        "mistral-large4-shared": lambda: transformers.MistralLarge4Config(
+            text_config={**shape, **_LARGE4, **_LARGE4_SHARED}, vision_config={"model_type": "pixtral", **vision}
         ),
         "mistral3-seeing": lambda: transformers.Mistral3Config(
             text_config={"model_type": "mistral", **shape, "sliding_window": None},

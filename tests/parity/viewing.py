@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB, token
 
 transformers: Any = untyped_transformers
@@ -171,6 +171,32 @@ def see_nothing_before_pictures(model: Any) -> None:
 
 _MARKS: Final = (token("<|vision_start|>"), token("<|vision_end|>"))
 _ENDED: Final = Kind(_with_ends, _PAD, cat())
+
+
+def _mistral_large4() -> Any:
+    latents = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    index = {
+        "index_topk": 16,
+        "index_n_heads": 8,
+        "index_head_dim": 16,
+        "no_rope_layers": [1, 0],
+        "num_key_value_heads": 4,
+    }
+    return transformers.MistralLarge4Config(
+        text_config={
+            "model_type": "mistral_large4_text",
+            **TEXT,
+            "num_key_value_heads": 4,
+            **latents,
+            **experts,
+            **index,
+        },
+        vision_config={"model_type": "pixtral", **SIZES, "image_size": 2 * SIDE, "patch_size": PATCH},
+        image_token_index=token("[IMG]"),
+    )
+
+
 VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_docling": (_granite_docling, Kind(_page, _IMAGE, cat(1))),
     "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
@@ -178,6 +204,7 @@ VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "mllama": (_mllama, Kind(_canvas, _BEHIND, cat(1), crossed_tiles=_TILES)),
     "cosmos3": (_cosmos3, Kind(qwen_picture, _PAD, cat())),
     "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
+    "mistral_large4": (_mistral_large4, PICTURES["mistral3"]),
     "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),
 }
 """By name: a configuration, and what it takes."""

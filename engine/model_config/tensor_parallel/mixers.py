@@ -119,12 +119,16 @@ def _cut_latent(spec: LatentAttentionSpec, rank: Rank, prefix: str, hidden: int)
 
     *_, queries, made, out = spec.attending(hidden)
     queries = replace(queries, parts=queries.parts[:1])  # without those of the latent beside them
-    yield from rank.columns(queries, prefix, [of_heads(spec.nope_dim + spec.rope_dim)])
+    of_each = spec.nope_dim + spec.rope_dim + (spec.v_dim if spec.gated_queries else 0)
+    yield from rank.columns(queries, prefix, [of_heads(of_each)])
     if spec.gate:
         of_gates = [of_heads(spec.gate_count // spec.heads)]
         yield from rank.columns(Projection(spec.gates, hidden, bias=False), prefix, of_gates)
     if spec.sinks:
         yield f"{prefix}.{spec.name}.{spec.sinks}", Cut(0, spec.heads, (own,))
+    if spec.growth:
+        grown = f"{prefix}.{spec.name}.{spec.growth}"
+        yield from ((f"{grown}.{which}", Cut(0, spec.heads, (own,))) for which in ("scale", "bias"))
     if spec.made_apart:
         yield from ((f"{prefix}.{spec.name}.{which}.weight", Cut(0, spec.heads, (own,))) for which in _APART)
     else:

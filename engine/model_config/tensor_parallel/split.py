@@ -29,12 +29,14 @@ def split_model(spec: B, rank: Rank, block_of: BlockOf = lambda name, inputs: 1)
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
     if spec.adapters is not None:
         raise ConfigError(f"{spec.architecture} has adapters of its own, which are not split")
-    if rank.whole_experts and not any(isinstance(layer.mlp, MoESpec) for layer in spec.layers):
+    if rank.whole_experts and not any(
+        isinstance(network, MoESpec) for layer in spec.layers for network in layer.networks
+    ):
         raise ConfigError(f"{spec.architecture} has no experts to give out; leave --enable-expert-parallel out")
     layers = []
     cuts: dict[str, Cut] = {}
     for number, layer in enumerate(spec.layers):
-        part, own = _split_layer(layer, rank, f"{spec.prefix}.{number}", spec.hidden_size, block_of)
+        part, own = _split_layer(layer, rank, spec.layer_prefix(number), spec.hidden_size, block_of)
         layers.append(part)
         cuts.update(own)
     if isinstance(spec, EncoderConfig) and spec.relative_buckets:  # a bias of each head
@@ -46,6 +48,8 @@ def split_model(spec: B, rank: Rank, block_of: BlockOf = lambda name, inputs: 1)
 def _split_layer(
     layer: LayerSpec, rank: Rank, prefix: str, hidden: int, block_of: BlockOf
 ) -> tuple[LayerSpec, dict[str, Cut]]:
+    if layer.block is not None:
+        raise ConfigError("a block that several layers share is not split")
     if layer.cross is not None:
         raise ConfigError("attention to audio is not split")
     cuts: dict[str, Cut] = {}
@@ -58,4 +62,9 @@ def _split_layer(
     if (mlp := layer.mlp) is not None:
         mlp, own = split_network(mlp, rank, prefix, hidden, block_of)
         cuts.update(own)
-    return replace(layer, mixer=mixer, beside=beside, mlp=mlp), cuts
+    if (shortcut := layer.shortcut) is not None:
+        network, own = split_network(shortcut, rank, prefix, hidden, block_of)
+        assert isinstance(network, MoESpec)
+        shortcut = network
+        cuts.update(own)
+    return replace(layer, mixer=mixer, beside=beside, mlp=mlp, shortcut=shortcut), cuts

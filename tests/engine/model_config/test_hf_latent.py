@@ -1,6 +1,7 @@
 """Descriptions of models with latent attention, against what their makers publish and transformers' own models."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,9 @@ def test_the_shapes_of_weights_are_those_of_the_stored_tensors(name: str, tmp_pa
     tiny.make(name, tmp_path)
     described = open_checkpoint(tmp_path).decoder
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert described.shapes() == {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+        stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    without_use = re.compile(r"layers\.\d\.mlp\.experts\.[6-9]\." if name == "longcat" else r"\Z.")
+    assert described.shapes() == {key: shape for key, shape in stored.items() if not without_use.search(key)}
     optional = "e_score_correction_bias" if name == "axk1" else "\0"
     needed = [(key, shape) for key, shape in described.shapes().items() if not key.endswith(optional)]
     assert list(plain_shapes(described).items()) == needed, "and so the model registers them"
