@@ -35,8 +35,6 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
 }
 """By what a config.json names."""
 _SENTENCE_ENDS: Final = (".", "?", "!", "。", "？", "！")  # noqa: RUF001
-_LEAST_SENTENCE: Final = 2
-"""Words before the end of a sentence: an abbreviation ends none."""
 
 
 class FramewiseVocabulary(UntimedVocabulary):
@@ -77,7 +75,7 @@ def sentences_of(
         if not word.text:
             continue
         words.append(Word(word.text, offset + word.start, offset + word.end, word.probability))
-        if word.text.rstrip().endswith(_SENTENCE_ENDS) and len(words) >= _LEAST_SENTENCE:
+        if word.text.rstrip().endswith(_SENTENCE_ENDS):
             parts.append(Part(begin, end, words[0].start, words[-1].end, words))
             begin, words = end, []
     if words:

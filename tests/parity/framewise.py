@@ -34,11 +34,12 @@ def tiny_ctc(encoder: Mapping[str, Any] | None = None) -> Any:
 
 
 def tiny_rnnt(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
-    return _transducer(transformers.ParakeetRNNTConfig, transformers.ParakeetForRNNT, encoder, changes, 4.0)
+    return _transducer(transformers.ParakeetRNNTConfig, transformers.ParakeetForRNNT, encoder, changes, 14.0)
 
 
-def tiny_tdt(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
-    return _transducer(transformers.ParakeetTDTConfig, transformers.ParakeetForTDT, encoder, changes, 1.0)
+def tiny_tdt(encoder: Mapping[str, Any] | None = None, none: float = -60.0, **changes: Any) -> Any:
+    """``none``: bias of the duration of no position."""
+    return _transducer(transformers.ParakeetTDTConfig, transformers.ParakeetForTDT, encoder, changes, 8.0, none)
 
 
 def _encoder(changes: Mapping[str, Any] | None) -> Any:
@@ -46,21 +47,35 @@ def _encoder(changes: Mapping[str, Any] | None) -> Any:
 
 
 def _transducer(
-    config: Any, kind: Any, encoder: Mapping[str, Any] | None, changes: Mapping[str, Any], blank: float
+    config: Any,
+    kind: Any,
+    encoder: Mapping[str, Any] | None,
+    changes: Mapping[str, Any],
+    blank: float,
+    none: float = 0.0,
 ) -> Any:
     """``blank``: bias of the blank."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": len(PIECES), "blank_token_id": BLANK, "pad_token_id": BLANK - 1, "decoder_hidden_size": 32}
+    sizes: dict[str, Any] = {
+        "vocab_size": len(PIECES),
+        "blank_token_id": BLANK,
+        "pad_token_id": BLANK - 1,
+        "decoder_hidden_size": 32,
+    }
+    sizes["max_symbols_per_step"] = 3
     model = enlarged(kind(config(encoder_config=_encoder(encoder), **{**sizes, **changes})).float().eval())
     with torch.no_grad():
         _spread(model, model.encoder_projector)
         model.decoder.embedding.weight.normal_(0, 2.0)
-        model.joint.head.weight.normal_(0, 1.0)
-        model.joint.head.bias.zero_()
-        model.joint.head.bias[BLANK] = blank
-        # lower than any token: transformers draws among durations too, if they are likelier
-        model.joint.head.bias[len(PIECES) :] = -40
-        model.joint.head.bias[len(PIECES) : len(PIECES) + 1] = -44  # no duration is rarer
+        head = model.joint.head
+        head.weight.normal_(0, 1.0)
+        head.weight.sub_(head.weight.mean(1, keepdim=True))  # joined values are positive: one token would win
+        head.bias.zero_()
+        head.bias[BLANK] = blank
+        # lower than any token, because transformers draws among durations too; that of none is rarer
+        head.weight[len(PIECES) :] *= 0.2
+        head.bias[len(PIECES) :] = -40
+        head.bias[len(PIECES) : len(PIECES) + 1] = none
     return model
 
 

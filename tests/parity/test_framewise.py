@@ -24,7 +24,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "rnnt": tiny_rnnt,
     "rnnt, of one layer and two tokens a position": partial(tiny_rnnt, num_decoder_layers=1, max_symbols_per_step=2),
     "tdt": tiny_tdt,
-    "tdt, of other sizes": partial(tiny_tdt, durations=[0, 1, 2], hidden_act="silu", decoder_hidden_size=24),
+    "tdt, of other sizes": partial(
+        tiny_tdt, none=-41.5, durations=[0, 1, 2], hidden_act="silu", decoder_hidden_size=24
+    ),
 }
 SECONDS = (3.0, 1.402, 0.01)
 """One is shorter than a position."""
