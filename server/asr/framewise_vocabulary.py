@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config import framewise_config
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.fast_conformer_config import HOP, SUBSAMPLING
@@ -108,7 +109,7 @@ def is_framewise(folder: Path) -> bool:
 
 def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVocabulary:
     """For a model for which :func:`is_framewise` is true. Raises :class:`CheckpointError`."""
-    settings = settings_of(folder)
+    settings = read_json(folder / "config.json")
     try:
         config = _READERS[named_in(settings)](settings, {})
     except ConfigError as error:
