@@ -28,16 +28,18 @@ KINDS: dict[str, Callable[[], Any]] = {
         tiny_tdt, none=-41.5, durations=[0, 1, 2], hidden_act="silu", decoder_hidden_size=24
     ),
 }
-SECONDS = (3.0, 1.402, 0.01)
+WINDOWS = [sound(seconds, seed) for seed, seconds in enumerate((3.0, 1.402, 0.01))]
 """One is shorter than a position."""
+Transcripts = list[list[tuple[int, int, int]]]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Transcripts]:
+    """A model's folder, and what transformers makes of :data:`WINDOWS` with it."""
     model = KINDS[request.param]()
     folder = tmp_path_factory.mktemp("framewise")
     model.save_pretrained(folder)
-    return model, folder
+    return folder, [expected_of(model, pcm) for pcm in WINDOWS]
 
 
 def opened(folder: Path, *, packed: bool = True) -> FramewiseTranscriber:
@@ -71,12 +73,10 @@ def expected_of(model: Any, pcm: bytes) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
-def test_tokens_and_their_positions_are_transformers(pair: tuple[Any, Path], packed: bool) -> None:
-    model, folder = pair
-    windows = [sound(seconds, seed) for seed, seconds in enumerate(SECONDS)]
+def test_tokens_and_their_positions_are_transformers(written: tuple[Path, Transcripts], packed: bool) -> None:
+    folder, expected = written
     with torch.inference_mode():
-        found = opened(folder, packed=packed).transcribe(windows)
-    expected = [expected_of(model, pcm) for pcm in windows]
+        found = opened(folder, packed=packed).transcribe(WINDOWS)
     assert [[(int(a), int(b), int(c)) for a, b, c, _ in each.tolist()] for each in found] == expected
     assert len({token for token, _, _ in expected[0]}) > 3, "the model says one thing only"
 
@@ -93,12 +93,10 @@ def test_the_probability_of_a_token_is_that_of_its_position(tmp_path: Path) -> N
         assert logprob == pytest.approx(float(likely[int(first) : int(end), int(token)].max()), abs=1e-3)
 
 
-def test_windows_together_have_the_transcripts_that_each_has_alone(pair: tuple[Any, Path]) -> None:
-    _, folder = pair
-    ours = opened(folder, packed=False)
-    windows = [sound(seconds, seed) for seed, seconds in enumerate(SECONDS)]
+def test_windows_together_have_the_transcripts_that_each_has_alone(written: tuple[Path, Transcripts]) -> None:
+    ours = opened(written[0], packed=False)
     with torch.inference_mode():
-        together, alone = ours.transcribe(windows), [ours.transcribe([window])[0] for window in windows]
+        together, alone = ours.transcribe(WINDOWS), [ours.transcribe([window])[0] for window in WINDOWS]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
