@@ -14,6 +14,7 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_decoder_config import EncoderDecoderConfig
+from ..model_config.framewise_config import FramewiseConfig
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import described_part, is_of_tower, text_name
 from ..model_config.model_spec import Backbone, ModelSpec
@@ -87,7 +88,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order of reading; empty for dummy weights."""
-    config: ModelSpec | EncoderDecoderConfig | VoxtralRealtimeConfig | PoolingConfig
+    config: ModelSpec | EncoderDecoderConfig | FramewiseConfig | VoxtralRealtimeConfig | PoolingConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for blocks."""
     defaults: GenerationConfig
@@ -171,6 +172,16 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "
                 f"({WHISPER}) is expected here."
+            )
+        return self.config
+
+    @property
+    def framewise(self) -> FramewiseConfig:
+        """The config of a model that decodes frame by frame. Raises :class:`CheckpointError` for another kind."""
+        if not isinstance(self.config, FramewiseConfig):
+            raise CheckpointError(
+                f"{self.folder} is a {self.config.architecture}, and a speech recognition model with a CTC or "
+                "transducer head is expected here."
             )
         return self.config
 

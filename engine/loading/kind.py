@@ -16,6 +16,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("WhisperForConditionalGeneration", "MoonshineForConditionalGeneration"),
         *("MoonshineStreamingForConditionalGeneration", "canary", "CanaryForConditionalGeneration"),
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
+        *("parakeet_ctc", "ParakeetForCTC", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
     }
 )
 _SPEAKING: Final = frozenset({"vits"})

@@ -1,5 +1,5 @@
-"""Describes transcription models with a Fast Conformer encoder (arXiv:2305.05084) and a decoder with positions: Canary
-and Cohere Transcribe. Torch-free."""
+"""Describes Fast Conformer encoders (arXiv:2305.05084), and transcription models with one and a decoder with positions:
+Canary and Cohere Transcribe. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ SUBSAMPLING: Final = 8
 """Frames of a position."""
 FEWEST_SAMPLES: Final = SAMPLE_RATE // 10
 """Shorter audio is filled with silence: frames are normed by their deviation."""
+MOST_SAMPLES: Final = MAX_WINDOW_SECONDS * SAMPLE_RATE
 _EPS = 1e-5
 _MOST_MEL_BINS = 1024
 _MOST_WIDTH = 1023
@@ -62,6 +63,11 @@ class FastConformerSpec:
         return self.hidden_size // self.heads
 
 
+def positions_of(samples: int) -> int:
+    """Encoder positions of a window of so many samples."""
+    return -(-(max(samples, FEWEST_SAMPLES) // HOP) // SUBSAMPLING)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FastConformerConfig(EncoderDecoderConfig):
     """A window has as many positions as audio."""
@@ -82,11 +88,10 @@ class FastConformerConfig(EncoderDecoderConfig):
 
     @property
     def samples(self) -> int:
-        return MAX_WINDOW_SECONDS * SAMPLE_RATE
+        return MOST_SAMPLES
 
     def positions(self, samples: int) -> int:
-        frames = max(samples, FEWEST_SAMPLES) // HOP
-        return -(-frames // SUBSAMPLING)
+        return positions_of(samples)
 
     @property
     def decoder(self) -> Backbone:
@@ -166,7 +171,7 @@ _NAMES: Final = (
     ("log_softmax.mlp.layer0.", "proj_out."),
 )
 """Parts of names in published files, and what they are here."""
-_PARAKEET: Final[Mapping[str, object]] = {
+PARAKEET_ENCODER: Final[Mapping[str, object]] = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,
     "intermediate_size": 4096,
@@ -175,7 +180,7 @@ _PARAKEET: Final[Mapping[str, object]] = {
 }
 """What an encoder_config means that leaves a field out."""
 _CANARY_ENCODER: Final[Mapping[str, object]] = {
-    **_PARAKEET,
+    **PARAKEET_ENCODER,
     "num_hidden_layers": 32,
     "num_mel_bins": 128,
     "scale_input": False,
@@ -197,7 +202,7 @@ def canary_config_from_hf(config: Mapping[str, object], generation: Mapping[str,
     fields = Fields(config)
     decoder = Fields(fields.table("decoder_config") or {})
     tied = fields.flag("tie_word_embeddings", True)
-    defaults = _PARAKEET if fields.has("encoder_config") else _CANARY_ENCODER
+    defaults = PARAKEET_ENCODER if fields.has("encoder_config") else _CANARY_ENCODER
     found = _config(CANARY, fields, decoder, generation, defaults, tied=tied)
     if found.encoder.hidden_size != found.hidden_size:
         raise ConfigError(
@@ -226,7 +231,7 @@ def _config(
     *,
     tied: bool,
 ) -> FastConformerConfig:
-    encoder = _encoder(Fields({**defaults, **(fields.table("encoder_config") or {})}))
+    encoder = fast_conformer_spec({**defaults, **(fields.table("encoder_config") or {})})
     hidden, heads = decoder.integer("hidden_size", 1024), decoder.integer("num_attention_heads", 8)
     if (found := decoder.integer("num_key_value_heads", heads)) != heads:
         raise ConfigError(f"num_key_value_heads is {found}, expected {heads}, as num_attention_heads")
@@ -237,7 +242,7 @@ def _config(
         architecture=architecture,
         vocab_size=decoder.integer("vocab_size", 16384),
         hidden_size=hidden,
-        source_positions=MAX_WINDOW_SECONDS * SAMPLE_RATE // HOP // SUBSAMPLING,
+        source_positions=positions_of(MOST_SAMPLES),
         num_layers=decoder.integer("num_hidden_layers", 8, most=MOST_LAYERS),
         num_heads=heads,
         max_position=min(longest, LONGEST_TRANSCRIPT),
@@ -253,7 +258,9 @@ def _config(
     )
 
 
-def _encoder(fields: Fields) -> FastConformerSpec:
+def fast_conformer_spec(encoder: Mapping[str, object]) -> FastConformerSpec:
+    """Reads an ``encoder_config``. Raises :class:`ConfigError`."""
+    fields = Fields(encoder)
     for name, expected in (
         ("subsampling_factor", SUBSAMPLING),
         ("subsampling_conv_kernel_size", 3),

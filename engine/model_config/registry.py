@@ -18,6 +18,18 @@ from .fast_conformer_config import (
     canary_config_from_hf,
     cohere_asr_config_from_hf,
 )
+from .framewise_config import (
+    CTC,
+    CTC_TYPE,
+    RNNT,
+    RNNT_TYPE,
+    TDT,
+    TDT_TYPE,
+    FramewiseConfig,
+    parakeet_ctc_config_from_hf,
+    parakeet_rnnt_config_from_hf,
+    parakeet_tdt_config_from_hf,
+)
 from .hf_config import DECODERS, Decoder, named_architecture
 from .model_spec import ModelSpec, checked
 from .moonshine_config import ARCHITECTURE as MOONSHINE
@@ -34,7 +46,7 @@ from .whisper_config import whisper_config_from_hf
 
 T = TypeVar("T")
 Implementation = Literal["auto", "native", "transformers"]
-Described = ModelSpec | EncoderDecoderConfig | VoxtralRealtimeConfig
+Described = ModelSpec | EncoderDecoderConfig | FramewiseConfig | VoxtralRealtimeConfig
 
 
 class Architecture(NamedTuple):
@@ -56,6 +68,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     MOONSHINE_STREAMING: Architecture(MOONSHINE_STREAMING_TYPE, moonshine_streaming_config_from_hf),
     CANARY: Architecture(CANARY_TYPE, canary_config_from_hf),
     COHERE: Architecture(COHERE_TYPE, cohere_asr_config_from_hf),
+    CTC: Architecture(CTC_TYPE, parakeet_ctc_config_from_hf),
+    RNNT: Architecture(RNNT_TYPE, parakeet_rnnt_config_from_hf),
+    TDT: Architecture(TDT_TYPE, parakeet_tdt_config_from_hf),
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

@@ -34,16 +34,22 @@ from ..model_config.moonshine_streaming_config import MoonshineStreamingConfig
 from ..model_config.whisper_config import WhisperConfig
 from .alignment import Aligned, token_times
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
-from .fast_conformer import FastConformer
+from .fast_conformer import FastConformer, Projection
 from .moonshine import MoonshineEncoder
 from .moonshine_streaming import MoonshineStreamingEncoder
 from .whisper import WhisperEncoder
+
+
+def _conformer(weights: WeightMap, config: FastConformerConfig, context: LayerContext) -> FastConformer:
+    projection = Projection("model.decoder.proj", config.hidden_size) if config.project else None
+    return FastConformer(weights, "model.encoder", config.encoder, context, projection, config.dither)
+
 
 _ENCODERS: Mapping[type[EncoderDecoderConfig], Callable[[WeightMap, Any, LayerContext], AudioEncoder]] = {
     WhisperConfig: WhisperEncoder,
     MoonshineConfig: MoonshineEncoder,
     MoonshineStreamingConfig: MoonshineStreamingEncoder,
-    FastConformerConfig: FastConformer,
+    FastConformerConfig: _conformer,
 }
 _UNUSED = (".num_batches_tracked", "featurizer.window", "featurizer.fb")
 """Tensors of training and of features in files of Canary and Cohere Transcribe."""

@@ -1,8 +1,12 @@
-"""A Fast Conformer encoder (arXiv:2305.05084), one window after another."""
+"""A Fast Conformer encoder (arXiv:2305.05084).
+
+Windows of any lengths share the products of a layer, as rows one after another. Attention and convolutions are computed
+of each window by itself, so that nothing is padded.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import batch_norm, conv1d, conv2d, glu, pad, scaled_dot_product_attention
@@ -20,7 +24,7 @@ from ..layers.preemphasized_mel import PreemphasizedMel
 from ..layers.sinusoids import sinusoid_angles
 from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
-from ..model_config.fast_conformer_config import FEWEST_SAMPLES, FastConformerConfig, FastConformerSpec
+from ..model_config.fast_conformer_config import FEWEST_SAMPLES, MOST_SAMPLES, FastConformerSpec
 from ..model_config.mlp_spec import MLPSpec
 from .encoder_stack import EncodedWindows, Windows, go_on
 
@@ -75,11 +79,22 @@ class _Attention:
             _stored(weights, f"{prefix}.bias_{which}", context, spec.heads, spec.head_dim) for which in "uv"
         )
 
-    def __call__(self, x: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        """x [positions, hidden], and [2 · positions - 1, hidden] of distances from the greatest to its negative."""
-        count = len(x)
-        q, k, v = self._into(x).view(count, 3, self._heads, self._dim).permute(1, 2, 0, 3)  # [heads, positions, dim]
+    def __call__(self, x: torch.Tensor, distances: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """x [positions of all windows, hidden], and [2 · longest - 1, hidden] of distances from the greatest to its
+        negative."""
+        rows = self._into(x).view(len(x), 3, self._heads, self._dim)
         far = self._relative(distances).view(-1, self._heads, self._dim).permute(1, 2, 0)  # [heads, dim, distances]
+        longest = max(lengths)
+        found = [
+            self._attended(window, far[..., longest - len(window) : longest + len(window) - 1])
+            for window in rows.split(list(lengths))
+        ]
+        return self._out(torch.cat(found))
+
+    def _attended(self, window: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
+        """[positions, 3, heads, dim] of one window → [positions, hidden]"""
+        count = len(window)
+        q, k, v = window.permute(1, 2, 0, 3)  # [heads, positions, dim]
         scores = (q + self._distance.unsqueeze(1)) @ far
         # a row's own distance moves to the left by one in each row
         shifted = pad(scores, (1, 0)).view(self._heads, -1, count)[:, 1:].reshape(scores.shape)[..., :count]
@@ -87,7 +102,7 @@ class _Attention:
         found = scaled_dot_product_attention(
             (q + self._content.unsqueeze(1))[None], k[None], v[None], attn_mask=(shifted * scale)[None], scale=scale
         )
-        return self._out(found[0].transpose(0, 1).flatten(1))
+        return found[0].transpose(0, 1).flatten(1)
 
 
 class _Module:
@@ -108,10 +123,16 @@ class _Module:
         )
         self._activation, self._pad = spec.activation, spec.width // 2
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[positions, hidden] → the same"""
+    def __call__(self, x: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """[positions of all windows, hidden] → the same"""
         opened = glu(self._first(x.unsqueeze(0)), dim=2).transpose(1, 2)
-        seen = conv1d(opened, self._weight, self._bias, padding=self._pad, groups=x.shape[1])
+        seen = torch.cat(
+            [
+                conv1d(window, self._weight, self._bias, padding=self._pad, groups=x.shape[1])
+                for window in opened.split(list(lengths), dim=2)
+            ],
+            dim=2,
+        )
         seen = batch_norm(seen, self._mean, self._variance, self._factor, self._shift, eps=_EPS)
         assert self._activation != "xielu"
         assert self._activation != "swiglu_oai"
@@ -137,12 +158,14 @@ class _Block:
         self._attention = _Attention(weights, f"{prefix}.self_attn", spec, context)
         self._module = _Module(weights, f"{prefix}.conv", spec, context)
 
-    def __call__(self, x: torch.Tensor, distances: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, distances: torch.Tensor, lengths: Sequence[int], batch: ForwardBatch
+    ) -> torch.Tensor:
         first, attended, convolved, second, last = self._norms
         one, other = self._networks
         x = x + 0.5 * _fed(one, first(x), batch)
-        x = x + self._attention(attended(x), distances)
-        x = x + self._module(convolved(x))
+        x = x + self._attention(attended(x), distances, lengths)
+        x = x + self._module(convolved(x), lengths)
         return last(x + 0.5 * _fed(other, second(x), batch))
 
 
@@ -153,41 +176,60 @@ def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     return found
 
 
+@dataclass(frozen=True)
+class Projection:
+    """What the encoder's output is multiplied by."""
+
+    name: str
+    size: int
+
+
 class FastConformer:
     """Encodes windows of audio by convolutions and attention by distance. No adapter changes it."""
 
-    def __init__(self, weights: WeightMap, config: FastConformerConfig, context: LayerContext) -> None:
-        self._config, self._context, spec = config, context, config.encoder
-        encoder, self._hidden = "model.encoder", spec.hidden_size
+    def __init__(
+        self,
+        weights: WeightMap,
+        prefix: str,
+        spec: FastConformerSpec,
+        context: LayerContext,
+        projection: Projection | None = None,
+        dither: float = 0.0,
+    ) -> None:
+        """``dither``: deviation of noise that is added to samples."""
+        self._spec, self._context, self._dither = spec, context, dither
         self._scale = math.sqrt(spec.hidden_size) if spec.scaled else 1.0
-        self._subsampling = _Subsampling(weights, f"{encoder}.subsampling", spec, context)
-        self._blocks = [_Block(weights, f"{encoder}.layers.{n}", spec, context) for n in range(spec.layers)]
+        self._subsampling = _Subsampling(weights, f"{prefix}.subsampling", spec, context)
+        self._blocks = [_Block(weights, f"{prefix}.layers.{n}", spec, context) for n in range(spec.layers)]
         self._project: Linear | None = None
-        if config.project:
-            parts = {"model.decoder.proj": config.hidden_size}
+        if projection is not None:
+            parts = {projection.name: projection.size}
             self._project = Linear(weights, parts, spec.hidden_size, context, bias=True, dtype=context.stream)
         self._mel: PreemphasizedMel | None = None
 
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
     ) -> EncodedWindows:
-        found = [self._encoded(window, after_layer or go_on) for window in windows]
-        return EncodedWindows(torch.cat(found), [len(each) for each in found])
-
-    def _encoded(self, window: bytes | memoryview, pause: Callable[[], None]) -> torch.Tensor:
-        """[positions, decoder's hidden]"""
-        if self._mel is None:
-            self._mel = PreemphasizedMel(self._config.encoder.mel_bins, self._config.dither, self._context.device)
-        count = max(len(window) // 2, FEWEST_SAMPLES) if len(window) else self._config.samples
-        frames = self._mel(samples_of([window], count, self._context.device)[0])
-        x = self._subsampling(frames.to(self._context.stream)) * self._scale
-        pause()
-        angles = sinusoid_angles(torch.arange(len(x) - 1, -len(x), -1, device=x.device), self._hidden)
-        distances = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(x.dtype)
-        batch = ForwardBatch.whole(
-            torch.empty(0, dtype=torch.int64, device=x.device), VarlenBatch(torch.tensor([0, len(x)]).int(), len(x))
-        )
-        for block in self._blocks:
-            x = block(x, distances, batch)
+        pause, embedded = after_layer or go_on, []
+        for window in windows:
+            embedded.append(self._embedded(window))
             pause()
-        return x if self._project is None else self._project(x)
+        lengths, x = [len(each) for each in embedded], torch.cat(embedded)
+        longest = max(lengths)
+        steps = torch.arange(longest - 1, -longest, -1, device=x.device)
+        angles = sinusoid_angles(steps, self._spec.hidden_size)
+        distances = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(x.dtype)
+        starts = torch.tensor([0, *lengths]).cumsum(0).int()
+        batch = ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=x.device), VarlenBatch(starts, longest))
+        for block in self._blocks:
+            x = block(x, distances, lengths, batch)
+            pause()
+        return EncodedWindows(x if self._project is None else self._project(x), lengths)
+
+    def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
+        """[positions, hidden]"""
+        if self._mel is None:
+            self._mel = PreemphasizedMel(self._spec.mel_bins, self._dither, self._context.device)
+        count = max(len(window) // 2, FEWEST_SAMPLES) if len(window) else MOST_SAMPLES
+        frames = self._mel(samples_of([window], count, self._context.device)[0])
+        return self._subsampling(frames.to(self._context.stream)) * self._scale

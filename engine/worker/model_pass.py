@@ -12,6 +12,7 @@ from ..layers.adapters import AdapterRows, rows_among
 from ..layers.forward_batch import LayerCache, Taps
 from ..models.decoder import Decoder
 from ..models.encoder_decoder import EncoderDecoder
+from ..models.framewise import FramewiseTranscriber
 from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
@@ -20,7 +21,7 @@ from .pass_graphs import PassGraphs
 from .row_extras import Findings, RowExtras
 from .rows import RowTable
 
-ServedModel = Decoder | TransformersDecoder | EncoderDecoder | VoxtralRealtime | PoolingModel
+ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | VoxtralRealtime | PoolingModel
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class ModelPass:
         self._model = model
         self._graphs = graphs
         self._caches = caches
-        self._whole = isinstance(model, PoolingModel) and not caches
+        self._whole = isinstance(model, PoolingModel | FramewiseTranscriber) and not caches
         self._rows = rows
         self._device = device
         self._decodes_first = device.type != "cpu"
@@ -149,7 +150,7 @@ class ModelPass:
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """float32 [rows, vocabulary] of hidden states [rows, hidden]; ``adapters`` are those of the rows."""
-        assert not isinstance(self._model, PoolingModel), "a model that pools draws no tokens"
+        assert not isinstance(self._model, PoolingModel | FramewiseTranscriber), "a model that pools draws no tokens"
         if isinstance(self._model, Decoder):
             return self._model.logits(hidden, adapters=adapters)
         return self._model.logits(hidden)

@@ -11,6 +11,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.pooling_checkpoint import open_pooling
 from ..model_config.fast_conformer_config import FastConformerConfig
+from ..model_config.framewise_config import FramewiseConfig
 from ..model_config.model_spec import ModelSpec
 from ..model_config.moonshine_config import MoonshineConfig
 from ..model_config.moonshine_streaming_config import MoonshineStreamingConfig
@@ -24,6 +25,7 @@ from .cuda_device import CudaDevice
 from .device import Device
 from .errors import SetupError
 from .families import Family, Text
+from .framewise_family import FramewiseTranscription
 from .media_family import TextWithMedia, sees
 from .pooling_family import PoolingFamily
 from .setup_family import set_up_family
@@ -39,6 +41,7 @@ _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     MoonshineConfig: Transcription,
     MoonshineStreamingConfig: Transcription,
     FastConformerConfig: Transcription,
+    FramewiseConfig: FramewiseTranscription,
     VoxtralRealtimeConfig: StreamedTranscription,
     PoolingConfig: PoolingFamily,
 }

@@ -23,6 +23,7 @@ from ..loading.weights import iterate_weights
 from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
 from ..models.encoder_decoder import EncoderDecoder
+from ..models.framewise import FramewiseTranscriber
 from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
@@ -237,7 +238,16 @@ def share_threads(config: WorkerConfig) -> None:
     torch.set_num_threads(choose_cpus(config, torch.get_num_threads()).threads)
 
 
-M = TypeVar("M", bound=Decoder | DraftHead | TransformersDecoder | EncoderDecoder | VoxtralRealtime | PoolingModel)
+M = TypeVar(
+    "M",
+    bound=Decoder
+    | DraftHead
+    | TransformersDecoder
+    | EncoderDecoder
+    | FramewiseTranscriber
+    | VoxtralRealtime
+    | PoolingModel,
+)
 
 
 def load_weights(
@@ -289,7 +299,8 @@ def _stored_shapes(
         return checkpoint.decoder.shapes()
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True, adapters=None)
     model = make(plain)
-    return model.weights.shapes if isinstance(model, Decoder | DraftHead | TransformersDecoder | EncoderDecoder) else {}
+    described = Decoder | DraftHead | TransformersDecoder | EncoderDecoder | FramewiseTranscriber
+    return model.weights.shapes if isinstance(model, described) else {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

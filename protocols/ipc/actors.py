@@ -443,6 +443,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     experts: ExpertShape | None = None
     """Shape of the experts of each position, with ``WorkerConfig.return_routed_experts``."""
     host: HostSizes = NO_HOST
+    pools: bool = False
+    """Whether requests get results of their prompt in place of tokens, as with ``WorkerConfig.is_pooling``."""
 
 
 class Profiled(msgspec.Struct, frozen=True, array_like=True, tag="profiled", gc=False):

@@ -4,8 +4,9 @@ from typing import Literal
 
 import msgspec
 
-PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "sparse"]
-"""A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens."""
+PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "sparse", "transcribe"]
+"""A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens; the
+tokens that are said in a window of audio, with their positions."""
 
 
 class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):

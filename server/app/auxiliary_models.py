@@ -15,6 +15,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.processes.supervisor import Supervisor
 
+from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise
 from ..asr.model import TranscriptionModel
 from ..asr.stream_vocabulary import stream_vocabulary_of
 from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
@@ -175,6 +176,8 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
         raise CheckpointError(str(error)) from error
     if is_untimed(folder):
         return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder, tokenizer))
+    if is_framewise(folder):
+        return TranscriptionModel(config.served_names, client, framewise_vocabulary_of(folder, tokenizer))
     vocabulary = Vocabulary(tokenizer, settings_of(folder))
     if vocabulary.multilingual and not vocabulary.languages:
         raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .languages import WITHOUT_SPACES
+from .untimed_vocabulary import UntimedVocabulary
 from .vocabulary import Vocabulary
 
 PREPENDED: Final = "\"'“¿([{-"
@@ -24,7 +25,9 @@ class SpelledWord:
     tokens: list[int]
 
 
-def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | None) -> list[SpelledWord]:
+def split_words(
+    vocabulary: Vocabulary | UntimedVocabulary, tokens: Sequence[int], language: str | None
+) -> list[SpelledWord]:
     """The words of a text in order, punctuation separate; all tokens are in one of them."""
     characters = _split_characters(vocabulary, tokens)
     if language in WITHOUT_SPACES:
@@ -40,7 +43,7 @@ def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | N
     return words
 
 
-def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[SpelledWord]:
+def _split_characters(vocabulary: Vocabulary | UntimedVocabulary, tokens: Sequence[int]) -> list[SpelledWord]:
     """The shortest runs of tokens that hold whole characters."""
     whole = vocabulary.decode(list(tokens))
     pieces: list[SpelledWord] = []

@@ -11,6 +11,7 @@ import msgspec
 from ..common.task_scope import TaskScope
 from .chunks import Span, chunks_of, quiet_spans
 from .decoding_result import draft_window, is_silence
+from .framewise_vocabulary import FramewiseVocabulary
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
@@ -42,6 +43,12 @@ async def detect_language(
     return Detected(codes[answer.tokens[0]], math.exp(answer.logprobs[0].logprob))
 
 
+def decoder_for(
+    model: TranscriptionModel, options: TranscriptionOptions, open_account: OpenAccount | None
+) -> WindowDecoder:
+    return WindowDecoder(model.client, options, open_account, framewise=model.vocabulary.framewise)
+
+
 class Transcription:
     """The running transcription of one file: :attr:`language` is known after the first segment, or at the end.
 
@@ -60,9 +67,9 @@ class Transcription:
         self._owner = owner
         self._model = model
         self._pcm = pcm
-        self._options = options if model.vocabulary.has_times else msgspec.structs.replace(options, timestamps=False)
-        self._decoder = WindowDecoder(model.client, options, open_account)
-        self.language = options.language or "en"
+        self._options = options if model.vocabulary.marks_times else msgspec.structs.replace(options, timestamps=False)
+        self._decoder = decoder_for(model, options, open_account)
+        self.language = options.language or model.vocabulary.default_language
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
         """In order, numbered from 0. Raises as :meth:`.window_decoder.WindowDecoder.decode`."""
@@ -77,7 +84,7 @@ class Transcription:
             if not chunks:
                 return
             spans, first = chunks, chunks[0]
-        elif not self._model.vocabulary.has_times:
+        elif not self._model.vocabulary.marks_times:
             spans = quiet_spans(self._pcm)
         language = await self._settle_language(first)
         if spans is None:
@@ -155,7 +162,7 @@ async def transcribe_turn(
         return TranscribedTurn(
             model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en"
         )
-    decoder = WindowDecoder(model.client, options, open_account)
+    decoder = decoder_for(model, options, open_account)
     window = window_of(pcm, options.salt)
     detected = (
         Detected(options.language, 1.0)
@@ -166,11 +173,14 @@ async def transcribe_turn(
     previous = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
     language = detected.code if model.multilingual else None
     draft = await draft_window(decoder, model, window, quick, language, previous, list(after))
-    tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens]
+    # a model that decodes frame by frame does not continue tokens: its transcript begins with them
+    vocabulary = model.vocabulary
+    begin = vocabulary.behind(after, draft.tokens) if isinstance(vocabulary, FramewiseVocabulary) else 0
+    tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens[begin:]]
     return TranscribedTurn(
-        model.vocabulary.decode(tokens).strip(),
+        vocabulary.decode(tokens).strip(),
         tokens,
-        [one.logprob for one in draft.answer.logprobs],
+        [one.logprob for one in draft.answer.logprobs[begin:]],
         draft.avg_logprob,
         draft.no_speech_prob,
         detected.code,

@@ -29,7 +29,10 @@ class UntimedVocabulary:
     """What :class:`.vocabulary.Vocabulary` is for Whisper."""
 
     no_speech: Final = None
-    has_times: Final = False
+    has_times: bool = False
+    marks_times: Final = False
+    framewise: bool = False
+    default_language: str = "en"
     takes_context: Final = False
     detects: Final = False
     timestamp_begin: Final = 1 << 32
@@ -148,13 +151,13 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
 
 def is_untimed(folder: Path) -> bool:
     """Whether the model in ``folder`` is an encoder-decoder without timestamps."""
-    return _named(settings_of(folder)) in _FAMILIES
+    return named_in(settings_of(folder)) in _FAMILIES
 
 
 def untimed_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> UntimedVocabulary:
     """For a model for which :func:`is_untimed` is true. Raises :class:`CheckpointError`."""
     settings = settings_of(folder)
-    fields, family = Fields(settings), _FAMILIES[_named(settings)]
+    fields, family = Fields(settings), _FAMILIES[named_in(settings)]
     ends, rate = fields.token_ids("eos_token_id"), SAMPLE_RATE / family.samples
     if family.prompt:
         end = ends[0] if ends else _id_of(tokenizer, "<|endoftext|>")
@@ -188,8 +191,8 @@ def _id_of(tokenizer: Tokenizer, name: str) -> int:
     return int(found)
 
 
-def _named(settings: Mapping[str, object]) -> str:
-    """The architecture, or else the type; "" if there is none."""
+def named_in(settings: Mapping[str, object]) -> str:
+    """The architecture that a config.json names, or else the type; "" if there is none."""
     match settings:
         case {"architectures": [str(name)]} | {"model_type": str(name)}:
             return name

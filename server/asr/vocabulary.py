@@ -40,7 +40,13 @@ class Vocabulary:
     """
 
     has_times: Final = True
-    """Whether a transcript has timestamps, and words can be aligned."""
+    """Whether segments and words have times."""
+    marks_times: Final = True
+    """Whether tokens of a transcript are timestamps, and words can be aligned."""
+    framewise: Final = False
+    """Whether the engine returns whole transcripts, with the positions of each token, in place of sampled tokens."""
+    default_language: Final = "en"
+    """Reported where the request names no language and none is detected."""
     takes_context: Final = True
     """Whether the prompt has text of before."""
     temperatures: Final = TEMPERATURE_FALLBACK

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import struct
 from collections.abc import Sequence
 from typing import Final, assert_never
 
@@ -13,6 +14,7 @@ from stentor.engine.client.media import Media
 from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, AlignmentOutput, PromptProbe, TokenRules
+from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.beams import Beams
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _DIGEST_BYTES: Final = 16
 _NEUTRAL: Final = SamplingOptions()
+_NO_TOKENS: Final = SamplingParams(max_tokens=0)
+_WHOLE: Final = Pooling("transcribe")
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -50,6 +54,8 @@ class EngineOutput(msgspec.Struct):
     alignment: AlignmentOutput
     ended: bool
     """Whether the transcript came to its end, rather than to ``max_tokens``."""
+    spans: list[tuple[int, int]] = []
+    """Encoder positions [first, end) of each token, from a model that decodes frame by frame."""
 
     @property
     def sum_logprob(self) -> float:
@@ -108,8 +114,17 @@ def is_soundless(pcm: bytes) -> bool:
 class WindowDecoder:
     """The way to the engine for one request of a client: all windows of it go under its name, and on its account."""
 
-    def __init__(self, client: ModelEngine, options: TranscriptionOptions, open_account: OpenAccount | None) -> None:
+    def __init__(
+        self,
+        client: ModelEngine,
+        options: TranscriptionOptions,
+        open_account: OpenAccount | None,
+        *,
+        framewise: bool = False,
+    ) -> None:
+        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only looks at the window."""
         self._client = client
+        self._framewise = framewise
         self._options = options
         self._open_account = open_account
 
@@ -139,6 +154,7 @@ class WindowDecoder:
             logger.warning("the engine could not finish a request: %s", finished.message)
         if finished is None or finished.reason not in ("stop", "length"):
             raise generation_error(finished)
+        answer.ended = self._framewise
         if answer.tokens and answer.tokens[-1] == wanted.end:
             answer.tokens.pop()
             answer.ended = True
@@ -152,6 +168,9 @@ class WindowDecoder:
             account = self._open_account(len(request.prompt), request.params.max_tokens)
         finished: Finished | None = None
         try:
+            if self._framewise:
+                given = {"params": _NO_TOKENS, "pooling": _WHOLE, "probe": None}
+                request = msgspec.structs.replace(request, **given)
             client = self._client if beams is None else BeamSubmitter(self._client, beams)
             stream: EngineEventStream = client.submit(request)
             try:
@@ -170,6 +189,14 @@ class WindowDecoder:
         return finished
 
 
+def _take(answer: EngineOutput, transcript: Pooled) -> None:
+    """Fills ``answer`` with the rows of :data:`stentor.engine.models.framewise.COLUMNS`."""
+    for token, first, end, logprob in struct.iter_unpack("<4f", transcript.data):
+        answer.tokens.append(int(token))
+        answer.logprobs.append(TokenLogprobs(int(token), logprob, 1, []))
+        answer.spans.append((int(first), int(end)))
+
+
 async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:
     """Collects the result; None if the request breaks off."""
     finished: Finished | None = None
@@ -182,6 +209,10 @@ async def _read(stream: EngineEventStream, answer: EngineOutput, account: Reques
                     if account is not None:
                         account.tokens(event.tokens)
                 case PromptDone():
+                    if event.pooled is not None:
+                        _take(answer, event.pooled)
+                        if account is not None:
+                            account.tokens(answer.tokens)
                     answer.alignment = event.alignment or AlignmentOutput()
                     if account is not None:
                         account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)

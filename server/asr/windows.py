@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from .decoding_result import DecodingResult, draft_window, is_silence
+from .framewise_vocabulary import FramewiseVocabulary, sentences_of
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import (
@@ -74,9 +75,9 @@ class AudioSpan:
             if is_silence(draft, self._options):
                 seek += frames
                 continue
-            cut = cut_window(draft.tokens, self._model.vocabulary.timestamp_begin, seek, frames)
+            cut = self._cut(draft, seek, frames)
             advance = cut.advance
-            if self._options.word_times:
+            if self._options.word_times and self._model.vocabulary.marks_times:
                 advance = await self._time_words(window, draft, cut, seek, frames)
             for part in cut.parts:
                 if segment := self._segment(draft, part, seek):
@@ -86,6 +87,13 @@ class AudioSpan:
                 self._context_from = len(self._previous_tokens)
             windows -= 1
             seek += advance if advance > 0 and windows > 0 else frames
+
+    def _cut(self, draft: DecodingResult, seek: int, frames: int) -> WindowSegments:
+        vocabulary = self._model.vocabulary
+        if isinstance(vocabulary, FramewiseVocabulary):
+            offset, seconds = seek / FRAMES_A_SECOND, frames / FRAMES_A_SECOND
+            return WindowSegments(sentences_of(vocabulary, draft.answer, self._language, offset, seconds), frames, True)
+        return cut_window(draft.tokens, vocabulary.timestamp_begin, seek, frames)
 
     async def _time_words(
         self, window: Window, draft: DecodingResult, cut: WindowSegments, seek: int, frames: int

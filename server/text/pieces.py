@@ -55,6 +55,8 @@ class DecoderShape(NamedTuple):
     """The text loses one leading space (SentencePiece only)."""
     byte_fallback: bool = False
     """Whether ``<0xNN>`` tokens are bytes."""
+    spells_spaces: bool = False
+    """Whether ``▁`` is a space in every token but the first of a text (Metaspace)."""
 
 
 def decoder_shape(backend: Backend) -> DecoderShape:
@@ -73,6 +75,8 @@ def decoder_shape(backend: Backend) -> DecoderShape:
     )
     if spells_spaces and (strips or len(names) == 3):
         return DecoderShape("sentencepiece", strips_first_space=strips, byte_fallback=True)
+    if names == ["Metaspace"]:
+        return DecoderShape("other", spells_spaces=steps[0]["replacement"] == "▁")
     return DecoderShape("other", byte_fallback="ByteFallback" in names)
 
 

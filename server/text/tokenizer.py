@@ -152,7 +152,7 @@ class Tokenizer:
             return byte_level_bytes(token)
         if self.shape.byte_fallback and (value := byte_token_value(token)) is not None:
             return bytes([value])
-        if self.shape.kind == "sentencepiece":
+        if self.shape.kind == "sentencepiece" or self.shape.spells_spaces:
             return token.replace("▁", " ").encode()
         return self.backend.decode([id], skip_special_tokens=False).encode()
 

@@ -57,6 +57,7 @@ class Limits:
         """Raises ValueError for limits that no scheduler can work with."""
         step, worker = ready.limits, config.worker
         max_encodings = step.max_encodings or ready.max_model_len
+        pools = worker.is_pooling or ready.pools
         limits = cls(
             max_model_len=ready.max_model_len,
             max_num_batched_tokens=step.max_num_batched_tokens,
@@ -72,8 +73,8 @@ class Limits:
             target_itl=config.scheduler.target_itl,
             stream=ready.stream,
             max_loras=worker.max_loras if worker.enable_lora else 0,
-            is_pooling=worker.is_pooling,
-            sees_all=worker.is_pooling and not any(group.is_paged for group in ready.groups),
+            is_pooling=pools,
+            sees_all=pools and not any(group.is_paged for group in ready.groups),
         )
         limits._check(ready)
         return limits

@@ -187,6 +187,7 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
         return resolve_chat(form, model)
     if not model.vocabulary.has_times:
         check_untimed(form, model.served_names[0])
+    if not model.vocabulary.marks_times:
         if not model.vocabulary.translates:
             raise refuse_translation(model.served_names[0])
         if not form.language:
@@ -223,11 +224,12 @@ def _model(
 
 
 def _options(services: TranscriptionServices, form: TranslationForm, model: TranscriptionModel) -> TranscriptionOptions:
+    draws = not model.vocabulary.framewise
     return TranscriptionOptions(
         adapter=services.registry.adapter_of(form.model) if form.model else None,
         language=model.language(form.language, "language") if form.language else None,
         prompt=form.hint[-_PROMPT_CHARS:],
-        temperatures=(form.temperature,) if form.temperature else model.vocabulary.temperatures,
+        temperatures=(form.temperature,) if draws and form.temperature else model.vocabulary.temperatures,
         max_tokens=form.max_completion_tokens or MAX_TOKENS,
         sampling=SamplingOptions(
             form.top_p,

@@ -17,6 +17,7 @@ from stentor.engine.client.request import EngineRequest
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
+from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.asr.model import TranscriptionModel
@@ -71,6 +72,8 @@ class Said:
     probabilities: list[float] = field(default_factory=list)
     ended: bool = True
     reason: FinishReason = "stop"
+    pooled: Pooled | None = None
+    """A whole transcript, in place of tokens."""
 
 
 @dataclass
@@ -87,6 +90,7 @@ class Asked:
     adapter: AdapterRef | None = None
     known: int = 0
     """Tokens of the transcript that came with the request."""
+    pooling: Pooling | None = None
     aborted: bool = False
 
     @property
@@ -123,6 +127,8 @@ class _Stream:
             raise StopAsyncIteration
         self._ended = True
         said = self._said
+        if said.pooled is not None:
+            return [PromptDone(0, 0, 0.0, 0.0, None, pooled=said.pooled), Finished(0, 0, said.reason, None, None)]
         heard = AlignmentOutput(said.no_speech, said.times, said.probabilities)
         tokens = [*said.tokens, VOCABULARY.eot] if said.ended else said.tokens
         params = self._asked.params
@@ -167,6 +173,7 @@ class ScriptedEngine:
         probe = request.probe or PromptProbe()
         asked = Asked(request.prompt, request.params, seed, window, probe, request.salt, request.name, request.adapter)
         asked.known = len(request.resumed[0]) if request.resumed else 0
+        asked.pooling = request.pooling
         self.asked.append(asked)
         return _Stream(asked, self.script(asked), self.gate)
 

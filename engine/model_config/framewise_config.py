@@ -1,0 +1,109 @@
+"""Describes transcription models that decode frame by frame: an encoder, and a head that gives each position a token or
+a blank (CTC), or none or several tokens (transducers). Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .encoder_decoder_config import LONGEST_TRANSCRIPT
+from .fast_conformer_config import MOST_SAMPLES, PARAKEET_ENCODER, FastConformerSpec, fast_conformer_spec, positions_of
+from .mlp_spec import Activation
+from .moonshine_config import activation_of
+
+CTC = "ParakeetForCTC"
+RNNT = "ParakeetForRNNT"
+TDT = "ParakeetForTDT"
+CTC_TYPE = "parakeet_ctc"
+RNNT_TYPE = "parakeet_rnnt"
+TDT_TYPE = "parakeet_tdt"
+_MOST_SYMBOLS = 64
+_MOST_DURATIONS = 64
+_LONGEST_DURATION = 64
+
+
+@dataclass(frozen=True)
+class TransducerSpec:
+    """An LSTM over the tokens so far, joined with one position of the encoder."""
+
+    hidden_size: int
+    layers: int
+    activation: Activation
+    """Of the sum of both."""
+    most_symbols: int
+    """Tokens of one position, at most."""
+    durations: tuple[int, ...] = ()
+    """Positions that a token may take, of which the model chooses one (TDT, arXiv:2304.06795). Empty: a blank takes
+    one, and a token none (RNN-T)."""
+
+
+@dataclass(frozen=True)
+class FramewiseConfig:
+    """A transcript is made of one window, without a prompt and without sampling."""
+
+    architecture: str
+    """transformers' class name, for messages."""
+    vocab_size: int
+    blank: int
+    encoder: FastConformerSpec
+    transducer: TransducerSpec | None
+    """None: CTC."""
+    max_position: int = LONGEST_TRANSCRIPT
+
+    @property
+    def source_positions(self) -> int:
+        """Encoder positions of the longest window."""
+        return positions_of(MOST_SAMPLES)
+
+
+def parakeet_ctc_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """Reads a config.json. Raises :class:`.config_fields.ConfigError` for a missing or wrong field."""
+    fields = Fields(config)
+    return _config(CTC, fields, fields.integer("vocab_size", 1025), "pad_token_id", 1024, None)
+
+
+def parakeet_rnnt_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`."""
+    fields = Fields(config)
+    vocab = fields.integer("vocab_size", 8193)
+    return _config(RNNT, fields, vocab, "blank_token_id", 8192, _transducer(fields, ()))
+
+
+def parakeet_tdt_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`."""
+    fields = Fields(config)
+    found = fields.numbers("durations") if fields.has("durations") else (0, 1, 2, 3, 4)
+    durations = tuple(int(each) for each in found)
+    whole = durations == tuple(found) and all(0 <= each <= _LONGEST_DURATION for each in durations)
+    if not whole or not 0 < len(durations) <= _MOST_DURATIONS or not any(durations):
+        raise ConfigError(
+            f"durations is {list(found)[:8]}, expected up to {_MOST_DURATIONS} whole numbers of positions, of at most "
+            f"{_LONGEST_DURATION}, and not 0 alone"
+        )
+    vocab = fields.integer("vocab_size", 8193)
+    return _config(TDT, fields, vocab, "blank_token_id", 8192, _transducer(fields, durations))
+
+
+def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:
+    return TransducerSpec(
+        hidden_size=fields.integer("decoder_hidden_size", 640),
+        layers=fields.integer("num_decoder_layers", 2, most=MOST_LAYERS),
+        activation=activation_of(fields, "hidden_act", "relu"),
+        most_symbols=fields.integer("max_symbols_per_step", 10, most=_MOST_SYMBOLS),
+        durations=durations,
+    )
+
+
+def _config(
+    architecture: str,
+    fields: Fields,
+    vocab_size: int,
+    blank_field: str,
+    default_blank: int,
+    transducer: TransducerSpec | None,
+) -> FramewiseConfig:
+    blank = fields.token_id(blank_field)
+    blank = default_blank if blank is None else blank
+    if not 0 <= blank < vocab_size:
+        raise ConfigError(f"{blank_field} is {blank}, expected a token of the {vocab_size}: it is the blank")
+    encoder = fast_conformer_spec({**PARAKEET_ENCODER, **(fields.table("encoder_config") or {})})
+    return FramewiseConfig(architecture, vocab_size, blank, encoder, transducer)

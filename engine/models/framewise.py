@@ -1,0 +1,198 @@
+"""Transcription models that decode frame by frame: an encoder, and a CTC or transducer head.
+
+A transcript is made in one go, greedily. It needs no KV cache: the state of a transducer lives while its window is
+decoded.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from stentor import kernels
+
+from ..layers.convolution import Convolution
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer_context import LayerContext
+from ..layers.linear import Linear
+from ..layers.weights import WeightMap
+from ..model_config.framewise_config import FramewiseConfig, TransducerSpec
+from .encoder_stack import EncodedWindows, Windows
+from .fast_conformer import FastConformer, Projection
+
+COLUMNS: Final = 4
+"""Of a transcript: the token, the first position that it was said in, the one behind the last, its log-probability."""
+_UNUSED = (".num_batches_tracked",)
+_WINDOWS_AT_ONCE = 8
+"""Windows encoded together on a device, which bounds the memory; on a CPU a single one keeps the cores busy."""
+
+
+class FramewiseTranscriber:
+    """Audio in, transcripts out."""
+
+    def __init__(self, config: FramewiseConfig, context: LayerContext) -> None:
+        self.config = config
+        self.weights = WeightMap()
+        self.context = context = replace(context, float32_stream=context.packed)
+        head, projection = config.transducer, None
+        if head is not None:
+            projection = Projection("encoder_projector", head.hidden_size)
+        self.encoder = FastConformer(self.weights, "encoder", config.encoder, context, projection)
+        self._decode: _CTC | _Transducer
+        if head is None:
+            self._decode = _CTC(self.weights, config, context)
+        else:
+            self._decode = _Transducer(self.weights, config, head, context)
+        self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        self.weights.load(tensors, ignore=_UNUSED)
+
+    def transcribe(self, windows: Windows, after_layer: Callable[[], None] | None = None) -> list[torch.Tensor]:
+        """The transcript of each window: float32 [tokens, :data:`COLUMNS`], on the host.
+
+        ``windows`` and ``after_layer``: as for :class:`.encoder_stack.AudioEncoder`.
+        """
+        found: list[torch.Tensor] = []
+        for first in range(0, len(windows), self._at_once):
+            encoded = self.encoder(windows[first : first + self._at_once], after_layer)
+            made = self._decode(encoded)
+            found += [torch.tensor(each, dtype=torch.float32).view(-1, COLUMNS) for each in made]
+        return found
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """A pass over rows, of which no token says anything: [tokens, 1]."""
+        assert isinstance(batch.tokens, torch.Tensor)
+        return batch.tokens.new_zeros(len(batch.tokens), 1, dtype=torch.float32)
+
+
+_Row = tuple[int, int, int, float]
+"""See :data:`COLUMNS`."""
+
+
+class _CTC:
+    """A token or a blank a position (connectionist temporal classification); equal neighbours are one."""
+
+    def __init__(self, weights: WeightMap, config: FramewiseConfig, context: LayerContext) -> None:
+        hidden = config.encoder.hidden_size
+        self._head = Convolution(weights, "ctc_head", hidden, config.vocab_size, context, width=1, pad=(0, 0))
+        self._blank = config.blank
+
+    def __call__(self, encoded: EncodedWindows) -> list[list[_Row]]:
+        scores = self._head(encoded.rows.unsqueeze(0))[0].float()
+        best = scores.argmax(1)
+        likely = scores.gather(1, best.unsqueeze(1))[:, 0] - scores.logsumexp(1)
+        tokens, logprobs = best.tolist(), likely.tolist()
+        found, begin = [], 0
+        for length in encoded.lengths:
+            window = slice(begin, begin + length)
+            found.append(self._joined(tokens[window], logprobs[window]))
+            begin += length
+        return found
+
+    def _joined(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[_Row]:
+        """A token's log-probability is that of its likeliest position."""
+        found: list[_Row] = []
+        before = self._blank
+        for position, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            if token == before and token != self._blank:
+                _, first, _, likeliest = found[-1]
+                found[-1] = token, first, position + 1, max(likeliest, logprob)
+            elif token != self._blank:
+                found.append((token, position, position + 1, logprob))
+            before = token
+        return found
+
+
+class _Transducer:
+    """A prediction network over the tokens so far, and a joint network that chooses a token at each position."""
+
+    def __init__(
+        self, weights: WeightMap, config: FramewiseConfig, spec: TransducerSpec, context: LayerContext
+    ) -> None:
+        hidden, stream = spec.hidden_size, context.stream
+        self._config, self._spec, self._stream = config, spec, stream
+        self._embedding = context.empty(config.vocab_size, hidden, dtype=stream)
+        weights.add("decoder.embedding.weight", self._embedding)
+        self._layers = []
+        for layer in range(spec.layers):
+            for which in ("ih", "hh"):
+                for kind in ("weight", "bias"):
+                    weights.alias(f"decoder.lstm.{kind}_{which}_l{layer}", f"decoder.lstm.{which}{layer}.{kind}")
+            into, back = (
+                Linear(weights, {f"decoder.lstm.{which}{layer}": 4 * hidden}, hidden, context, bias=True, dtype=stream)
+                for which in ("ih", "hh")
+            )
+            self._layers.append((into, back))
+        parts = {"decoder.decoder_projector": hidden}
+        self._project = Linear(weights, parts, hidden, context, bias=True, dtype=stream)
+        outputs = config.vocab_size + len(spec.durations)
+        self._head = Linear(weights, {"joint.head": outputs}, hidden, context, bias=True, dtype=stream)
+
+    def __call__(self, encoded: EncodedWindows) -> list[list[_Row]]:
+        spec, blank, device = self._spec, self._config.blank, encoded.rows.device
+        lengths = encoded.lengths
+        begins = (torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)).tolist()
+        found: list[list[_Row]] = [[] for _ in lengths]
+        at, symbols = [0] * len(lengths), [0] * len(lengths)
+        """Of each window: its position, and the tokens of that."""
+        left = [spec.most_symbols * length for length in lengths]
+        """Steps, without which tokens of no duration could follow each other for ever."""
+        hidden = encoded.rows.new_zeros(spec.layers, len(lengths), spec.hidden_size)
+        cell = torch.zeros_like(hidden, dtype=torch.float32)
+        said = torch.zeros_like(hidden[0])
+        active = list(range(len(lengths)))
+        new, tokens = active, [blank] * len(active)
+        while active:
+            if new:
+                rows = torch.tensor(new, device=device)
+                made = self._predict(torch.tensor(tokens, device=device), hidden[:, rows], cell[:, rows])
+                said[rows], hidden[:, rows], cell[:, rows] = made
+            rows = torch.tensor(active, device=device)
+            places = torch.tensor([begins[row] + at[row] for row in active], device=device)
+            chosen = self._chosen(encoded.rows[places] + said[rows])
+            new, tokens = [], []
+            for row, (token, logprob, duration) in zip(active, chosen, strict=True):
+                first, left[row] = at[row], left[row] - 1
+                if token != blank:
+                    found[row].append((token, first, first + (duration if spec.durations else 1), logprob))
+                    new.append(row)
+                    tokens.append(token)
+                if spec.durations:
+                    at[row] += max(duration, 1) if token == blank else duration
+                    continue
+                symbols[row] = 0 if token == blank else symbols[row] + 1
+                if token == blank or symbols[row] >= spec.most_symbols:
+                    at[row], symbols[row] = first + 1, 0
+            active = [row for row in active if at[row] < lengths[row] and left[row]]
+        return found
+
+    def _chosen(self, joined: torch.Tensor) -> list[tuple[int, float, int]]:
+        """[rows, hidden] → the likeliest token of each, its log-probability and its duration."""
+        activation = self._spec.activation
+        assert activation != "xielu"
+        assert activation != "swiglu_oai"
+        scores = self._head(kernels.activate_(joined.contiguous(), activation)).float()
+        of_tokens = scores[:, : self._config.vocab_size]
+        best = of_tokens.argmax(1)
+        likely = of_tokens.gather(1, best.unsqueeze(1))[:, 0] - of_tokens.logsumexp(1)
+        durations = [0] * len(best)
+        if self._spec.durations:
+            chosen = scores[:, self._config.vocab_size :].argmax(1).tolist()
+            durations = [self._spec.durations[each] for each in chosen]
+        return list(zip(best.tolist(), likely.tolist(), durations, strict=True))
+
+    def _predict(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """One token more of each row: output [rows, hidden], and the states [layers, rows, hidden] behind it."""
+        x, kept, cells = kernels.embedding(tokens, self._embedding), [], []
+        for (into, back), before, held in zip(self._layers, hidden, cell, strict=True):
+            enter, forget, make, leave = (into(x).float() + back(before).float()).chunk(4, dim=1)
+            now = forget.sigmoid() * held + enter.sigmoid() * make.tanh()
+            x = (leave.sigmoid() * now.tanh()).to(self._stream)
+            kept.append(x)
+            cells.append(now)
+        return self._project(x), torch.stack(kept), torch.stack(cells)

@@ -1,0 +1,117 @@
+"""The tokens of a transcription model that decodes frame by frame, and its transcripts as words and sentences.
+
+Such a model gives each token its positions in the audio, so words have times without another pass.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config import framewise_config
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.fast_conformer_config import HOP, SUBSAMPLING
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
+from ..text.tokenizer import Tokenizer
+from .segments import Part, Word
+from .splitting import split_words
+from .untimed_vocabulary import UntimedVocabulary, named_in
+from .vocabulary import settings_of
+from .window_decoder import EngineOutput
+from .words import TimedWord, merge_punctuation
+
+_FRAMEWISE: Final = framewise_config
+_READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] = {
+    name: read
+    for names, read in (
+        ((_FRAMEWISE.CTC, _FRAMEWISE.CTC_TYPE), _FRAMEWISE.parakeet_ctc_config_from_hf),
+        ((_FRAMEWISE.RNNT, _FRAMEWISE.RNNT_TYPE), _FRAMEWISE.parakeet_rnnt_config_from_hf),
+        ((_FRAMEWISE.TDT, _FRAMEWISE.TDT_TYPE), _FRAMEWISE.parakeet_tdt_config_from_hf),
+    )
+    for name in names
+}
+"""By what a config.json names."""
+_SENTENCE_ENDS: Final = (".", "?", "!", "。", "？", "！")  # noqa: RUF001
+
+
+class FramewiseVocabulary(UntimedVocabulary):
+    """See :class:`.vocabulary.Vocabulary`. Prompts say nothing, and nothing is sampled."""
+
+    has_times = True
+    framewise = True
+    default_language = "unknown"
+
+    def __init__(self, tokenizer: Tokenizer, blank: int) -> None:
+        """Raises :class:`CheckpointError` if the tokenizer lacks the blank."""
+        super().__init__(tokenizer, (0,), blank, SAMPLE_RATE / (HOP * SUBSAMPLING))
+
+    def behind(self, given: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many of ``tokens``, a transcript of the same audio, stand for the text of ``given``: as many words."""
+        begins = [place for place, token in enumerate(tokens) if place and self._begins_word(token)]
+        words = sum(not place or self._begins_word(token) for place, token in enumerate(given))
+        if not words:
+            return 0
+        return begins[words - 1] if words <= len(begins) else len(tokens)
+
+    def _begins_word(self, token: int) -> bool:
+        return self.is_text(token) and self.tokenizer.bytes_of(token).startswith(b" ")
+
+
+def sentences_of(
+    vocabulary: UntimedVocabulary, answer: EngineOutput, language: str | None, offset: float, seconds: float
+) -> list[Part]:
+    """The sentences of a window's transcript, with their words.
+
+    ``offset``: where the window begins in the audio, in seconds; ``seconds``: its length.
+    """
+    parts: list[Part] = []
+    words: list[Word] = []
+    begin = end = 0
+    for word in _words_of(vocabulary, answer, language, seconds):
+        end += len(word.tokens)
+        if not word.text:
+            continue
+        words.append(Word(word.text, offset + word.start, offset + word.end, word.probability))
+        if word.text.rstrip().endswith(_SENTENCE_ENDS):
+            parts.append(Part(begin, end, words[0].start, words[-1].end, words))
+            begin, words = end, []
+    if words:
+        parts.append(Part(begin, end, words[0].start, words[-1].end, words))
+    return parts
+
+
+def _words_of(
+    vocabulary: UntimedVocabulary, answer: EngineOutput, language: str | None, seconds: float
+) -> list[TimedWord]:
+    """Words with their punctuation, which adds nothing to how long they last."""
+    rate, spelled = vocabulary.positions_a_second, split_words(vocabulary, answer.tokens, language)
+    ends = accumulate(len(word.tokens) for word in spelled)
+    words = []
+    for word, end in zip(spelled, ends, strict=True):
+        places = slice(end - len(word.tokens), end)
+        spans, logprobs = answer.spans[places], answer.logprobs[places]
+        start = min(spans[0][0] / rate, seconds)
+        last = max(spans[-1][1], spans[0][0] + 1) / rate
+        likely = sum(math.exp(each.logprob) for each in logprobs) / len(logprobs)
+        words.append(TimedWord(word.text, word.tokens, start, min(last, seconds), likely))
+    merge_punctuation(words)
+    return words
+
+
+def is_framewise(folder: Path) -> bool:
+    """Whether the model in ``folder`` decodes frame by frame."""
+    return named_in(settings_of(folder)) in _READERS
+
+
+def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVocabulary:
+    """For a model for which :func:`is_framewise` is true. Raises :class:`CheckpointError`."""
+    settings = read_json(folder / "config.json")
+    try:
+        config = _READERS[named_in(settings)](settings, {})
+    except ConfigError as error:
+        raise CheckpointError(f"Cannot load {folder}: {error}.") from error
+    return FramewiseVocabulary(tokenizer, config.blank)

@@ -1,0 +1,109 @@
+"""Models that decode frame by frame against transformers: tiny random ones of every kind of shape."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.model_config.fast_conformer_config import positions_of
+from stentor.engine.models.framewise import FramewiseTranscriber
+from stentor.tests.parity.framewise import BLANK, features, tiny_ctc, tiny_rnnt, tiny_tdt
+from stentor.tests.parity.test_whisper import sound
+
+UNBIASED = {"scale_input": True, "attention_bias": False, "convolution_bias": False}
+KINDS: dict[str, Callable[[], Any]] = {
+    "ctc": tiny_ctc,
+    "ctc, scaled and without biases": partial(tiny_ctc, UNBIASED),
+    "rnnt": tiny_rnnt,
+    "rnnt, of one layer and two tokens a position": partial(tiny_rnnt, num_decoder_layers=1, max_symbols_per_step=2),
+    "tdt": tiny_tdt,
+    "tdt, of other sizes": partial(
+        tiny_tdt, none=-41.5, durations=[0, 1, 2], hidden_act="silu", decoder_hidden_size=24
+    ),
+}
+WINDOWS = [sound(seconds, seed) for seed, seconds in enumerate((3.0, 1.402, 0.01))]
+"""One is shorter than a position."""
+Transcripts = list[list[tuple[int, int, int]]]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Transcripts]:
+    """A model's folder, and what transformers makes of :data:`WINDOWS` with it."""
+    model = KINDS[request.param]()
+    folder = tmp_path_factory.mktemp("framewise")
+    model.save_pretrained(folder)
+    return folder, [expected_of(model, pcm) for pcm in WINDOWS]
+
+
+def opened(folder: Path, *, packed: bool = True) -> FramewiseTranscriber:
+    checkpoint = open_checkpoint(folder)
+    context = LayerContext(torch.device("cpu"), torch.float32, False, packed=packed)
+    model = FramewiseTranscriber(checkpoint.framewise, context)
+    with torch.inference_mode():
+        model.load(iterate_weights(checkpoint, torch.float32))
+    return model
+
+
+def expected_of(model: Any, pcm: bytes) -> list[tuple[int, int, int]]:
+    """(token, first position, position behind the last), by transformers' own decoding."""
+    inputs = features(model, pcm)
+    if model.config.model_type == "parakeet_ctc":
+        with torch.inference_mode():
+            tokens, found, at = model.generate(**inputs)[0].tolist(), [], 0
+        for token, run in groupby(tokens):
+            length = len(list(run))
+            if token != BLANK:
+                found.append((token, at, at + length))
+            at += length
+        return found
+    most = model.config.max_symbols_per_step * positions_of(len(pcm) // 2)
+    made = model.generate(**inputs, decoder_start_token_id=BLANK, max_new_tokens=most)
+    tokens, durations = made.sequences[0].tolist(), made.durations[0]
+    starts = (durations.cumsum(0) - durations).tolist()
+    spans = durations.tolist() if model.config.model_type == "parakeet_tdt" else [1] * len(tokens)
+    steps = zip(tokens, starts, spans, strict=True)
+    return [(token, start, start + span) for token, start, span in steps if token != BLANK]
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_tokens_and_their_positions_are_transformers(written: tuple[Path, Transcripts], packed: bool) -> None:
+    folder, expected = written
+    with torch.inference_mode():
+        found = opened(folder, packed=packed).transcribe(WINDOWS)
+    assert [[(int(a), int(b), int(c)) for a, b, c, _ in each.tolist()] for each in found] == expected
+    assert len({token for token, _, _ in expected[0]}) > 3, "the model says one thing only"
+
+
+def test_the_probability_of_a_token_is_that_of_its_position(tmp_path: Path) -> None:
+    model = tiny_ctc()
+    model.save_pretrained(tmp_path)
+    pcm = sound(2.0, 3)
+    with torch.inference_mode():
+        (found,) = opened(tmp_path).transcribe([pcm])
+        likely = model(**features(model, pcm)).logits[0].log_softmax(1)
+    assert len(found) > 3
+    for token, first, end, logprob in found.tolist():
+        assert logprob == pytest.approx(float(likely[int(first) : int(end), int(token)].max()), abs=1e-3)
+
+
+def test_windows_together_have_the_transcripts_that_each_has_alone(written: tuple[Path, Transcripts]) -> None:
+    ours = opened(written[0], packed=False)
+    with torch.inference_mode():
+        together, alone = ours.transcribe(WINDOWS), [ours.transcribe([window])[0] for window in WINDOWS]
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_half_a_minute_of_silence_stands_for_an_empty_window(tmp_path: Path) -> None:
+    tiny_tdt({"num_hidden_layers": 1}).save_pretrained(tmp_path)
+    ours = opened(tmp_path)
+    with torch.inference_mode():
+        encoded = ours.encoder([b""])
+    assert encoded.lengths == [ours.config.source_positions] == [375]
