@@ -25,7 +25,7 @@ from .batch import Batch
 from .errors import SetupError
 from .families import Settled, Sizes
 from .limits import TRANSCRIPTION
-from .runner import Findings, MediaReader, RowExtras, no_media
+from .row_extras import Findings, MediaReader, RowExtras, no_media
 from .setup_parts import longest_of
 
 _SILENCE: Final = ArenaRef(0, 0)
