@@ -225,6 +225,9 @@ def _prefill_kernel(
     if LOADS == 2:  # COPY_ENGINE
         all_keys = describe_blocks(k_cache, blocks, block_stride, DIM, SIZE, BLOCK_N)
         all_values = describe_blocks(v_cache, blocks, block_stride, DIM, SIZE, BLOCK_N)
+    else:
+        all_keys = None
+        all_values = None
     position = keys - queries + token
     slope = None if slopes is None else load_slopes(slopes, head)
     top, total = start_softmax(None if SPLIT else sinks, head, BLOCK_M)
