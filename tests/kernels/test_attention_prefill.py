@@ -132,12 +132,8 @@ def test_tiles_that_the_copy_engine_brings_give_the_same_bits(
 
 def test_the_copy_engine_is_given_only_caches_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(step: Step, block_n: int = 32) -> str:
-        args = AttentionArgs(
-            *(step.q, step.k_cache, step.v_cache, step.batch.query_start, step.batch.seq_lens),
-            *(step.batch.block_tables, torch.empty_like(step.q)),
-            *(1.0, 0, 0.0, None, None, True, None, None, 4096),
-        )
-        return copies_reason(args, block_n) or ""
+        args = AttentionArgs.of(step.q, step.k_cache, step.v_cache, step.batch, scale=1.0)
+        return copies_reason(args._replace(max_seq_len=4096), block_n) or ""
 
     monkeypatch.setattr(triton_prefill, "capability", lambda: 90)
     assert reason(make_step(SEQUENCES, size=64, dim=64)) == ""

@@ -299,11 +299,11 @@ def test_media_to_which_later_positions_attend_are_held_until_others_are_attende
     held = []
     while not (engine.clients[rid].finished and engine.clients[waits].finished):
         engine.step()
-        held.append(engine.scheduler._memory.encoder_cache.num_holders)
+        held.append(engine.scheduler._kv_cache.encoder_cache.num_holders)
     assert max(held) == 2
     ends = [client.finished[0].reason for client in (engine.clients[rid], engine.clients[waits])]
     assert ends == ["length", "length"]
-    assert not engine.scheduler._memory.encoder_cache.num_holders
+    assert not engine.scheduler._kv_cache.encoder_cache.num_holders
     engine.check_clients()
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,7 +59,8 @@ def test_texts_and_tokens_are_continued_in_order(llm: LLM) -> None:
 
 def test_a_beam_search_returns_the_likeliest_texts_with_their_prompts(llm: LLM) -> None:
     params = stentor.BeamSearchParams(beam_width=3, max_tokens=5)
-    by_text, by_tokens = llm.beam_search(["Once upon a time", [504, 3426, 314]], params)
+    prompts: list[str | list[int] | dict[str, Any]] = ["Once upon a time", [504, 3426, 314]]
+    by_text, by_tokens = llm.beam_search(prompts, params)
     assert [len(output.sequences) for output in (by_text, by_tokens)] == [3, 3]
     for sequence in by_text.sequences:
         assert sequence.text.startswith("Once upon a time")
