@@ -119,13 +119,14 @@ class _SpeechProcess:
 
 def load(start: StartSpeech) -> Synthesizer:
     """Load the voices. Raises :class:`CannotSpeak`."""
-    if start.backend == "piper":
-        from .piper import PiperSynthesizer  # each takes half a second to import, and only one is needed
-
-        return PiperSynthesizer(start.voices, start.threads)
-    from .vits import VitsSynthesizer
-
-    return VitsSynthesizer(start.voices, start.threads)
+    match start.backend:  # each takes half a second to import, and only one is needed
+        case "piper":
+            from .piper import PiperSynthesizer as Loaded
+        case "vits":
+            from .vits import VitsSynthesizer as Loaded
+        case "hibari":
+            from .hibari import HibariSynthesizer as Loaded
+    return Loaded(start.voices, start.threads)
 
 
 def _answer(synthesizer: Synthesizer, voices: dict[str, VoicePlace], job: _Job) -> SpeechPiece | SpeechFailed:

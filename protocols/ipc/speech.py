@@ -11,7 +11,8 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-SpeechBackend = Literal["piper", "vits"]
+SpeechBackend = Literal["piper", "vits", "hibari"]
+English = Literal["en-us", "en-gb"]
 
 
 class VoicePlace(msgspec.Struct, frozen=True):
@@ -19,9 +20,11 @@ class VoicePlace(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    """Path of the ``.onnx`` file of a Piper voice, or of the folder of a VITS checkpoint."""
+    """Path of the voice's ``.onnx`` file, or of the folder of a checkpoint."""
     speaker: int | None = None
     """None for a file with one speaker."""
+    language: English | None = None
+    """Of a voice that reads the phonemes of English; None for others."""
 
 
 class StartSpeech(msgspec.Struct, frozen=True, tag=True):
