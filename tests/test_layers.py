@@ -16,6 +16,8 @@ HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
 HEAVY_MODULES = (
     "stentor.engine.tts.vits",  # the speech process alone imports it
+    "stentor.engine.tts.pocket",
+    "stentor.engine.tts.codec_stream",
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.picture_processors",
     "stentor.server.media.audio_processors",

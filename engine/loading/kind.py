@@ -18,7 +18,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
     }
 )
-_SPEAKING: Final = frozenset({"vits"})
+_SPEAKING: Final = frozenset({"vits", "pocket_tts", "VitsModel", "PocketTTSForConditionalGeneration"})
 _SENTENCES: Final = "modules.json"
 """A file of sentence-transformers."""
 _ENCODING: Final = (
@@ -46,7 +46,7 @@ def kind_of(path: Path) -> ModelKind:
     kinds = {*_texts([config.get("model_type")]), *_texts(config.get("architectures"))}
     if kinds & _TRANSCRIPTION:
         return "transcription"
-    if kinds & _SPEAKING or "VitsModel" in kinds:
+    if kinds & _SPEAKING:
         return "speech"
     if (path / _CTRANSLATE2_WEIGHTS).is_file() and config.keys() & _CTRANSLATE2_WHISPER:
         return "transcription"

@@ -13,6 +13,7 @@ from stentor.protocols.ipc.speech import (
     AbortSpeech,
     SpeechFailed,
     SpeechOutbox,
+    SpeechPart,
     SpeechPiece,
     SpeechReady,
     SpeechRefused,
@@ -27,6 +28,7 @@ from ..processes.process import Child, spawn
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.silence import Silence
 from ..processes.supervisor import PermanentFailure
+from .backend import Part, keep_whole
 from .process import MODULE
 
 logger = logging.getLogger(__name__)
@@ -60,11 +62,27 @@ class _Refused(Exception):
 
 
 class _Job:
-    def __init__(self, request: Synthesize) -> None:
+    def __init__(self, request: Synthesize, on_part: Part) -> None:
         self.request: Final = request
+        self.on_part: Final = on_part
         self.future: Final[asyncio.Future[SpeechPiece]] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         """Processes that died while working on it."""
+        self._heard = 0
+        """Bytes of audio that the caller has."""
+        self._again = 0
+        """Bytes that this process will send and the caller has."""
+
+    def sent_again(self) -> None:
+        """Another process makes it from its beginning."""
+        self._again = self._heard
+
+    def news(self, pcm: bytes) -> bytes:
+        """What the caller does not have."""
+        again = min(self._again, len(pcm))
+        self._again -= again
+        self._heard += len(pcm) - again
+        return pcm[again:]
 
 
 class SpeechClient:
@@ -122,15 +140,17 @@ class SpeechClient:
         if self.failure is not None:
             raise SpeechUnavailable(self.failure)
 
-    async def synthesize(self, text: str, voice: str, speed: float) -> SpeechPiece:
+    async def synthesize(self, text: str, voice: str, speed: float, on_part: Part = keep_whole) -> SpeechPiece:
         """Synthesize one sentence; if cancelled, it is stopped. If the process dies, the next one gets the sentence.
+
+        ``on_part`` gets the audio of a voice that makes it bit by bit; the rest is returned.
 
         Raises :class:`SentenceFailed` and :class:`SpeechUnavailable`.
         """
         if self.failure is not None or self._hopeless:
             raise SpeechUnavailable(self.failure or f"the speech process {self._why}, again and again")
         self._next_job += 1
-        job = _Job(Synthesize(self._next_job, text, voice, speed))
+        job = _Job(Synthesize(self._next_job, text, voice, speed), on_part)
         if not self._jobs:
             self._silence.end()
         self._jobs[job.request.job] = job
@@ -247,13 +267,17 @@ class SpeechClient:
                 self._restarts.ready()
                 self._was_ready.set()
                 for job in [*self._jobs.values()]:
+                    job.sent_again()
                     await endpoint.send(encode_speech(job.request))
             case SpeechRefused():
                 raise _Refused(message.why)
+            case SpeechPart():
+                if (job_of := self._jobs.get(message.job)) is not None and (news := job_of.news(message.pcm)):
+                    job_of.on_part(news)
             case SpeechPiece():
                 self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
-                    _settle(job_of, message)
+                    _settle(job_of, SpeechPiece(message.job, job_of.news(message.pcm), message.seconds))
             case SpeechFailed():
                 self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:

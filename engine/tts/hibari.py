@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import CannotSpeak, Stop, Stopped
+from .backend import CannotSpeak, Part, Stop, Stopped, keep_whole
 from .english import EnglishPhonemes
 from .onnx import RUNS, check_graph, open_session, run, runs
 
@@ -41,7 +41,7 @@ class HibariSynthesizer:
         for place in voices:
             self.speak(_WARM_UP, place, 1.0, Stop())
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, _part: Part = keep_whole) -> bytes:
         import numpy as np
         from hibari import dsp
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import CannotSpeak, Stop
+from .backend import CannotSpeak, Part, Stop, keep_whole
 from .onnx import RUNS, open_session, run, runs
 
 _PEAK: Final = 32767.0
@@ -50,7 +50,7 @@ class PiperSynthesizer:
                 why = " ".join(str(error.__cause__).split())
                 raise CannotSpeak(f"{place.path} cannot be used: {error} ({why})") from error
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, _part: Part = keep_whole) -> bytes:
         import numpy as np
 
         loaded = self._voices[voice.path]

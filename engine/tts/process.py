@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from stentor.protocols.ipc.speech import (
@@ -15,6 +16,7 @@ from stentor.protocols.ipc.speech import (
     SpeechFailed,
     SpeechInbox,
     SpeechOutbox,
+    SpeechPart,
     SpeechPiece,
     SpeechReady,
     SpeechRefused,
@@ -110,7 +112,7 @@ class _SpeechProcess:
         while True:
             job = self._next_job(born)
             try:
-                answer = _answer(synthesizer, voices, job)
+                answer = _answer(synthesizer, voices, job, self._send)
                 del self._known[job.request.job]
                 self._send(answer)
             except ChannelError:
@@ -126,16 +128,28 @@ def load(start: StartSpeech) -> Synthesizer:
             from .vits import VitsSynthesizer as Loaded
         case "hibari":
             from .hibari import HibariSynthesizer as Loaded
+        case "pocket":
+            from .pocket import PocketSynthesizer as Loaded
     return Loaded(start.voices, start.threads)
 
 
-def _answer(synthesizer: Synthesizer, voices: dict[str, VoicePlace], job: _Job) -> SpeechPiece | SpeechFailed:
+def _answer(
+    synthesizer: Synthesizer, voices: dict[str, VoicePlace], job: _Job, send: Callable[[SpeechPart], None]
+) -> SpeechPiece | SpeechFailed:
     request = job.request
     began = time.monotonic()
     if job.stop.is_set:
         return SpeechFailed(request.job, ABORTED)
     try:
-        pcm = synthesizer.speak(request.text, voices[request.voice], request.speed, job.stop)
+        pcm = synthesizer.speak(
+            request.text,
+            voices[request.voice],
+            request.speed,
+            job.stop,
+            lambda pcm: send(SpeechPart(request.job, pcm)),
+        )
+    except ChannelError:
+        raise
     except Stopped:
         return SpeechFailed(request.job, ABORTED)
     except CannotSpeak as error:

@@ -7,6 +7,7 @@ from ..loading.errors import CheckpointError
 from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
 from .forms.piper import PIPER
+from .forms.pocket import POCKET
 from .forms.vits import VITS
 
 __all__ = ["FORMS", "Voices", "read_voices"]
@@ -14,6 +15,7 @@ __all__ = ["FORMS", "Voices", "read_voices"]
 FORMS: Final[tuple[Form, ...]] = (
     HIBARI,
     VITS,
+    POCKET,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )
 

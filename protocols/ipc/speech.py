@@ -2,7 +2,8 @@
 
 One process has one folder of voices. It is given :class:`StartSpeech` first and answers :class:`SpeechReady` or
 :class:`SpeechRefused`; from then on each :class:`Synthesize` gets exactly one :class:`SpeechPiece` or
-:class:`SpeechFailed`, in order. Samples are signed 16 bits, little-endian, one channel.
+:class:`SpeechFailed`, in order. A voice that makes audio bit by bit sends :class:`SpeechPart` before. Samples are
+signed 16 bits, little-endian, one channel.
 """
 
 from typing import Final, Literal
@@ -11,7 +12,7 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-SpeechBackend = Literal["piper", "vits", "hibari"]
+SpeechBackend = Literal["piper", "vits", "hibari", "pocket"]
 English = Literal["en-us", "en-gb"]
 
 
@@ -23,6 +24,8 @@ class VoicePlace(msgspec.Struct, frozen=True):
     """Path of the voice's ``.onnx`` file, or of the folder of a checkpoint."""
     speaker: int | None = None
     """None for a file with one speaker."""
+    style: str | None = None
+    """Path of the file that makes the voice, where one model has several: a prompt, a style."""
     language: English | None = None
     """Of a voice that reads the phonemes of English; None for others."""
 
@@ -63,11 +66,19 @@ class SpeechRefused(msgspec.Struct, frozen=True, tag=True):
     """In one line, for the operator."""
 
 
+class SpeechPart(msgspec.Struct, frozen=True, tag=True):
+    """Audio of a sentence that is still being made."""
+
+    job: int
+    pcm: bytes
+
+
 class SpeechPiece(msgspec.Struct, frozen=True, tag=True):
     job: int
     pcm: bytes
+    """All of the sentence, or what follows its parts."""
     seconds: float
-    """Time of synthesis."""
+    """Time of synthesis, parts included."""
 
 
 class SpeechFailed(msgspec.Struct, frozen=True, tag=True):
@@ -78,7 +89,7 @@ class SpeechFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 SpeechInbox = StartSpeech | Synthesize | AbortSpeech
-SpeechOutbox = SpeechReady | SpeechRefused | SpeechPiece | SpeechFailed
+SpeechOutbox = SpeechReady | SpeechRefused | SpeechPart | SpeechPiece | SpeechFailed
 
 encode_speech: Final = msgspec.msgpack.Encoder().encode
 decode_speech_inbox: Final = msgspec.msgpack.Decoder(SpeechInbox)

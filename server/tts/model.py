@@ -182,6 +182,15 @@ class SpeechModel:
         """Speaks its next sentence."""
         made: SpeechPiece | None = None
         failure: Exception | None = None
+        parts = 0
+        piece = ""
+
+        def part(pcm: bytes) -> None:
+            nonlocal parts
+            parts += len(pcm)
+            self._sounded(speaking, pcm)
+            speaking.deliver_part(piece, pcm)
+
         with anyio.CancelScope() as work:
             piece = speaking.take(work)
             said = sayable(piece)
@@ -189,7 +198,7 @@ class SpeechModel:
                 speaking.deliver(piece, b"")
                 return
             try:
-                made = await self._client.synthesize(said, speaking.voice, speaking.speed)
+                made = await self._client.synthesize(said, speaking.voice, speaking.speed, part)
             except SentenceFailed as error:
                 logger.warning("a sentence was not spoken: %s", error)
                 failure = SpeechFailed()
@@ -200,10 +209,14 @@ class SpeechModel:
             speaking.fail(failure)
             return
         if self._observer is not None:
-            self._observer.made(len(made.pcm) / 2 / self.sample_rate, made.seconds)
-            if made.pcm and not speaking.has_audio:
-                self._observer.first_audio(time.monotonic() - speaking.arrival)
+            self._observer.made((parts + len(made.pcm)) / 2 / self.sample_rate, made.seconds)
+        self._sounded(speaking, made.pcm)
         speaking.deliver(piece, made.pcm)
+
+    def _sounded(self, speaking: Speaking, pcm: bytes) -> None:
+        """Counts the first audio of a text."""
+        if self._observer is not None and pcm and not speaking.has_audio:
+            self._observer.first_audio(time.monotonic() - speaking.arrival)
 
     def _left(self, speaking: Speaking) -> None:
         if speaking in self._callers:

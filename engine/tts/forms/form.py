@@ -18,6 +18,8 @@ class Voices(NamedTuple):
     places: tuple[VoicePlace, ...]
     """Not empty; the first is the default."""
     sample_rate: int
+    any_speed: bool = True
+    """False if the voices speak at a speed of 1 only."""
 
 
 class Form(NamedTuple):
