@@ -81,6 +81,7 @@ class SpeechModel:
         self.names: Final = names
         self.voices: Final = tuple(place.name for place in voices.places)
         self.sample_rate: Final = voices.sample_rate
+        self._any_speed = voices.any_speed
         self._client = client
         self._callers: Turns[Speaking] = Turns()
         self._changed = asyncio.Event()
@@ -134,13 +135,19 @@ class SpeechModel:
             f"`{param}`: there is no voice `{name[:64]}`; there are {known}{more}.", param, "invalid_value"
         )
 
+    def check_speed(self, speed: float, param: str = "speed") -> None:
+        """Raises BadRequest naming ``param`` if the voices cannot speak at ``speed``."""
+        if speed != 1.0 and not self._any_speed:
+            raise BadRequest(f"`{param}`: the voices of this model speak at a speed of 1 only.", param, "invalid_value")
+
     def speak(self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0) -> Speaking:
         """Begins at once. Close the result, an iterator of :class:`Spoken`.
 
         ``speed`` is in [0.25, 4]. ``text`` may come in deltas, which a separate task reads; the iterator raises its
-        error behind the earlier audio. Raises BadRequest for an unknown voice, and Overloaded.
+        error behind the earlier audio. Raises BadRequest for an unknown voice or speed, and Overloaded.
         """
         chosen = self.voice(voice)
+        self.check_speed(speed)
         if len(self._callers) >= MAX_CALLERS:
             raise Overloaded(
                 f"{MAX_CALLERS} texts are being spoken, as many as this server speaks at once; try again later.",

@@ -40,8 +40,8 @@ def _read(folder: Path) -> Voices | None:
     }
     if not prompts:
         raise CheckpointError(
-            f"{folder} holds no voice: expected voices/NAME.safetensors with the latents of a recording, or a recording "
-            "(voices/NAME.wav, 16 bits, one channel)"
+            f"{folder} holds no voice: expected voices/NAME.safetensors with the latents of a recording, or a "
+            "recording (voices/NAME.wav, 16 bits, one channel)"
         )
     places = tuple(VoicePlace(name, str(folder), style=str(file)) for name, file in sorted(prompts.items()))
     return Voices("pocket", places, codec.sampling_rate, any_speed=False)

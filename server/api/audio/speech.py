@@ -102,6 +102,7 @@ async def speak(speech: SpeechServices, _request: Request, content: bytes, conte
     model = speech.model
     assert model is not None, "the registry has it"
     voice = model.voice(body.voice_name)
+    model.check_speed(body.speed)
     events = SpeechEvents()
     sound = _sound(model, body, voice, context, events)
     if body.stream_format == "sse":

@@ -83,6 +83,11 @@ class ServedModels:
         if self._services.speech is not None:
             self._services.speech.voice(name, field)
 
+    def check_speed(self, speed: float, field: str) -> None:
+        """Raises BadRequest for one at which the voices cannot speak."""
+        if self._services.speech is not None:
+            self._services.speech.check_speed(speed, field)
+
     def chat_model(self, name: str | None, field: str) -> str:
         return self._served(name, "chat", field)
 

@@ -68,6 +68,9 @@ class Models(Protocol):
     def check_voice(self, name: str, field: str) -> None:
         """Raises BadRequest for one that is not there."""
 
+    def check_speed(self, speed: float, field: str) -> None:
+        """Raises BadRequest for one at which the voices cannot speak."""
+
     def chat_model(self, name: str | None, field: str) -> str:
         """The served name. Raises BadRequest."""
 
@@ -247,10 +250,12 @@ class SessionRules:
             voice = name
         elif name is not UNSET:
             voice = first
+        speed = _kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed
+        self.models.check_speed(speed, f"{where}.speed")
         return AudioOutput(
             format=_kept(UNSET if self.carries_sound else update.format, output.format, AudioOutput().format),
             voice=voice,
-            speed=_kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed,
+            speed=speed,
         )
 
     def _input(self, audio_input: AudioInput, update: InputUpdate | UnsetType | None) -> AudioInput:

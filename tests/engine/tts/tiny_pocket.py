@@ -70,7 +70,6 @@ def write_tiny_pocket(folder: Path) -> Path:
         intermediate_size=64,
         latent_dim=DIM,
         pad_token_id=0,
-        frame_rate=8000 / 32,
         flow_head_config={
             "hidden_size": 16,
             "num_hidden_layers": 2,
@@ -82,7 +81,7 @@ def write_tiny_pocket(folder: Path) -> Path:
         audio_latent_token_id=ids[1],
         audio_prompt_bos_token_id=ids[2],
         audio_bos_token_id=ids[3],
-        initializer_range=0.3,
+        initializer_range=0.15,
     )
     model = PocketTTSForConditionalGeneration(config)
     model.latent_std.fill_(1.5)

@@ -30,6 +30,10 @@ class Models:
         if name not in ("joe", "ann", "alloy"):
             raise BadRequest(f"`{field}`: nobody is called so.", field)
 
+    def check_speed(self, speed: float, field: str) -> None:
+        if speed == 0.75:
+            raise BadRequest(f"`{field}`: nobody speaks so.", field)
+
     def chat_model(self, name: str | None, field: str) -> str:
         if name not in (None, "chat", "alias", "another"):
             raise BadRequest(f"`{field}`: there is no such model.", field, status=404)
@@ -208,6 +212,7 @@ def test_another_name_of_the_same_model_changes_nothing() -> None:
         ({"prompt": {"id": "pmpt_1"}}, "session.prompt", "unsupported"),
         ({"truncation": {"type": "retention_ratio", "retention_ratio": 2}}, "session.truncation.retention_ratio", None),
         ({"audio": {"output": {"speed": 2}}}, "session.audio.output.speed", "invalid_value"),
+        ({"audio": {"output": {"speed": 0.75}}}, "session.audio.output.speed", None),
         ({"audio": {"output": {"voice": "bob"}}}, "session.audio.output.voice", None),
         ({"audio": {"input": {"format": {"type": "audio/ogg"}}}}, "session.audio.input.format.type", None),
         (

@@ -33,10 +33,10 @@ TEXT = "Hello there, you. How are you? I am fine. What shall we say? Nothing mor
 
 
 @asynccontextmanager
-async def speaking_model(folder: Path) -> AsyncIterator[SpeechModel]:
+async def speaking_model(folder: Path, *, any_speed: bool = True) -> AsyncIterator[SpeechModel]:
     places = (VoicePlace("one", str(folder)), VoicePlace("second", str(folder)))
     start = StartSpeech("piper", places, 1, "error")
-    model = SpeechModel(("voice",), Voices("piper", places, RATE), SpeechClient(start, MODULE))
+    model = SpeechModel(("voice",), Voices("piper", places, RATE, any_speed), SpeechClient(start, MODULE))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(model.run)
         yield model
