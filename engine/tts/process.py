@@ -128,6 +128,8 @@ def load(start: StartSpeech) -> Synthesizer:
             from .vits import VitsSynthesizer as Loaded
         case "hibari":
             from .hibari import HibariSynthesizer as Loaded
+        case "kokoro":
+            from .kokoro import KokoroSynthesizer as Loaded
         case "pocket":
             from .pocket import PocketSynthesizer as Loaded
     return Loaded(start.voices, start.threads)

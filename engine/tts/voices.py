@@ -6,6 +6,7 @@ from typing import Final
 from ..loading.errors import CheckpointError
 from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
+from .forms.kokoro import KOKORO
 from .forms.piper import PIPER
 from .forms.pocket import POCKET
 from .forms.vits import VITS
@@ -16,6 +17,7 @@ FORMS: Final[tuple[Form, ...]] = (
     HIBARI,
     VITS,
     POCKET,
+    KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-SpeechBackend = Literal["piper", "vits", "hibari", "pocket"]
+SpeechBackend = Literal["piper", "vits", "hibari", "pocket", "kokoro"]
 English = Literal["en-us", "en-gb"]
 
 

@@ -12,7 +12,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.tts import english, process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped, Synthesizer
 from stentor.engine.tts.hibari import HibariSynthesizer
-from stentor.engine.tts.voices import read_voices
+from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
 hibari = pytest.importorskip("hibari")
@@ -34,7 +34,7 @@ def speaker(voices: Sequence[VoicePlace]) -> Synthesizer:
 def test_the_package_s_own_voice_is_found_in_its_folder_and_by_its_file(voices: Sequence[VoicePlace]) -> None:
     place = VoicePlace("heart", str(FOLDER / "hibari.onnx"), language="en-us")
     assert voices == (place,)
-    assert read_voices(FOLDER / "hibari.onnx") == ("hibari", (place,), 24000)
+    assert read_voices(FOLDER / "hibari.onnx") == Voices("hibari", (place,), 24000)
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 4.0])
