@@ -224,8 +224,9 @@ class _Hub(http.server.BaseHTTPRequestHandler):
             info = {"id": owner_name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
             self._answer(200, json.dumps(info).encode(), {})
         else:
-            content = files[path.rpartition("/")[2]]
-            self._answer(200, content, {"x-repo-commit": COMMIT, "etag": f'"{path.rpartition("/")[2]}"'})
+            name = path.partition("/resolve/")[2].partition("/")[2]
+            etag = name.replace("/", "-")
+            self._answer(200, files[name], {"x-repo-commit": COMMIT, "etag": f'"{etag}"'})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
