@@ -68,20 +68,20 @@ class _Job:
         self.future: Final[asyncio.Future[SpeechPiece]] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         """Processes that died while working on it."""
-        self._heard = 0
+        self._received = 0
         """Bytes of audio that the caller has."""
         self._again = 0
         """Bytes that this process will send and the caller has."""
 
     def sent_again(self) -> None:
         """Another process makes it from its beginning."""
-        self._again = self._heard
+        self._again = self._received
 
     def news(self, pcm: bytes) -> bytes:
         """What the caller does not have."""
         again = min(self._again, len(pcm))
         self._again -= again
-        self._heard += len(pcm) - again
+        self._received += len(pcm) - again
         return pcm[again:]
 
 

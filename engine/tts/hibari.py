@@ -24,7 +24,7 @@ class HibariSynthesizer:
     """The models of all voices."""
 
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
-        """Load and warm up the models. Raises :class:`CannotSpeak`."""
+        """Load and warm up the models. Raises :class:`.backend.CannotSpeak`."""
         varieties = {place.language or "en-us" for place in voices}
         self._english = {variety: EnglishPhonemes(variety) for variety in varieties}
         self._sessions: dict[str, Any] = {}

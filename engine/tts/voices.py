@@ -11,9 +11,9 @@ from .forms.piper import PIPER
 from .forms.pocket import POCKET
 from .forms.vits import VITS
 
-__all__ = ["FORMS", "Voices", "read_voices"]
+__all__ = ["VOICE_FORMS", "Voices", "read_voices"]
 
-FORMS: Final[tuple[Form, ...]] = (
+VOICE_FORMS: Final[tuple[Form, ...]] = (
     HIBARI,
     VITS,
     POCKET,
@@ -24,7 +24,7 @@ FORMS: Final[tuple[Form, ...]] = (
 
 def read_voices(path: Path) -> Voices:
     """The voices of a folder or of one ``.onnx`` file. Raises :class:`CheckpointError`."""
-    for form in FORMS:
+    for form in VOICE_FORMS:
         if (voices := form.read(path)) is not None:
             return voices
-    raise CheckpointError(f"{path} holds no voice: expected {', or '.join(form.expected for form in FORMS)}")
+    raise CheckpointError(f"{path} holds no voice: expected {', or '.join(form.expected for form in VOICE_FORMS)}")
