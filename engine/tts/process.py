@@ -123,16 +123,25 @@ def load(start: StartSpeech) -> Synthesizer:
     """Load the voices. Raises :class:`CannotSpeak`."""
     match start.backend:  # each takes half a second to import, and only one is needed
         case "piper":
-            from .piper import PiperSynthesizer as Loaded
+            from .piper import PiperSynthesizer
+
+            return PiperSynthesizer(start.voices, start.threads)
         case "vits":
-            from .vits import VitsSynthesizer as Loaded
+            from .vits import VitsSynthesizer
+
+            return VitsSynthesizer(start.voices, start.threads)
         case "hibari":
-            from .hibari import HibariSynthesizer as Loaded
+            from .hibari import HibariSynthesizer
+
+            return HibariSynthesizer(start.voices, start.threads)
         case "kokoro":
-            from .kokoro import KokoroSynthesizer as Loaded
+            from .kokoro import KokoroSynthesizer
+
+            return KokoroSynthesizer(start.voices, start.threads)
         case "pocket":
-            from .pocket import PocketSynthesizer as Loaded
-    return Loaded(start.voices, start.threads)
+            from .pocket import PocketSynthesizer
+
+            return PocketSynthesizer(start.voices, start.threads)
 
 
 def _answer(
