@@ -15,9 +15,9 @@ FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
 HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
 HEAVY_MODULES = (
-    *(
-        f"stentor.engine.tts.{name}" for name in ("codec_weights", "snac", "vits", "vocos")
-    ),  # in the speech process alone
+    *(  # in the speech process alone
+        f"stentor.engine.tts.{name}" for name in ("codec_stream", "codec_weights", "pocket", "snac", "vits", "vocos")
+    ),
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.picture_processors",
     "stentor.server.media.audio_processors",

@@ -1,4 +1,5 @@
-"""Models with parts in other repositories: Ultravox's files name their decoder, but do not contain it."""
+"""Models with parts in other repositories: Ultravox's files name their decoder, but do not contain it, and Pocket TTS's
+their codec."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,16 +33,31 @@ def companions_in(folder: Path) -> list[str]:
     """Companions of the model in ``folder``; empty without a readable config.json, which opening it reports."""
     file = folder / "config.json"
     try:
-        return [named for _, named in companions(read_json(file))] if file.is_file() else []
+        named = [named for _, named in companions(read_json(file))] if file.is_file() else []
+        codec = voice_codec(folder)
     except CheckpointError:
         return []
+    return named if codec is None or (folder / codec).is_dir() else [*named, codec]
+
+
+def voice_codec(folder: Path) -> str | None:
+    """The codec of a checkpoint of Pocket TTS: a folder, perhaps within it, or a repository; None for other models.
+
+    Raises :class:`CheckpointError`.
+    """
+    files = folder / "config.json", folder / "processor_config.json"
+    if not all(file.is_file() for file in files) or read_json(files[0]).get("model_type") != "pocket_tts":
+        return None
+    codec = read_json(files[1]).get("audio_tokenizer")
+    named = codec.get("audio_tokenizer_name_or_path") if isinstance(codec, Mapping) else None
+    return named if isinstance(named, str) and named else None
 
 
 def with_companions(config: Mapping[str, object]) -> Whole:
     """Add the companions' configs. Raises :class:`CheckpointError` if one has not been fetched."""
     found, folders = dict(config), []
     for part, named in companions(config):
-        folder = _folder(named)
+        folder = companion_folder(named)
         described = read_json(folder / "config.json")
         inner = described.get("text_config")
         if part == "text_config" and isinstance(inner, Mapping):
@@ -51,8 +67,9 @@ def with_companions(config: Mapping[str, object]) -> Whole:
     return Whole(found, tuple(folders))
 
 
-def _folder(named: str) -> Path:
-    path = Path(named).expanduser()
+def companion_folder(named: str, beside: Path = Path()) -> Path:
+    """The folder of a companion; a relative path begins at ``beside``. Raises :class:`CheckpointError`."""
+    path = beside / Path(named).expanduser()
     if (path / "config.json").is_file():
         return path
     import huggingface_hub  # late: it takes a tenth of a second

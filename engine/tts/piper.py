@@ -7,22 +7,20 @@ equal to the bit.
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import CannotSpeak, Stop, Stopped
+from .backend import CannotSpeak, Part, Stop, keep_whole
+from .onnx import RUNS, open_session, run, runs
 
 _PEAK: Final = 32767.0
 _SILENCE: Final = 1e-8
 _MOST_PHONEMES: Final = 320
 """Most phonemes of one run at a speed of 1: about twenty seconds of speech, for half a gigabyte of memory."""
 _LEAST_PHONEMES: Final = 60
-_RUNS: Final = 4
-"""Most runs of full length for one sentence. Only a script that the voice cannot read needs more, because it is spelled
-letter by letter; the rest is left out, since others wait."""
 _WARM_UP: Final = "Good morning, and welcome: this is a sentence of about the usual length."
 
 
@@ -32,24 +30,15 @@ class PiperSynthesizer:
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
         """Load and warm up the models. Raises :class:`CannotSpeak`."""
         try:
-            import onnxruntime
             from piper import PiperVoice
             from piper.config import PiperConfig
         except ImportError as error:
             raise CannotSpeak(f"piper-tts cannot be imported ({error}): install the extra `speech` again") from error
         logging.getLogger("piper").setLevel(logging.ERROR)  # it logs every sound that a voice lacks
-        onnxruntime.set_default_logger_severity(3)  # errors only: it does not use our log
-        self._run_options = onnxruntime.RunOptions
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # spinning threads would take the cores of other processes
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         self._voices: dict[str, Any] = {}
         for path in dict.fromkeys(place.path for place in voices):
+            session = open_session(path, threads)
             try:
-                session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
                 config = PiperConfig.from_dict(json.loads(Path(f"{path}.json").read_bytes()))
             except Exception as error:  # the library raises errors of many types for broken files
                 raise CannotSpeak(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
@@ -61,7 +50,7 @@ class PiperSynthesizer:
                 why = " ".join(str(error.__cause__).split())
                 raise CannotSpeak(f"{place.path} cannot be used: {error} ({why})") from error
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, _part: Part = keep_whole) -> bytes:
         import numpy as np
 
         loaded = self._voices[voice.path]
@@ -71,13 +60,11 @@ class PiperSynthesizer:
         except Exception as error:
             raise CannotSpeak("the voice cannot make sounds of this text") from error
         most = max(_LEAST_PHONEMES, int(_MOST_PHONEMES * min(1.0, speed)))
-        left = _RUNS * most
-        for phonemes in (run for sentence in sentences for run in _runs(sentence, most)):
+        left = RUNS * most
+        for phonemes in (part for sentence in sentences for part in runs(sentence, most)):
             left -= len(phonemes)
             if left < 0:
                 break
-            if stop.is_set:
-                raise Stopped
             samples = self._run(loaded, phonemes, voice.speaker, speed, stop)
             peak = float(np.max(np.abs(samples))) if samples.size else 0.0
             if peak >= _SILENCE:
@@ -97,25 +84,4 @@ class PiperSynthesizer:
         }
         if config.num_speakers > 1:
             fed["sid"] = np.array([speaker or 0], dtype=np.int64)
-        options = self._run_options()
-
-        def terminate() -> None:
-            options.terminate = True
-
-        stop.then(terminate)
-        try:
-            return loaded.session.run(None, fed, options)[0].reshape(-1)
-        except Exception as error:
-            if stop.is_set:
-                raise Stopped from None
-            raise CannotSpeak("the voice failed on this text") from error
-
-
-def _runs(phonemes: list[str], most: int) -> Iterator[list[str]]:
-    """Split phonemes into parts of at most ``most``, between words if possible in a part's second half."""
-    while len(phonemes) > most:
-        end = next((place for place in range(most, most // 2, -1) if phonemes[place - 1] == " "), most)
-        yield phonemes[:end]
-        phonemes = phonemes[end:]
-    if phonemes:
-        yield phonemes
+        return run(loaded.session, fed, stop)[0].reshape(-1)

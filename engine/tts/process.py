@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from stentor.protocols.ipc.speech import (
     SpeechInbox,
     SpeechJob,
     SpeechOutbox,
+    SpeechPart,
     SpeechPiece,
     SpeechReady,
     SpeechRefused,
@@ -115,7 +117,7 @@ class _SpeechProcess:
         while True:
             job = self._next_job(born)
             try:
-                answer = _answer(synthesizer, voices, job)
+                answer = _answer(synthesizer, voices, job, self._send)
                 del self._known[job.request.job]
                 self._send(answer)
             except ChannelError:
@@ -134,6 +136,18 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .vits import VitsSynthesizer
 
             return VitsSynthesizer(start.voices, start.threads)
+        case "hibari":
+            from .hibari import HibariSynthesizer
+
+            return HibariSynthesizer(start.voices, start.threads)
+        case "kokoro":
+            from .kokoro import KokoroSynthesizer
+
+            return KokoroSynthesizer(start.voices, start.threads)
+        case "pocket":
+            from .pocket import PocketSynthesizer
+
+            return PocketSynthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 
@@ -145,14 +159,19 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
 
 
 def _answer(
-    synthesizer: Synthesizer | CodecDecoder, voices: dict[str, VoicePlace], job: _Job
+    synthesizer: Synthesizer | CodecDecoder,
+    voices: dict[str, VoicePlace],
+    job: _Job,
+    send: Callable[[SpeechPart], None],
 ) -> SpeechPiece | Phonemes | SpeechFailed:
     request = job.request
     began = time.monotonic()
     if job.stop.is_set:
         return SpeechFailed(request.job, ABORTED)
     try:
-        made = _made(synthesizer, voices, request, job.stop)
+        made = _made(synthesizer, voices, request, job.stop, send)
+    except ChannelError:
+        raise
     except Stopped:
         return SpeechFailed(request.job, ABORTED)
     except CannotSpeak as error:
@@ -166,12 +185,20 @@ def _answer(
 
 
 def _made(
-    synthesizer: Synthesizer | CodecDecoder, voices: dict[str, VoicePlace], request: SpeechJob, stop: Stop
+    synthesizer: Synthesizer | CodecDecoder,
+    voices: dict[str, VoicePlace],
+    request: SpeechJob,
+    stop: Stop,
+    send: Callable[[SpeechPart], None],
 ) -> bytes | str:
-    """Samples, or phonemes."""
+    """Samples that were not sent, or phonemes."""
+
+    def part(pcm: bytes) -> None:
+        send(SpeechPart(request.job, pcm))
+
     match request:
         case Synthesize() if isinstance(synthesizer, Synthesizer):
-            return synthesizer.speak(request.text, voices[request.voice], request.speed, stop)
+            return synthesizer.speak(request.text, voices[request.voice], request.speed, stop, part)
         case DecodeCodes() if isinstance(synthesizer, CodecDecoder):
             return synthesizer.decode(request.codes, request.first, request.skip, request.keep, stop)
         case Phonemize():

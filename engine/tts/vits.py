@@ -7,7 +7,7 @@ import torch
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import CannotSpeak, Stop, Stopped
+from .backend import CannotSpeak, Part, Stop, Stopped, keep_whole
 
 _PEAK: Final = 32767.0
 _SEED: Final = 0
@@ -38,7 +38,7 @@ class VitsSynthesizer:
         for module in self._model.modules():
             module.register_forward_pre_hook(self._look)
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, _part: Part = keep_whole) -> bytes:
         inputs = self._tokenizer(text, return_tensors="pt")
         if inputs["input_ids"].shape[1] <= 1:  # blanks surround every letter, and no letter is known
             return b""

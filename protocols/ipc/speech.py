@@ -3,7 +3,8 @@
 One process has one folder of voices, or one codec. It is given :class:`StartSpeech` first and answers
 :class:`SpeechReady` or :class:`SpeechRefused`; from then on each :class:`Synthesize` (voices) or :class:`DecodeCodes`
 (codecs) gets exactly one :class:`SpeechPiece` or :class:`SpeechFailed`, in order, and each :class:`Phonemize` one
-:class:`Phonemes`. Samples are signed 16 bits, little-endian, one channel.
+:class:`Phonemes`. A voice that makes audio bit by bit sends :class:`SpeechPart` before. Samples are signed 16 bits,
+little-endian, one channel.
 """
 
 from typing import Final, Literal
@@ -12,9 +13,10 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-VoiceBackend = Literal["piper", "vits"]
+VoiceBackend = Literal["piper", "vits", "hibari", "pocket", "kokoro"]
 CodecBackend = Literal["neucodec", "snac", "xcodec2"]
 SpeechBackend = VoiceBackend | CodecBackend
+English = Literal["en-us", "en-gb"]
 
 
 class VoicePlace(msgspec.Struct, frozen=True):
@@ -22,9 +24,13 @@ class VoicePlace(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    """Path of the ``.onnx`` file of a Piper voice, or of the folder of a VITS checkpoint or a codec."""
+    """Path of the voice's ``.onnx`` file, or of the folder of a checkpoint or a codec."""
     speaker: int | None = None
     """None for a file with one speaker."""
+    style: str | None = None
+    """Path of the file that makes the voice, where one model has several: a prompt, a style."""
+    language: English | None = None
+    """Of a voice that reads the phonemes of English; None for others."""
 
 
 class StartSpeech(msgspec.Struct, frozen=True, tag=True):
@@ -84,11 +90,19 @@ class SpeechRefused(msgspec.Struct, frozen=True, tag=True):
     """In one line, for the operator."""
 
 
+class SpeechPart(msgspec.Struct, frozen=True, tag=True):
+    """Audio of a sentence that is still being made."""
+
+    job: int
+    pcm: bytes
+
+
 class SpeechPiece(msgspec.Struct, frozen=True, tag=True):
     job: int
     pcm: bytes
+    """All of the sentence, or what follows its parts."""
     seconds: float
-    """Time of synthesis."""
+    """Time of synthesis, parts included."""
 
 
 class Phonemes(msgspec.Struct, frozen=True, tag=True):
@@ -105,7 +119,7 @@ class SpeechFailed(msgspec.Struct, frozen=True, tag=True):
 
 SpeechJob = Synthesize | DecodeCodes | Phonemize
 SpeechInbox = StartSpeech | SpeechJob | AbortSpeech
-SpeechOutbox = SpeechReady | SpeechRefused | SpeechPiece | Phonemes | SpeechFailed
+SpeechOutbox = SpeechReady | SpeechRefused | SpeechPart | SpeechPiece | Phonemes | SpeechFailed
 
 encode_speech: Final = msgspec.msgpack.Encoder().encode
 decode_speech_inbox: Final = msgspec.msgpack.Decoder(SpeechInbox)

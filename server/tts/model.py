@@ -18,6 +18,7 @@ A sentence is made while the one before plays, and not earlier: a caller is only
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -119,21 +120,38 @@ class Synthesis(Protocol):
 
 
 class ProcessSpeech:
-    """Whole sentences, one after the other, by the speech process alone."""
+    """Sentences one after the other, by the speech process alone."""
 
     at_once: Final = 1
-    changes_speed: Final = True
     tags: Final = frozenset[str]()
     ready: Final = True
     stalled: Final = None
     failure: Final = None
 
-    def __init__(self, client: SpeechClient) -> None:
+    def __init__(self, client: SpeechClient, *, changes_speed: bool = True) -> None:
         self._client = client
+        self.changes_speed: Final = changes_speed
 
     async def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
-        made = await self._client.synthesize(text, speaking.voice, speaking.speed)
-        yield Made(made.pcm, made.seconds, last=True)
+        parts: deque[bytes] = deque()  # bounded by what the process makes of one sentence
+        news = asyncio.Event()
+
+        def part(pcm: bytes) -> None:
+            parts.append(pcm)
+            news.set()
+
+        work = asyncio.ensure_future(self._client.synthesize(text, speaking.voice, speaking.speed, part))
+        work.add_done_callback(lambda _work: news.set())
+        try:
+            while not work.done() or parts:
+                await news.wait()
+                news.clear()
+                while parts:
+                    yield Made(parts.popleft(), 0.0, last=False)
+            made = await work
+            yield Made(made.pcm, made.seconds, last=True)
+        finally:
+            work.cancel()
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -150,7 +168,9 @@ class SpeechModel:
         self.voices: Final = tuple(place.name for place in voices.places)
         self.sample_rate: Final = voices.sample_rate
         self._client = client
-        self._synthesis: Final[Synthesis] = ProcessSpeech(client) if synthesis is None else synthesis
+        self._synthesis: Final[Synthesis] = (
+            ProcessSpeech(client, changes_speed=voices.any_speed) if synthesis is None else synthesis
+        )
         self._callers: Turns[Speaking] = Turns()
         self._changed = asyncio.Event()
         self._observer: SpeechObserver | None = None

@@ -118,7 +118,8 @@ class Speaking:
     @property
     def wants(self) -> bool:
         """Whether a sentence can be made now."""
-        return bool(self._pieces) and not self._left and self._work is None and len(self._made) < AHEAD
+        ahead = sum(1 for spoken in self._made if spoken.text)
+        return bool(self._pieces) and not self._left and self._work is None and ahead < AHEAD
 
     @property
     def next_weight(self) -> float:

@@ -224,8 +224,9 @@ class _Hub(http.server.BaseHTTPRequestHandler):
             info = {"id": owner_name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
             self._answer(200, json.dumps(info).encode(), {})
         else:
-            content = files[path.rpartition("/")[2]]
-            self._answer(200, content, {"x-repo-commit": COMMIT, "etag": f'"{path.rpartition("/")[2]}"'})
+            name = path.partition("/resolve/")[2].partition("/")[2]
+            etag = name.replace("/", "-")
+            self._answer(200, files[name], {"x-repo-commit": COMMIT, "etag": f'"{etag}"'})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -324,6 +325,39 @@ def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_descrip
     assert (picked.name, picked.read_bytes()) == ("a-low.onnx", b"low")
     assert sorted(path.name for path in picked.parent.iterdir()) == ["a-low.onnx", "a-low.onnx.json"]
     assert offline("owner/voices:a-low") == str(picked)
+
+
+def test_of_a_repository_of_graphs_with_styles_one_graph_is_fetched_with_all_styles(
+    online: _Resolver, offline: _Resolver
+) -> None:
+    styles = {f"voices/{name}.bin": b"style" for name in ("af_heart", "bm_george")}
+    online.hub.repositories["owner/kokoro"] = {
+        **styles,
+        "config.json": b"{}",
+        "onnx/model.onnx": b"whole",
+        "onnx/model_q4.onnx": b"small",
+    }
+    usual = Path(online("owner/kokoro"))
+    assert (usual.parent.name, usual.name, usual.read_bytes()) == ("onnx", "model.onnx", b"whole")
+    folder = usual.parent.parent
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
+        *("config.json", "onnx/model.onnx", "voices/af_heart.bin", "voices/bm_george.bin")
+    ]
+    picked = Path(online("owner/kokoro:q4"))
+    assert (picked.name, picked.read_bytes()) == ("model_q4.onnx", b"small")
+    assert offline("owner/kokoro:q4") == str(picked)
+
+
+def test_prompts_of_voices_come_with_a_model(online: _Resolver) -> None:
+    online.hub.repositories["owner/pocket"] = {
+        "config.json": b"{}",
+        "model.safetensors": b"w",
+        "voices/ann.safetensors": b"v",
+        "voices/bob.wav": b"v",
+        "voices/readme.html": b"no voice",
+    }
+    folder = Path(online("owner/pocket"))
+    assert sorted(path.name for path in (folder / "voices").iterdir()) == ["ann.safetensors", "bob.wav"]
 
 
 def test_unknown_repositories_and_revisions_are_told_apart(online: _Resolver) -> None:

@@ -2,7 +2,8 @@
 
 A sentence lasts a millisecond of audio (eight samples) a character, and takes no time; "slow", "die", "hang", "refuse"
 and "unready" do what they say, "die once" only in the first of the processes that use its folder, and "ages" is
-interrupted only by who gives it up.
+interrupted only by who gives it up. What is said "bit by bit" comes in four parts; the first
+process that "falls" is killed after the second.
 """
 
 import os
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 from stentor.engine.tts import process
-from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped, Synthesizer
+from stentor.engine.tts.backend import CannotSpeak, Part, Stop, Stopped, Synthesizer
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
 MODULE = "stentor.tests.engine.tts.fake_voice"
@@ -29,7 +30,7 @@ class FakeVoice:
         if (self._folder / "refuse").exists():
             raise CannotSpeak("the voice has no mouth")
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part) -> bytes:
         with (self._folder / "said").open("a") as said:
             said.write(f"{text}\n")
         if "die once" in text:
@@ -49,7 +50,17 @@ class FakeVoice:
             if stop.is_set:
                 raise Stopped
             time.sleep(0.005)
-        return bytes([len(voice.name), 1]) * int(8 * len(text) / speed)
+        pcm = bytes([len(voice.name), 1]) * int(8 * len(text) / speed)
+        if "bit by bit" not in text:
+            return pcm
+        pcm = bytes(number % 251 for number in range(len(pcm)))
+        size = len(pcm) // 8 * 2
+        for start in range(0, 3 * size, size):
+            part(pcm[start : start + size])
+            if start and "falls" in text and not (self._folder / "died").exists():
+                (self._folder / "died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return pcm[3 * size :]
 
 
 def load(start: StartSpeech) -> Synthesizer:

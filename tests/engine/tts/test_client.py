@@ -90,6 +90,23 @@ async def test_a_sentence_in_work_is_said_by_the_next_process(tmp_path: Path) ->
     assert said(tmp_path) == ["die once", "die once"]
 
 
+async def test_a_voice_may_send_a_sentence_bit_by_bit(tmp_path: Path) -> None:
+    parts: list[bytes] = []
+    async with running(tmp_path) as client:
+        made = await client.synthesize("bit by bit", "one", 1.0, parts.append)
+    assert [len(part) for part in parts] == [40, 40, 40]
+    assert b"".join([*parts, made.pcm]) == bytes(range(160))
+
+
+async def test_of_a_sentence_that_another_process_makes_again_nothing_is_sent_twice(tmp_path: Path) -> None:
+    parts: list[bytes] = []
+    async with running(tmp_path) as client:
+        made = await client.synthesize("falls bit by bit", "one", 1.0, parts.append)
+        assert client.restarts == 1
+    assert said(tmp_path) == ["falls bit by bit"] * 2
+    assert b"".join([*parts, made.pcm]) == bytes(at % 251 for at in range(16 * len("falls bit by bit")))
+
+
 async def test_a_sentence_that_kills_two_processes_fails_alone(tmp_path: Path) -> None:
     async with running(tmp_path) as client:
         await client.wait_started()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.tts.voices import read_voices
+from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import VoicePlace
 
 
@@ -30,7 +30,7 @@ def test_a_piper_voice_is_named_by_its_file(tmp_path: Path) -> None:
     file = write_piper(tmp_path, "en_US-joe-medium")
     for path in (tmp_path, file):
         found = read_voices(path)
-        assert found == ("piper", (VoicePlace("en_US-joe-medium", str(file)),), 22050)
+        assert found == Voices("piper", (VoicePlace("en_US-joe-medium", str(file)),), 22050)
 
 
 def test_several_voices_and_speakers_are_told_apart(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_without_piper_the_way_to_install_it_is_said(tmp_path: Path, monkeypatch
 
 def test_a_vits_checkpoint_has_its_speakers_as_voices(tmp_path: Path) -> None:
     write_vits(tmp_path)
-    assert read_voices(tmp_path) == ("vits", (VoicePlace("default", str(tmp_path)),), 16000)
+    assert read_voices(tmp_path) == Voices("vits", (VoicePlace("default", str(tmp_path)),), 16000)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vits", "num_speakers": 2}))
     assert [place.name for place in read_voices(tmp_path).places] == ["speaker-0", "speaker-1"]
 

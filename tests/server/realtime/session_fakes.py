@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from stentor.engine.tts.backend import Part
 from stentor.engine.tts.client import SentenceFailed, SpeechClient
 from stentor.engine.tts.voices import Voices
 from stentor.protocols.common.errors import BadRequest
@@ -54,7 +55,7 @@ class FakeVoice:
     async def run(self) -> None:
         await asyncio.sleep(3600)
 
-    async def synthesize(self, text: str, voice: str, speed: float) -> SpeechPiece:
+    async def synthesize(self, text: str, voice: str, speed: float, _on_part: Part) -> SpeechPiece:
         await asyncio.sleep(0)
         if "unspeakable" in text:
             raise SentenceFailed("it is unspeakable")

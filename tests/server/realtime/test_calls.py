@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from stentor.engine.tts.backend import Part
 from stentor.engine.tts.client import SpeechClient
 from stentor.engine.tts.voices import Voices
 from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
@@ -52,7 +53,7 @@ def tone(ms: int, rate: int = RATE, hertz: int = 440) -> bytes:
 class LoudVoice(FakeVoice):
     """Says every sentence as half a second of one tone."""
 
-    async def synthesize(self, text: str, voice: str, speed: float) -> SpeechPiece:
+    async def synthesize(self, text: str, voice: str, speed: float, _on_part: Part) -> SpeechPiece:
         await asyncio.sleep(0)
         return SpeechPiece(0, tone(500, VOICE_RATE), 0.0)
 

@@ -33,10 +33,10 @@ TEXT = "Hello there, you. How are you? I am fine. What shall we say? Nothing mor
 
 
 @asynccontextmanager
-async def speaking_model(folder: Path) -> AsyncIterator[SpeechModel]:
+async def speaking_model(folder: Path, *, any_speed: bool = True) -> AsyncIterator[SpeechModel]:
     places = (VoicePlace("one", str(folder)), VoicePlace("second", str(folder)))
     start = StartSpeech("piper", places, 1, "error")
-    model = SpeechModel(("voice",), Voices("piper", places, RATE), SpeechClient(start, MODULE))
+    model = SpeechModel(("voice",), Voices("piper", places, RATE, any_speed), SpeechClient(start, MODULE))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(model.run)
         yield model
@@ -88,6 +88,18 @@ async def test_a_first_sentence_is_spoken_while_the_text_still_comes(tmp_path: P
         assert (first.text, first.last) == ("A first sentence. ", False)
         rest.set()
         assert [(each.text, each.last) async for each in speaking] == [("And a second.", True)]
+
+
+async def test_parts_of_a_sentence_are_heard_while_it_is_made(tmp_path: Path) -> None:
+    async with speaking_model(tmp_path) as model:
+        spoken = await all_of(model.speak("This is said bit by bit. So it falls bit by bit."))
+        assert [each.text for each in spoken if each.text] == ["This is said bit by bit. ", "So it falls bit by bit."]
+        assert [bool(each.text) for each in spoken] == 2 * [True, False, False, False]
+        assert [each.last for each in spoken] == 7 * [False] + [True]
+        samples = b"".join(each.pcm for each in spoken)
+        first, second = 16 * len("This is said bit by bit."), 16 * len("So it falls bit by bit.")
+        assert samples == b"".join(bytes(at % 251 for at in range(size)) for size in (first, second))
+        assert model.restarts == 1
 
 
 async def test_a_text_with_nothing_to_say_makes_no_sound(tmp_path: Path) -> None:

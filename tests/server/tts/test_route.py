@@ -26,8 +26,8 @@ CATALOGUE = ModelRegistry([ServedModel("chat", ("fake/model", "fake")), ServedMo
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with speaking_model(folder) as model:
+async def serving(folder: Path, *, any_speed: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+    async with speaking_model(folder, any_speed=any_speed) as model:
         await model.wait_started()
         state = fake_state(registry=CATALOGUE, speech=model, runners={"speech": model})
         model.watch(SpeechMetrics(state.metrics.registry, "voice"))
@@ -129,3 +129,12 @@ async def test_a_request_s_time_is_kept(tmp_path: Path) -> None:
     async with serving(tmp_path) as client:
         response = await client.post(SPEECH, json={"input": "We hang."}, headers={"x-request-timeout": "0.2"})
     assert response.status_code == 504
+
+
+async def test_a_speed_at_which_the_voices_do_not_speak_is_refused_by_its_name(tmp_path: Path) -> None:
+    async with serving(tmp_path, any_speed=False) as client:
+        refused = await client.post(SPEECH, json={"model": "voice", "voice": "one", "input": "a", "speed": 1.5})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "speed"
+        taken = await client.post(SPEECH, json={"model": "voice", "voice": "one", "input": "a", "speed": 1})
+        assert taken.status_code == 200

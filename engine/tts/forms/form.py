@@ -1,0 +1,47 @@
+"""What is said of a form of voices."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from stentor.protocols.ipc.speech import SpeechBackend, VoicePlace
+
+from ...loading.errors import CheckpointError
+
+T = TypeVar("T")
+
+
+class Voices(NamedTuple):
+    backend: SpeechBackend
+    places: tuple[VoicePlace, ...]
+    """Not empty; the first is the default."""
+    sample_rate: int
+    any_speed: bool = True
+    """False if the voices speak at a speed of 1 only."""
+
+
+class Form(NamedTuple):
+    expected: str
+    """The files of a voice, for a path that has none."""
+    read: Callable[[Path], Voices | None]
+    """The voices at a path; None if they are not of this form. Raises :class:`CheckpointError`."""
+
+
+def read_json(file: Path, kind: type[T]) -> T:
+    """Raises :class:`CheckpointError`."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+
+
+class _Typed(msgspec.Struct):
+    model_type: str = ""
+
+
+def model_type_of(folder: Path) -> str | None:
+    """``model_type`` of the folder's config.json; None without one. Raises :class:`CheckpointError`."""
+    file = folder / "config.json"
+    return read_json(file, _Typed).model_type if file.is_file() else None

@@ -1,0 +1,234 @@
+"""Pocket TTS by transformers' modelling code, in float32 on the CPU: audio comes while the sentence is made.
+
+A voice is a prompt: latents of a recording. Its keys and values are computed once, and each sentence continues a copy.
+"""
+
+import copy
+import json
+import math
+import wave
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from transformers import AutoTokenizer, PocketTTSForConditionalGeneration, PocketTTSProcessor
+from transformers.models.pocket_tts.feature_extraction_pocket_tts import PocketTTSFeatureExtractor
+from transformers.utils.logging import set_verbosity_error
+
+from stentor.protocols.ipc.speech import VoicePlace
+
+from .backend import CannotSpeak, Part, Stop, Stopped, keep_whole
+from .codec_stream import CodecStream, load_codec
+
+_PEAK: Final = 32767.0
+_SEED: Final = 0
+"""Seed of every sentence's noise: equal text gives equal samples."""
+_FIRST_FRAMES: Final = 2
+"""Frames of the first part; a frame lasts 80 ms."""
+_FRAMES: Final = 4
+"""Frames of other parts."""
+_MOST_SECONDS: Final = 60.0
+"""Of one sentence. The model ends its sentences itself, after half a second a token at most."""
+_PROMPT_SECONDS: Final = 30.0
+"""Of a voice's recording, as in the makers' library; the rest is cut off."""
+_PREFIXES: Final = 8
+"""Voices whose keys and values are kept, about 18 MB each."""
+_SETTINGS: Final = ("short_text_max_words", "frames_after_eos_short_text", "frames_after_eos", "fade_in_duration")
+
+
+class _Model(PocketTTSForConditionalGeneration):  # type: ignore[misc]
+    """Tells each latent to :attr:`on_latent` while ``generate`` runs."""
+
+    on_latent: Callable[[Any], None]
+
+    def sample_latent(self, condition: Any, noise: Any, num_flow_steps: int) -> Any:
+        latent = super().sample_latent(condition, noise, num_flow_steps)
+        self.on_latent(latent)
+        return latent
+
+
+class PocketSynthesizer:
+    """One checkpoint with its prompts."""
+
+    def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
+        """Load the checkpoint and the first voice. Raises :class:`CannotSpeak`."""
+        set_verbosity_error()  # it warns of every argument that it does not use
+        torch.set_num_threads(threads)
+        folder = Path(voices[0].path)
+        try:
+            self._model: Any = _Model.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+            )
+            codec = load_codec(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            settings = json.loads((folder / "processor_config.json").read_bytes())
+            self._processor: Any = PocketTTSProcessor(
+                PocketTTSFeatureExtractor.from_pretrained(folder, local_files_only=True),
+                tokenizer,
+                audio_tokenizer=codec,
+                chat_template=tokenizer.chat_template,
+                **{name: settings[name] for name in _SETTINGS if name in settings},
+            )
+        except CannotSpeak:
+            raise
+        except Exception as error:  # the library raises errors of many types for broken files
+            raise CannotSpeak(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
+        self._model.eval()
+        self._codec = codec
+        self._fade = int(self._processor.fade_in_duration * codec.config.sampling_rate)
+        self._prefixes: OrderedDict[str, _Prefix] = OrderedDict()
+        """The last one used is the last."""
+        self._latents = {place.name: self._read_prompt(place) for place in voices}
+        self._prefix(voices[0])
+
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part = keep_whole) -> bytes:
+        """``speed`` is 1: the model has no other."""
+        prefix = self._prefix(voice)
+        inputs = self._inputs(text, prefix.latents)
+        spoken = _Spoken(CodecStream(self._codec), self._model.denormalize_latents, self._fade, stop, part)
+        self._model.on_latent = spoken.take
+        ids = inputs["input_ids"][:, prefix.length :]
+        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            self._model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                past_key_values=copy.deepcopy(prefix.cache),
+                frames_after_eos=inputs["frames_after_eos"],
+                max_new_tokens=self._most_frames(ids),
+            )
+            return spoken.rest()
+
+    def _inputs(self, text: str, latents: Any) -> Any:
+        """The processor's inputs of one sentence after a voice's prompt."""
+        for token in self._processor.tokenizer.all_special_tokens:
+            text = text.replace(token, " ")  # a client does not write places of audio
+        content = [{"type": "audio"}, {"type": "text", "text": text}]
+        prompt = self._processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+        return self._processor(text=prompt, audio_prompt_latents=[latents], return_tensors="pt")
+
+    def _most_frames(self, ids: Any) -> int:
+        """``generate``'s own bound, and ours."""
+        rate = self._model.config.frame_rate
+        text_tokens = ids.shape[1] - 1  # the last is the place of the first frame
+        return min(math.ceil((text_tokens / 3 + 2) * rate), int(_MOST_SECONDS * rate))
+
+    def _prefix(self, voice: VoicePlace) -> "_Prefix":
+        if (known := self._prefixes.pop(voice.name, None)) is None:
+            known = self._make_prefix(voice)
+        self._prefixes[voice.name] = known
+        if len(self._prefixes) > _PREFIXES:
+            self._prefixes.popitem(last=False)
+        return known
+
+    def _make_prefix(self, voice: VoicePlace) -> "_Prefix":
+        latents = self._latents[voice.name]
+        ids = self._inputs("A", latents)["input_ids"]
+        places = (ids[0] == self._model.config.audio_prompt_token_id).nonzero().flatten()
+        if len(places) != len(latents) or ids[0, -1] != self._model.config.audio_bos_token_id:
+            raise CannotSpeak(
+                f"the chat template of {voice.path} does not write a voice, then the text, then the place of audio: "
+                "serve a checkpoint as transformers saves it"
+            )
+        length = int(places[-1]) + 1
+        with torch.inference_mode():
+            cache = self._model.model(
+                input_ids=ids[:, :length], audio_prompt_latents=latents[None], use_cache=True
+            ).past_key_values
+        return _Prefix(latents, length, cache)
+
+    def _read_prompt(self, place: VoicePlace) -> Any:
+        """The latents of a voice's prompt: [frames, dim]."""
+        file = Path(place.style or "")
+        try:
+            latents = self._encode(file) if file.suffix == ".wav" else _stored_latents(file)
+        except CannotSpeak:
+            raise
+        except Exception as error:
+            raise CannotSpeak(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+        dim, most = self._model.config.latent_dim, int(_PROMPT_SECONDS * self._model.config.frame_rate) + 1
+        if latents.ndim != 2 or latents.shape[1] != dim or not 0 < len(latents) <= most:
+            raise CannotSpeak(
+                f"{file} holds a tensor of shape {[*latents.shape]}, where latents of a recording are expected: "
+                f"[frames, {dim}] with up to {most} frames; put a recording (NAME.wav) in its place"
+            )
+        return latents.float()
+
+    def _encode(self, file: Path) -> Any:
+        """The latents of a recording: 16 bits, one channel."""
+        import numpy as np
+        import soxr
+
+        if self._codec.encoder is None:
+            raise CannotSpeak(f"{file} is a recording, and the checkpoint's codec has no encoder: use stored latents")
+        with wave.open(str(file)) as opened:
+            if opened.getsampwidth() != 2 or opened.getnchannels() != 1:
+                raise CannotSpeak(f"{file} is not of 16 bits and one channel: convert it")
+            rate = opened.getframerate()
+            samples = np.frombuffer(opened.readframes(int(_PROMPT_SECONDS * rate)), "<i2").astype(np.float32) / 32768
+        target = self._codec.config.sampling_rate
+        samples = samples if rate == target else soxr.resample(samples, rate, target)
+        found = self._processor.feature_extractor(samples, sampling_rate=target)
+        with torch.inference_mode():
+            encoded = self._codec.encode(found["input_values"], found["padding_mask"])
+        return encoded.latents[0][encoded.latents_mask[0].bool()]
+
+
+class _Prefix(NamedTuple):
+    latents: Any
+    length: int
+    """Positions."""
+    cache: Any
+    """Keys and values of transformers' modules; to be copied."""
+
+
+class _Spoken:
+    """Latents of one sentence on their way to samples."""
+
+    def __init__(
+        self, codec: CodecStream, denormalize: Callable[[Any], Any], fade: int, stop: Stop, part: Part
+    ) -> None:
+        self._codec = codec
+        self._denormalize = denormalize
+        self._fade_in = torch.linspace(0, 1, fade)
+        """A fresh decoder begins with a click."""
+        self._stop = stop
+        self._part = part
+        self._latents: list[Any] = []
+        self._wanted = _FIRST_FRAMES
+
+    def take(self, latent: Any) -> None:
+        """Take one latent, [1, dim]. Raises :class:`Stopped`."""
+        if self._stop.is_set:
+            raise Stopped
+        self._latents.append(latent)
+        if len(self._latents) > self._wanted:  # one is left for :meth:`rest`
+            self._part(self._decoded(self._wanted))
+            self._wanted = _FRAMES
+
+    def rest(self) -> bytes:
+        return self._decoded(len(self._latents))
+
+    def _decoded(self, frames: int) -> bytes:
+        latents, self._latents = self._latents[:frames], self._latents[frames:]
+        wave = self._codec.push(self._denormalize(torch.stack(latents, dim=1)))
+        faded = min(len(self._fade_in), len(wave))
+        wave[:faded] *= self._fade_in[:faded]
+        self._fade_in = self._fade_in[:0]
+        samples = (wave * _PEAK).clamp(-_PEAK, _PEAK).to(torch.int16)
+        return bytes(samples.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def _stored_latents(file: Path) -> Any:
+    """The only tensor of a safetensors file, without a batch of one."""
+    from safetensors.torch import load_file
+
+    tensors = [*load_file(file).values()]
+    if len(tensors) != 1:
+        raise CannotSpeak(
+            f"{file} holds {len(tensors)} tensors, where one with the latents of a recording is expected: put a "
+            "recording (NAME.wav) in its place"
+        )
+    return tensors[0][0] if tensors[0].ndim == 3 and len(tensors[0]) == 1 else tensors[0]
