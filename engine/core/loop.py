@@ -39,6 +39,7 @@ from stentor.protocols.ipc.actors import (
     Shutdown,
     Stalled,
     StartEngine,
+    Stats,
     Submit,
     TokensBatch,
     Vocabulary,
@@ -55,7 +56,6 @@ from ..processes.exception_groups import first_cause
 from ..processes.mailbox import Mailbox
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..sharing.co_tenants import CoTenants
-from .draft_log import DraftLog
 from .event_publisher import EventPublisher
 from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared
@@ -71,12 +71,41 @@ from .worker_succession import WorkerDown, WorkerMessage, Workers, WorkerStuck, 
 logger = logging.getLogger(__name__)
 
 _STATS_SECONDS = 0.25
+_DRAFT_LOG_SECONDS = 10.0
+"""Shortest time between two lines about drafts."""
 _MAILBOX_MESSAGES = 32
 """Most messages that one round takes from the mailbox. It bounds the time between two steps in a burst of requests."""
 _TOO_LARGE = "what the request brings is larger than the engine can pass on"
 
 
 Message = EngineInbox | Prepared | WorkerMessage
+
+
+class DraftLog:
+    """Logs the drafts verified since the last line, at most once in ten seconds.
+
+    Besides the accepted drafts a verified row gains one token; the line gives both as tokens a step.
+    """
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._verified = self._drafts = self._right = 0
+        """Counts up to the last line."""
+
+    def note(self, stats: Stats, now: float) -> None:
+        verified = stats.num_drafts - self._verified
+        if not verified or now - self._since < _DRAFT_LOG_SECONDS:
+            return
+        drafts, right = stats.num_draft_tokens - self._drafts, stats.num_accepted_tokens - self._right
+        logger.info(
+            "speculation: %.2f tokens a step of sequences with drafts; %d of %d drafts were right",
+            1 + right / verified,
+            right,
+            drafts,
+        )
+        self._since = now
+        self._verified, self._drafts = stats.num_drafts, stats.num_draft_tokens
+        self._right = stats.num_accepted_tokens
 
 
 class EngineLoop:

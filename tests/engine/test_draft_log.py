@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from stentor.engine.core.draft_log import DraftLog
+from stentor.engine.core.loop import DraftLog
 from stentor.protocols.ipc.actors import Stats
 
 
