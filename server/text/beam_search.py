@@ -108,8 +108,8 @@ class BeamStream:
     async def _step(self) -> None:
         """Raises _StepFailed, with requests still live."""
         first = self._search.running[0].entry is None
-        tops = [await self._read(stream, keep_prompt=first) for stream in self._live]
-        self._search.advance(tops)
+        top_logprobs = [await self._read(stream, keep_prompt=first) for stream in self._live]
+        self._search.advance(top_logprobs)
         self._live = []
         if not self._search.done:
             try:

@@ -81,10 +81,10 @@ class BeamSearch:
         length = self._longest if self._length_penalty > 0 else first.length
         return self._divided(first.total, length) <= self.score(self._ended[-1])
 
-    def advance(self, tops: Sequence[Ranked]) -> None:
-        """``tops``: the ``2 * width`` most likely next tokens of each running beam, or more."""
+    def advance(self, top_logprobs: Sequence[Ranked]) -> None:
+        """``top_logprobs``: the ``2 * width`` most likely next tokens of each running beam, or more."""
         going: list[Beam] = []
-        for beam, top in zip(self.running, tops, strict=True):
+        for beam, top in zip(self.running, top_logprobs, strict=True):
             shown = [*top[: self._alternatives]]
             for rank, (token, logprob) in zip(count(1), top[: 2 * self._width]):
                 is_end = token in self._ends
