@@ -20,8 +20,7 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.beams import Beams
 
 from ..common.errors import MediaFull, generation_error
-from ..text.beam_search import BeamSubmitter
-from ..text.generation import EngineEventStream, ModelEngine
+from ..text.generation import EngineEventStream, ModelEngine, Submitter
 from .model import OpenAccount, RequestObserver
 from .options import SamplingOptions, TranscriptionOptions
 
@@ -171,8 +170,12 @@ class WindowDecoder:
             if self._framewise:
                 given = {"params": _NO_TOKENS, "pooling": _WHOLE, "probe": None}
                 request = msgspec.structs.replace(request, **given)
-            client = self._client if beams is None else BeamSubmitter(self._client, beams)
-            stream: EngineEventStream = client.submit(request)
+            client: Submitter = self._client
+            if beams is not None:
+                from ..text.beam_search import BeamSubmitter  # few servers get such a request
+
+                client = BeamSubmitter(client, beams)
+            stream = client.submit(request)
             try:
                 finished = await _read(stream, answer, account)
             finally:

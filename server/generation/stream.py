@@ -19,7 +19,6 @@ from ..observability.request import current_record, current_request_id
 from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
-from ..text.beam_search import BeamSubmitter
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
 from .chat_model import ChatModel
@@ -91,6 +90,8 @@ class ObservedGeneration:
         self._media_bytes = media_bytes
         self._client = client or chat.client
         if beams is not None:
+            from ..text.beam_search import BeamSubmitter  # few servers get such a request
+
             self._client = BeamSubmitter(self._client, beams)
         self._chat = chat
         self._request = request

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, Protocol, Self, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
 
 import msgspec
 
@@ -18,9 +18,11 @@ from .choice import OutputChoice
 from .detokenizer import PROMPT_TAIL
 from .parsed import Parsed
 from .pool import TokenizerPool
-from .repetition import REPETITION_DETECTED, RepetitionDetector
 from .slices import EngineEvent, entries, slices_of
 from .stop import StopMatcher, compiled_stops
+
+if TYPE_CHECKING:
+    from .repetition import RepetitionDetector
 
 Observer = Callable[[list[Delta]], None]
 
@@ -136,7 +138,11 @@ class Generation:
         self._repetitions: list[RepetitionDetector] = []
         """One for each choice, if repetitions are to be detected."""
         if request.repetition is not None and request.repetition.max_pattern_size:
-            self._repetitions = [RepetitionDetector(request.repetition, params.min_tokens) for _ in self._choices]
+            from . import repetition  # few servers get such a request
+
+            self._repetitions = [
+                repetition.RepetitionDetector(request.repetition, params.min_tokens) for _ in self._choices
+            ]
         self._observe = observe
         self._loop_turns = loop_turns
         self._scored = params.logprobs is not None or params.prompt_logprobs is not None
@@ -194,7 +200,8 @@ class Generation:
                         self._close(choice, deltas, Finish(index, "stop", choice.matched, None))
                     elif end is not None:
                         self._stream.abort(index)
-                        self._finish(choice, Finished(-1, index, "length", None, None), deltas, REPETITION_DETECTED)
+                        why = self._repetitions[index].STOP_REASON
+                        self._finish(choice, Finished(-1, index, "length", None, None), deltas, why)
                 case Finished(index=index):
                     choice = self._choices[index]
                     if choice.open:

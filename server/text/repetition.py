@@ -1,15 +1,16 @@
 """Detection of sequences that repeat themselves, token by token, by vLLM's definition."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from stentor.protocols.openai.sampling import RepetitionDetection
-
-REPETITION_DETECTED = "repetition_detected"
-"""The stop reason of a sequence that was ended for it; vLLM's name."""
 
 
 class RepetitionDetector:
     """Looks for a pattern, of so many tokens, that stands so many times at the end of one sequence."""
+
+    STOP_REASON: Final = "repetition_detected"
+    """Of a sequence that was ended for it; vLLM's name."""
 
     __slots__ = ("_count", "_least", "_longest", "_seen", "_sizes", "_tail")
 

@@ -60,7 +60,7 @@ class Served:
         running: list[tuple[list[int], float]] = [([], 0.0)]
         ended: list[tuple[list[int], float]] = []
         for _ in range(most):
-            going: list[tuple[list[int], float]] = []
+            going: list[Found] = []
             for tokens, total in running:
                 found = self.logprobs(PROMPT + tokens)
                 for token in sorted(range(len(found)), key=lambda token: -found[token])[: 2 * width]:
@@ -138,8 +138,8 @@ async def test_best_of_is_the_number_of_beams_and_n_that_of_results(served: Serv
 
 async def test_the_temperature_and_what_else_shapes_sampling_change_nothing(served: Served) -> None:
     body = {"prompt": PROMPT, "max_tokens": 4, "n": 2, **BEAMS}
-    changes: list[dict[str, Any]] = [{}, {"temperature": 1.7, "seed": 5}, {"top_p": 0.1, "top_k": 1}]
-    texts = [[each["text"] for each in (await served.ask(COMPLETIONS, **body, **more))["choices"]] for more in changes]
+    shapes: list[dict[str, Any]] = [{}, {"temperature": 1.7, "seed": 5}, {"top_p": 0.1, "top_k": 1}]
+    texts = [[each["text"] for each in (await served.ask(COMPLETIONS, **body, **more))["choices"]] for more in shapes]
     assert texts[0] == texts[1] == texts[2]
 
 

@@ -33,12 +33,12 @@ def searched(model: Model, **options: object) -> tuple[list[Found], int]:
     search = BeamSearch(**options)  # type: ignore[arg-type]
     steps = 0
     while not search.done:
-        tops = []
+        top_logprobs = []
         for beam in search.running:
             found = model(tokens_of(beam))
             ranked = sorted(range(len(found)), key=lambda token: -found[token])
-            tops.append([(token, found[token]) for token in ranked])
-        search.advance(tops)
+            top_logprobs.append([(token, found[token]) for token in ranked])
+        search.advance(top_logprobs)
         steps += 1
     return [(tokens_of(beam), beam.total) for beam in search.best()], steps
 
