@@ -62,7 +62,11 @@ class Layer:
         )
 
         def norm(name: str, before: Linear | None = None) -> Norm | None:
-            return make_norm(weights, f"{model.layer_prefix(layer)}.{name}", norms, model, context, before) if name else None
+            return (
+                make_norm(weights, f"{model.layer_prefix(layer)}.{name}", norms, model, context, before)
+                if name
+                else None
+            )
 
         # parallel parts share the input and may need it quantised differently
         alone = self._mixer is not None and self._beside is None and not self._parallel and not self._renews
@@ -70,7 +74,9 @@ class Layer:
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
-        self._mlp_in = norm(norms.mlp_in, None if self._mlp is None or self._renews or self._shortcut else self._mlp.input)
+        self._mlp_in = norm(
+            norms.mlp_in, None if self._mlp is None or self._renews or self._shortcut else self._mlp.input
+        )
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
         self._late_mixer = _late(self._mixer, self._mixer_scale, self._mixer_out)

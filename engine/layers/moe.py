@@ -182,7 +182,12 @@ class MoE:
             routed = x.call("experts of media", self._called_routed, self._hidden)
         elif self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
-        elif isinstance(self._experts, PackedExperts) and self._own is None and self._table is None and not self._identities:
+        elif (
+            isinstance(self._experts, PackedExperts)
+            and self._own is None
+            and self._table is None
+            and not self._identities
+        ):
             logits = self._router(x)
             assert isinstance(logits, Traced)
             if self._tells_experts:

@@ -23,7 +23,9 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
     if spec.streams is not None or spec.per_layer is not None:
         raise ConfigError("layers with embeddings of their own are not given out")
     if any(map(_needs_others, spec.layers)):
-        raise ConfigError("layers that use keys of earlier ones, their choice of them, or their experts, are not given out")
+        raise ConfigError(
+            "layers that use keys of earlier ones, their choice of them, or their experts, are not given out"
+        )
     ends = {-(-(number + 1) * len(spec.layers) // size) - 1: number for number in range(size)}
     for number in range(1, size):
         if _kept(part_of(spec, ends, number)) != _kept(part_of(spec, ends, 0)):

@@ -60,7 +60,13 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "longcat": lambda: transformers.LongcatFlashConfig(**_longcat(sizes), rope_parameters=yarn),
         "longcat-packed": lambda: transformers.LongcatFlashConfig(
-            **{**_longcat(sizes), "zero_expert_num": 0, "qk_rope_head_dim": 16, "head_dim": 16, "routed_scaling_factor": 1.0}
+            **{
+                **_longcat(sizes),
+                "zero_expert_num": 0,
+                "qk_rope_head_dim": 16,
+                "head_dim": 16,
+                "routed_scaling_factor": 1.0,
+            }
         ),
         "axk2": lambda: transformers.AXK2Config(
             **{name: value for name, value in moe.items() if name != "first_k_dense_replace"},

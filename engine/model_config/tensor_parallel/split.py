@@ -29,7 +29,9 @@ def split_model(spec: B, rank: Rank, block_of: BlockOf = lambda name, inputs: 1)
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
     if spec.adapters is not None:
         raise ConfigError(f"{spec.architecture} has adapters of its own, which are not split")
-    if rank.whole_experts and not any(isinstance(network, MoESpec) for layer in spec.layers for network in layer.networks):
+    if rank.whole_experts and not any(
+        isinstance(network, MoESpec) for layer in spec.layers for network in layer.networks
+    ):
         raise ConfigError(f"{spec.architecture} has no experts to give out; leave --enable-expert-parallel out")
     layers = []
     cuts: dict[str, Cut] = {}

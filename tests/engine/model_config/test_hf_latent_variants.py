@@ -1,4 +1,4 @@
-"""Descriptions of Mistral Large 4, A.X K2 and LongCat Flash, against what their makers publish and transformers' own models."""
+"""Descriptions of further models with latent attention, against what makers publish and transformers' models."""
 
 from pathlib import Path
 from typing import Any
