@@ -92,6 +92,10 @@ class LatentAttention:
         if spec.sinks:
             self._sinks = context.empty(spec.heads, dtype=torch.float32)
             weights.add(f"{prefix}.{spec.name}.{spec.sinks}", self._sinks)
+        self._rope_norm: RMSNorm | None = None
+        if spec.rope_norm:
+            name = f"{prefix}.{spec.name}.{spec.rope_norm}"
+            self._rope_norm = RMSNorm(weights, name, spec.rope_dim, spec.norm_eps, context)
         self._growth: QueryGrowth | None = None
         if spec.growth:
             self._growth = QueryGrowth(weights, f"{prefix}.{spec.name}.{spec.growth}", spec.heads, context)
@@ -164,6 +168,8 @@ class LatentAttention:
         q, turning = query.split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
         q_rotated = self._rotated(turning, kept, batch, cache, paged)
         chosen = None if spec.index is None else batch.chosen.positions
+        if spec.reach and paged.max_seq_len > spec.reach:
+            chosen = _nearest(batch.positions, spec.reach)
         added = self._added_by(batch.adapter_rows)
         found = self._attended(q, q_rotated, cache, paged, chosen, added, batch.drawn)
         if not gate.shape[1]:
@@ -187,6 +193,8 @@ class LatentAttention:
         latent, shared = kept, kept.new_zeros(len(kept), spec.rope_dim)
         if self._kv_norm is not None:
             latent, shared = kept.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
+        if self._rope_norm is not None:
+            shared = self._rope_norm.plain(shared.contiguous())
         q_rotated, k_rotated = turning, shared.unsqueeze(1)
         if spec.rope is not None:
             q_rotated, k_rotated = self._halves(turning), self._halves(k_rotated)
@@ -325,6 +333,13 @@ class LatentAttention:
             )
             out[:, some] = attended[..., : spec.v_dim]
         return out.view(len(q), spec.v_size)
+
+
+def _nearest(positions: torch.Tensor, count: int) -> torch.Tensor:
+    """int32 [tokens, count]: of a token at positions int64 [tokens], the first of the last ``count`` up to its own, and
+    those behind it."""
+    first = (positions - count + 1).clamp(min=0).int()
+    return first[:, None] + torch.arange(count, dtype=torch.int32, device=positions.device)
 
 
 def _joined(width: int, *parts: torch.Tensor) -> torch.Tensor:

@@ -152,6 +152,7 @@ _ALONE: Mapping[str, Decoder] = {
     "Mistral4ForCausalLM": Decoder("mistral4", hf_latent.mistral4),
     "AXK1ForCausalLM": Decoder("axk1", hf_latent.axk1),
     "LongcatFlashForCausalLM": Decoder("longcat_flash", hf_latent_variants.longcat_flash),
+    "Dots3NoteForCausalLM": Decoder("dots3_note_text", hf_latent_variants.dots3_note),
     "AXK2ForCausalLM": Decoder("axk2", hf_latent_variants.axk2),
     "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
     "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),

@@ -1,13 +1,13 @@
 """Reads the config.json of further families with multi-head latent attention (arXiv:2405.04434)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_common import common, softcap_of
 from .hf_latent import index_shares, latent
-from .hf_moe import deepseek_experts, experts_of, sparse_kinds, with_experts
+from .hf_moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, with_experts
 from .latent_attention_spec import IndexSpec, LatentAttentionSpec
 from .mlp_spec import APART, STACKED, MoESpec, RouterSpec
 from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp
@@ -40,6 +40,15 @@ _LONGCAT = {
     "qk_rope_head_dim": 64,
 }
 """Defaults."""
+_DOTS3_SLIDING = {
+    "num_attention_heads": 64,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 1024,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 128,
+}
+"""Defaults, in files under names that begin with ``swa_``."""
+_NO_ROPE = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": None}
 _LONGCAT_NAMES = {
     "expert_ffn_hidden_size": "moe_intermediate_size",
     "ffn_hidden_size": "intermediate_size",
@@ -192,6 +201,106 @@ def longcat_flash(fields: Fields, name: str) -> ModelSpec:
         for half in range(2)
     ]
     return replace(spec, layers=tuple(halves) * pairs, sublayers=2, draft_prefix="model.mtp.")
+
+
+def dots3_note(fields: Fields, name: str) -> ModelSpec:
+    """dots.3 note: an index in some layers, and heads of other sizes that see the nearest tokens in the others; each
+    head has a gate."""
+    fields = Fields({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 1536, **fields.values})
+    turning = fields.integer("qk_rope_head_dim", 64)
+    spec = common(Fields({**fields.values, **_NO_ROPE, "head_dim": turning}), name, eps=1e-5)
+    count = len(spec.layers)
+    kinds = _dots3_kinds(fields, count)
+    own = {int(at): values for at, values in (fields.table("per_layer_config") or {}).items() if at.isdecimal()}
+    layers = []
+    for number, (layer, kind) in enumerate(zip(spec.layers, kinds, strict=True)):
+        sizes: Mapping[str, object] = {}
+        if number in own:
+            sizes = Fields({"sizes": own[number]}).table("sizes") or {}
+        elif kind == "sliding_attention":
+            sizes = _sliding_sizes(fields)
+        layers.append(replace(layer, mixer=_dots3_mixer(Fields({**fields.values, **sizes}), spec, kind)))
+    every = fields.get("moe_layer_freq")
+    first = fields.integer("first_k_dense_replace", 1, least=0)
+    if fields.has("mlp_layer_types"):
+        sparse: Sequence[bool] = sparse_kinds(fields, spec, first)
+    elif isinstance(every, list | tuple):
+        listed = fields.numbers("moe_layer_freq")
+        if len(listed) < count:
+            raise ConfigError(f"moe_layer_freq is of {len(listed)} layers, expected {count}")
+        sparse = [at >= first and bool(listed[at]) for at in range(count)]
+    else:
+        period = fields.integer("moe_layer_freq", 1)
+        sparse = [at >= first and at % period == 0 for at in range(count)]
+    moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
+    inner = fields.integer(
+        "shared_experts_intermediate_size", fields.integer("moe_shared_expert_intermediate_size", 1536)
+    )
+    number = fields.integer("n_shared_experts", 1)
+    moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", inner * number))
+    spec = replace(spec, layers=tuple(layers), draft_layers=1, drafts_read=False, draft_prefix="model.mtp.")
+    return with_experts(spec, moe, sparse)
+
+
+def _dots3_kinds(fields: Fields, layers: int) -> Sequence[str]:
+    """The kind of each layer's attention: as listed, or the nearest tokens in three of four layers."""
+    kinds = fields.texts("layer_types")
+    if kinds is None:
+        slides = fields.flag("use_sliding_window", True)
+        kinds = tuple(
+            "sliding_attention" if slides and layer > 1 and layer % 4 != 1 else "full_attention"
+            for layer in range(layers)
+        )
+    if len(kinds) != layers or not {*kinds} <= {"full_attention", "indexed_attention", "sliding_attention"}:
+        raise ConfigError(
+            f"layer_types is not 'full_attention', 'indexed_attention' or 'sliding_attention' for each of {layers} "
+            "layers"
+        )
+    if "per_layer_config" in fields.values and not fields.has("use_dsa"):
+        return kinds
+    whole = "indexed_attention" if fields.flag("use_dsa", True) else "full_attention"
+    return tuple(kind if kind == "sliding_attention" else whole for kind in kinds)
+
+
+def _sliding_sizes(fields: Fields) -> Mapping[str, object]:
+    """Those of layers that see the nearest tokens, as published files have them."""
+    sizes = {name: fields.integer(f"swa_{name}", default) for name, default in _DOTS3_SLIDING.items()}
+    head_dim = fields.integer("swa_head_dim", 256)
+    rotating = fields.integer("swa_qk_rope_head_dim", head_dim - sizes["qk_nope_head_dim"])
+    return {**sizes, "qk_rope_head_dim": rotating}
+
+
+def _dots3_mixer(fields: Fields, spec: ModelSpec, kind: str) -> LatentAttentionSpec:
+    """``fields``: with the sizes of the layer."""
+    table = fields.table("rope_parameters") or fields.table("rope_scaling") or {}
+    sliding = kind == "sliding_attention"
+    theta = fields.number("swa_rope_theta", 50_000.0) if sliding else fields.number("rope_theta", 80_000_000.0)
+    nested = any(isinstance(value, Mapping) for value in table.values())
+    given = (Fields(table).table(kind) or {}) if nested else table
+    rope = {"rope_theta": theta, **given, "partial_rotary_factor": 1.0}  # files tell the rotating part of a whole head
+    values = {**fields.values, **_NO_ROPE, "rope_parameters": rope, "rope_interleave": True}
+    index = None
+    if kind == "indexed_attention":
+        index = IndexSpec(
+            heads=fields.integer("index_n_heads", 64),
+            head_dim=fields.integer("index_head_dim", 128),
+            top_k=fields.integer("index_topk", 2048),
+            interleaved=True,
+        )
+    if fields.values.get("q_lora_rank", 1024) is None:
+        raise ConfigError("q_lora_rank is null, expected a size: queries are made of their latent")
+    mixer = latent(Fields({"q_lora_rank": 1024, **values}), spec, index).layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    reach = fields.integer("sliding_window", fields.integer("sliding_window_size", 512)) if sliding else 0
+    return replace(
+        mixer,
+        scale=math.sqrt(spec.hidden_size / mixer.q_lora_rank / (mixer.nope_dim + mixer.rope_dim)),
+        latent_scale=math.sqrt(spec.hidden_size / mixer.kv_lora_rank),
+        norm_eps=spec.norm_eps,
+        rope_norm="k_rope_only_layernorm",
+        gate="g_proj",
+        reach=reach if reach < spec.max_position else 0,
+    )
 
 
 def _gated(norms: Norms, gated: tuple[str, ...], rank: int) -> Norms:

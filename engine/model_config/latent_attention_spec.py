@@ -118,6 +118,10 @@ class LatentAttentionSpec:
     scale · log(1 + p) + bias (Mistral Large 4); "": none."""
     latent_scale: float = 1.0
     """Factor on normed latents (LongCat)."""
+    rope_norm: str = ""
+    """Stored name of a norm of the ``rope_dim`` numbers before their rotation (dots.3 note); "": none."""
+    reach: int = 0
+    """Tokens that a token sees, itself included (dots.3 note); 0: all before it. Latents of all tokens stay cached."""
     shares: int = -1
     """The layer whose latents it uses (Mistral Large 4); -1: its own."""
     gated_queries: bool = False
@@ -131,7 +135,7 @@ class LatentAttentionSpec:
     out: str = "o_proj"
 
     window: ClassVar[int] = 0
-    """None: any earlier token may be visible."""
+    """None: no token leaves the cache."""
 
     @property
     def latent_dim(self) -> int:
@@ -207,6 +211,8 @@ class LatentAttentionSpec:
             yield f"{prefix}.{self.name}.v_b_proj.weight", (self.heads, self.v_dim, self.kv_lora_rank)
         for name, size in self.latent_norms:
             yield f"{prefix}.{name}.weight", (size,)
+        if self.rope_norm:
+            yield f"{prefix}.{self.name}.{self.rope_norm}.weight", (self.rope_dim,)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks}", (self.heads,)
         if self.growth:
@@ -215,24 +221,29 @@ class LatentAttentionSpec:
             yield from self.index.shapes(self.index_name, prefix, hidden, self.q_lora_rank)
 
     def absorbs(self, tokens: int, context: int) -> bool:
-        """Whether ``tokens`` behind ``context`` others are cheaper absorbed than expanded. With a choice by the index
-        they are always absorbed."""
+        """Whether ``tokens`` behind ``context`` others are cheaper absorbed than expanded. If they do not see all before
+        them they are always absorbed."""
         return self.chooses(tokens, context) or self._absorbed(tokens, context) <= self._expanded(tokens, context)
 
     def chooses(self, tokens: int, context: int) -> bool:
-        """Whether the last of ``tokens`` behind ``context`` others has more tokens before it than the index chooses."""
-        return self.index is not None and tokens + context > self.index.top_k
+        """Whether the last of ``tokens`` behind ``context`` others has more tokens before it than it sees."""
+        return bool(self.most) and tokens + context > self.most
+
+    @property
+    def most(self) -> int:
+        """Tokens that a token sees: those that the index chooses, or the nearest; 0: all."""
+        return self.index.top_k if self.index else self.reach
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions with keys and values of ``tokens`` behind ``context`` others, and of the index
         if it has to choose."""
-        if self.index is not None and self.chooses(tokens, context):
-            return self._absorbed(tokens, context) + self.index.work(tokens, context)
+        if self.chooses(tokens, context):
+            scored = self.index.work(tokens, context) if self.index else 0
+            return self._absorbed(tokens, context) + scored
         return min(self._absorbed(tokens, context), self._expanded(tokens, context))
 
     def _absorbed(self, tokens: int, context: int) -> int:
-        most = self.index.top_k if self.index else 0
-        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * seen_pairs(tokens, context, most)
+        return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * seen_pairs(tokens, context, self.most)
 
     def _expanded(self, tokens: int, context: int) -> int:
         """The keys and values of ``tokens`` themselves are counted in :meth:`projections`."""
@@ -257,6 +268,8 @@ class LatentAttentionSpec:
             check_rope(self.rope, self.rope_dim)
         if self.temperature_beta and self.temperature_floor < 1:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
+        if self.reach and self.index is not None:
+            raise ConfigError(f"an index that chooses among the nearest {self.reach} tokens is not known")
         if self.gated_queries and (self.gate or not self.q_lora_rank):
             raise ConfigError("gates made with queries, beside others or without a latent of queries, are not known")
         if self.index is not None and not self.q_lora_rank and not self.index.input_norm:

@@ -204,6 +204,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mistral4-groups",
     ),
     "MixtralForCausalLM": ("mixtral",),
+    "Dots3NoteForCausalLM": ("dots3-note", "dots3-note-full"),
     "LongcatFlashForCausalLM": ("longcat", "longcat-packed"),
     "MptForCausalLM": ("mpt", "mpt-clipped"),
     "NanoChatForCausalLM": ("nanochat",),

@@ -8,6 +8,15 @@ import transformers as untyped_transformers
 transformers: Any = untyped_transformers
 
 
+def _dots3(moe: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str, Any]:
+    """Six layers, of which four see the nearest 20 tokens with heads of other sizes."""
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 48}
+    sizes |= {"head_dim": 32, "qk_nope_head_dim": 16, "v_head_dim": 20}
+    sliding = {f"swa_{name}": value for name, value in sizes.items()}
+    experts = {"shared_experts_intermediate_size": 48, "n_shared_experts": 2, "num_hidden_layers": 6, "head_dim": 24}
+    return {**moe, **index, "index_n_heads": 8, **sliding, **experts, "sliding_window_size": 20}
+
+
 def _longcat(sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Two pairs of layers, with experts of which some return their input."""
     known = {name: value for name, value in sizes.items() if name not in ("num_hidden_layers", "intermediate_size")}
@@ -57,6 +66,10 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "mistral4-groups": lambda: transformers.Mistral4Config(
             **{**moe, "first_k_dense_replace": 0, "q_lora_rank": None}, **groups, rope_interleave=False
+        ),
+        "dots3-note": lambda: transformers.Dots3NoteTextConfig(**_dots3(moe, index)),
+        "dots3-note-full": lambda: transformers.Dots3NoteTextConfig(
+            **{**_dots3(moe, index), **groups}, use_dsa=False, rms_norm_eps=1e-6
         ),
         "longcat": lambda: transformers.LongcatFlashConfig(**_longcat(sizes), rope_parameters=yarn),
         "longcat-packed": lambda: transformers.LongcatFlashConfig(

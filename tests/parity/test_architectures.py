@@ -52,6 +52,7 @@ CALLED = {
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "deepseek-v3.2": {"sparse latent attention"},
     "longcat": {"latent attention", "experts"},
+    "dots3-note": {"latent attention", "sparse latent attention"},
     **{name: {"sparse latent attention", "a norm with a gate"} for name in ("axk2", "axk2-groups")},
     **{f"mistral-large4-{which}": {"latent attention", "sparse latent attention"} for which in ("seeing", "shared")},
     "deepseek-v4": {*DEEPSEEK4, "experts"},
