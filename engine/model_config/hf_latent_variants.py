@@ -216,7 +216,7 @@ def dots3_note(fields: Fields, name: str) -> ModelSpec:
     for number, (layer, kind) in enumerate(zip(spec.layers, kinds, strict=True)):
         sizes: Mapping[str, object] = {}
         if number in own:
-            sizes = Fields({"sizes": own[number]}).table("sizes") or {}
+            sizes = Fields({f"per_layer_config.{number}": own[number]}).table(f"per_layer_config.{number}") or {}
         elif kind == "sliding_attention":
             sizes = _sliding_sizes(fields)
         layers.append(replace(layer, mixer=_dots3_mixer(Fields({**fields.values, **sizes}), spec, kind)))

@@ -37,6 +37,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "ernie4_5_vl_moe_text": _sizes(103_424, 2560, 12_288, 28, 20, 4, 131_072, tie_word_embeddings=True),
     "exaone4": _sizes(102_400, 4096, 16_384, 32, 32, 32, 2048),
     "gemma": _sizes(256_000, 3072, 24_576, 28, 16, 16, 8192),
+    "dots3_note_text": _sizes(152_064, 5120, 13_824, 46, 128, 128, 524_288),
     "gemma2": _sizes(256_000, 2304, 9216, 26, 8, 4, 8192),
     "gemma3_text": _sizes(262_208, 2304, 9216, 26, 8, 4, 131_072),
     "gemma3n_text": _sizes(262_400, 2048, 16_384, 35, 8, 2, 32_768),

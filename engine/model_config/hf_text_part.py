@@ -133,6 +133,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "hunyuan_vl_text": _hunyuan_vl,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
+    "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large4_text": hf_latent_variants.mistral_large4,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
@@ -160,7 +161,7 @@ class Seeing(NamedTuple):
     text: str
     """Default model type of its text part."""
     takes: str = "images"
-    """The media besides text that tests cover."""
+    """The media besides text that tests cover; "": text alone is served."""
     whole_prompts: bool = False
     """See :attr:`.model_spec.ModelSpec.whole_prompts`."""
 
@@ -175,6 +176,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "DeepseekOcr2ForConditionalGeneration": Seeing("deepseek_ocr2", "deepseek_ocr2_text"),
     "DeepseekVLForConditionalGeneration": Seeing("deepseek_vl", "llama"),
     "DeepseekVLHybridForConditionalGeneration": Seeing("deepseek_vl_hybrid", "llama"),
+    "Dots3NoteForConditionalGeneration": Seeing("dots3_note", "dots3_note_text", takes=""),
     "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
     "Ernie4_5_VLMoeForConditionalGeneration": Seeing("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
     "Exaone4_5_ForConditionalGeneration": Seeing("exaone4_5", "exaone4"),

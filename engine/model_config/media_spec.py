@@ -26,6 +26,8 @@ _STILLS: Final = {seeing.model_type for seeing in SEEING.values()} - {
     seeing.model_type for seeing in SEEING.values() if "video" in seeing.takes
 }
 """Model types whose videos are not served, although many of their files name a token for them."""
+_TEXT_ALONE: Final = {seeing.model_type for seeing in SEEING.values() if not seeing.takes}
+"""Model types whose media are not served."""
 _MARKS: Final[Mapping[str, int]] = {
     **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},
     **{"video_start_token_id": 101_306, "video_end_token_id": 101_307},
@@ -68,6 +70,8 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     """The media of a model; None for a text-only model."""
     if config.get("model_type") in TWO_TOWERS:
         return MediaSpec({"image": 0}, alone=True)  # any token can be the placeholder
+    if config.get("model_type") in _TEXT_ALONE:
+        return None
     speaks = "thinker_config" in config or str(config.get("model_type")).endswith("_thinker")
     config = thinker(config)
     found: dict[Modality, int] = {}

@@ -205,6 +205,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "MixtralForCausalLM": ("mixtral",),
     "Dots3NoteForCausalLM": ("dots3-note", "dots3-note-full"),
+    "Dots3NoteForConditionalGeneration": ("dots3-note-whole",),
     "LongcatFlashForCausalLM": ("longcat", "longcat-packed"),
     "MptForCausalLM": ("mpt", "mpt-clipped"),
     "NanoChatForCausalLM": ("nanochat",),

@@ -9,11 +9,11 @@ transformers: Any = untyped_transformers
 
 
 def _dots3(moe: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str, Any]:
-    """Six layers, of which four see the nearest 20 tokens with heads of other sizes."""
+    """Four layers, of which two see the nearest 20 tokens with heads of other sizes."""
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 48}
     sizes |= {"head_dim": 32, "qk_nope_head_dim": 16, "v_head_dim": 20}
     sliding = {f"swa_{name}": value for name, value in sizes.items()}
-    experts = {"shared_experts_intermediate_size": 48, "n_shared_experts": 2, "num_hidden_layers": 6, "head_dim": 24}
+    experts = {"shared_experts_intermediate_size": 48, "n_shared_experts": 2, "num_hidden_layers": 4, "head_dim": 24}
     return {**moe, **index, "index_n_heads": 8, **sliding, **experts, "sliding_window_size": 20}
 
 

@@ -39,6 +39,7 @@ HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
+SPARSE = {"latent attention", "sparse latent attention"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
@@ -52,13 +53,13 @@ CALLED = {
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     "deepseek-v3.2": {"sparse latent attention"},
     "longcat": {"latent attention", "experts"},
-    "dots3-note": {"latent attention", "sparse latent attention"},
+    **dict.fromkeys(("dots3-note", "dots3-note-whole"), SPARSE),
     **{name: {"sparse latent attention", "a norm with a gate"} for name in ("axk2", "axk2-groups")},
-    **{f"mistral-large4-{which}": {"latent attention", "sparse latent attention"} for which in ("seeing", "shared")},
+    **dict.fromkeys(("mistral-large4-seeing", "mistral-large4-shared"), SPARSE),
     "deepseek-v4": {*DEEPSEEK4, "experts"},
     "deepseek-v4-plain": DEEPSEEK4,
     **dict.fromkeys(("hy-v4", "hy-v4-shared"), HY4),
-    "glm-moe-dsa": {"latent attention", "sparse latent attention"},
+    "glm-moe-dsa": SPARSE,
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},
     "bamba": {"a state space"},

@@ -60,6 +60,7 @@ EXPERTS = (
     "axk1",
     "axk2",
     "deepseek-v3",
+    "dots3-note",
     "ernie-moe",
     "gemma4-moe",
     "glm4-moe",

@@ -100,6 +100,24 @@ _LARGE4_SHARED = {
 """Layers 2 to 4 use latents of others, and layers 2 and 4 keep keys of an index."""
 
 
+def _dots3_note(shape: Mapping[str, Any]) -> Any:
+    """A whole one, of which the text alone is served."""
+    latents = {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 3, "head_dim": 24}
+    index = {"index_topk": 24, "index_n_heads": 8, "index_head_dim": 16, "num_key_value_heads": 4}
+    sliding = {"swa_num_attention_heads": 2, "swa_num_key_value_heads": 2, "swa_q_lora_rank": 16, "swa_head_dim": 32}
+    sliding |= {"swa_kv_lora_rank": 32, "swa_qk_nope_head_dim": 24, "swa_v_head_dim": 20, "sliding_window_size": 20}
+    vision = {"embed_dim": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_heads": 2, "adapter_in_dim": 16}
+    heard = {"d_model": 16, "encoder_attention_heads": 2, "encoder_layers": 1, "encoder_ffn_dim": 16}
+    audio = {"whisper_config": {**heard, "num_mel_bins": 8}, "downsample_hidden_size": 4, "adapter_input_size": 16}
+    width = {"adapter_out_dim": shape["hidden_size"]}
+    return transformers.Dots3NoteConfig(
+        text_config={"model_type": "dots3_note_text", **shape, **latents, **experts, **index, **sliding},
+        vision_config={**vision, **width, "pyramid_num_routed": [-1]},
+        audio_config={**audio, **width},
+    )
+
+
 def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """Models that see images too, of which the text is served."""
     gemma3 = {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 24}
@@ -128,6 +146,7 @@ def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
                 "num_position_embeddings": 16,
             },
         ),
+        "dots3-note-whole": lambda: _dots3_note(shape),
         "mistral-large4-seeing": lambda: transformers.MistralLarge4Config(
             text_config={**shape, **_LARGE4}, vision_config={"model_type": "pixtral", **vision}, image_token_index=5
         ),

@@ -12,6 +12,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.hf_text_part import text_name
 from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
+from stentor.engine.model_config.media_spec import media_spec
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.stages import stage_ends
@@ -27,6 +28,15 @@ LONGCAT: dict[str, Any] = {
     "vocab_size": 131072,
 }
 """LongCat Flash's, of which transformers knows the rest."""
+DOTS3: dict[str, Any] = {
+    "architectures": ["Dots3NoteForConditionalGeneration"],
+    "model_type": "dots3_note",
+    "hidden_size": 5120,
+    "image_token_id": 151660,
+    "swa_rope_theta": 50000,
+    "swa_kv_lora_rank": 1024,
+}
+"""dots.3 note's, whose text fields stand beside those of the whole; transformers knows the rest."""
 LARGE4: dict[str, Any] = {"architectures": ["MistralLarge4ForConditionalGeneration"], "text_config": {}}
 """Of which transformers knows the rest."""
 K2: dict[str, Any] = {
@@ -165,7 +175,51 @@ def test_a_wrong_field_of_longcat_flash_is_named(change: dict[str, Any], message
         model_spec_from_hf({**LONGCAT, **change})
 
 
-@pytest.mark.parametrize("name", ["mistral-large4-seeing", "mistral-large4-shared"])
+def test_three_of_four_layers_of_dots_3_note_see_the_nearest_512_tokens_with_heads_of_other_sizes() -> None:
+    spec = model_spec_from_hf(DOTS3)
+    assert [mixer.reach for mixer in mixers(spec)[:10]] == [0, 0, 512, 512, 512, 0, 512, 512, 512, 0]
+    whole, near = mixers(spec)[1], mixers(spec)[2]
+    assert (whole.heads, whole.kv_lora_rank, whole.nope_dim, whole.rope_dim, whole.v_dim) == (128, 512, 128, 64, 128)
+    assert (near.heads, near.kv_lora_rank, near.nope_dim, near.rope_dim, near.v_dim) == (64, 1024, 192, 64, 128)
+    assert (whole.rope and whole.rope.theta, near.rope and near.rope.theta) == (80_000_000.0, 50_000.0)
+    assert (whole.index is not None, near.index, near.gate, near.scale) == (True, None, "g_proj", 5**0.5 / 16)
+    assert near.chooses(500, 13)
+    assert not near.chooses(500, 12)
+    assert near.work(1, 100_000) == 2 * 64 * (1088 + 1024) * 512
+    (single,) = {mixer.norm_eps for mixer in mixers(spec)}
+    assert single == 1e-5
+    assert media_spec(DOTS3) is None, "its pictures and sounds are not taken"
+
+
+def test_layers_of_dots_3_note_have_the_sizes_that_the_file_lists() -> None:
+    own = {"2": {"num_attention_heads": 32, "qk_rope_head_dim": 32}}
+    mixer = mixers(model_spec_from_hf({**DOTS3, "per_layer_config": own}))[2]
+    assert (mixer.heads, mixer.rope_dim, mixer.kv_lora_rank) == (32, 32, 512)
+    listed = ["full_attention", "sliding_attention"]
+    two = {**DOTS3, "num_hidden_layers": 2, "layer_types": listed}
+    assert [mixer.index is not None for mixer in mixers(model_spec_from_hf(two))] == [True, False]
+    assert not any(mixer.index for mixer in mixers(model_spec_from_hf({**two, "use_dsa": False})))
+    sparse = model_spec_from_hf({**DOTS3, "num_hidden_layers": 4, "moe_layer_freq": [1, 0, 1, 1]})
+    assert [isinstance(layer.mlp, MoESpec) for layer in sparse.layers] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q_lora_rank": None}, "q_lora_rank is null, expected a size"),
+        ({"layer_types": ["full_attention"]}, "for each of 46 layers"),
+        ({"layer_types": ["linear_attention"] * 46}, "layer_types is not 'full_attention'"),
+        ({"moe_layer_freq": [1, 1]}, "moe_layer_freq is of 2 layers, expected 46"),
+        ({"per_layer_config": {"2": 5}}, r"per_layer_config\.2 is '5', expected a table"),
+        ({"sliding_window": -1}, "sliding_window is '-1', expected a whole number"),
+    ],
+)
+def test_a_wrong_field_of_dots_3_note_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**DOTS3, **change})
+
+
+@pytest.mark.parametrize("name", ["dots3-note-whole", "mistral-large4-seeing", "mistral-large4-shared"])
 def test_the_shapes_of_weights_are_those_of_the_text_models_stored_tensors(name: str, tmp_path: Path) -> None:
     tiny.make(name, tmp_path)
     described = open_checkpoint(tmp_path).decoder
