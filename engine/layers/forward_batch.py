@@ -192,10 +192,12 @@ class ChosenTokens:
 
 @dataclass
 class Carried:
-    """The output of a layer's experts that the next layer adds to the stream."""
+    """What layers take besides the stream."""
 
     output: Stream | None = None
-    """[tokens, hidden], from one layer to the next."""
+    """[tokens, hidden], from one layer's experts to the next layer, which adds it to the stream."""
+    words: Stream | None = None
+    """[tokens, hidden]: the embeddings, for shared blocks."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class ForwardBatch:
     chosen: ChosenTokens = field(default_factory=ChosenTokens)
     """For sparse latent attention."""
     carried: Carried = field(default_factory=Carried)
-    """For experts beside two layers."""
+    """For experts beside two layers, and for shared blocks."""
     token_types: torch.Tensor | None = None
     """int64 [tokens], for encoders with token types; None: all 0."""
     tasks: Sequence[int] = ()

@@ -27,6 +27,7 @@ from .quantized import Delta, Input, Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_attention import SharedAttention
+from .shared_block import SharedBlock, SharedWeights
 from .weights import WeightMap
 
 
@@ -43,10 +44,18 @@ class Layer:
         context: LayerContext,
         inputs: PerLayerInputs | None = None,
         spec: LayerSpec | None = None,
+        blocks: dict[int, SharedWeights] | None = None,
     ) -> None:
-        """``spec``: a part of the model's ``layer``; None: all of it."""
+        """``spec``: a part of the model's ``layer``; None: all of it. ``blocks``: what layers share, by the first of
+        them, to which this one adds."""
         spec = spec or model.layers[layer]
         norms, cross = spec.norms, spec.cross
+        self._block: SharedBlock | None = None
+        if (block := spec.block) is not None:
+            assert blocks is not None, "only a decoder of plain layers has blocks"
+            if block.source not in blocks:
+                blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
+            self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
         self._mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
@@ -70,6 +79,7 @@ class Layer:
 
         # parallel parts share the input and may need it quantised differently
         alone = self._mixer is not None and self._beside is None and not self._parallel and not self._renews
+        alone = alone and self._block is None
         self._mixer_in = norm(norms.mixer_in, self._mixer.into if self._mixer is not None and alone else None)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
@@ -97,6 +107,9 @@ class Layer:
         ``given``: input of the mixer in place of the stream.
         """
         if self._mixer is not None:
+            if self._block is not None:
+                residual, delta = residual if delta is None else added_(residual, delta), None
+                given = self._mixed_in(self._block(residual, batch))
             x = joined(delta, residual, self._mixer_in) if given is None else given
             if self._renews and given is None:
                 residual = x = _settled(x)
@@ -124,8 +137,7 @@ class Layer:
             x = joined(delta, residual, self._mlp_in)
             if self._renews:
                 residual = x = _settled(x)
-            if self._shortcut is not None:
-                shortcut = self._shortcut(x, batch)
+            shortcut = None if self._shortcut is None else self._shortcut(x, batch)
             if self._late_mlp is not None:
                 delta = self._late_mlp(x, batch, late=True)
             else:
@@ -135,14 +147,17 @@ class Layer:
             if self._stream_scales[1] != 1.0:
                 residual = scaled_(residual, self._stream_scales[1])
             delta, residual = _summed(delta, residual, self._mlp_sum)
-        if self._ends_shortcut:
-            residual = residual if delta is None else added_(residual, delta)
-            delta = batch.carried.output
-        if self._shortcut is not None:
+            if self._ends_shortcut:
+                residual = residual if delta is None else added_(residual, delta)
+                delta = batch.carried.output
             batch.carried.output = shortcut
         if self._own is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
+
+    def _mixed_in(self, x: Stream) -> Stream:
+        assert self._mixer_in is not None
+        return self._mixer_in.plain(x)
 
     def _completed(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""

@@ -211,6 +211,10 @@ class GatedNorm:
 
     __call__ = plain
 
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32 but for the gate's products, for x of any dtype."""
+        return self._opened(self._norm.exact(x))
+
     def add(self, x: Delta, residual: Stream) -> Stream:
         """Add x to ``residual`` in place and normalise the sum."""
         return self.plain(added_(residual, x))

@@ -101,6 +101,7 @@ _ALONE: Mapping[str, Decoder] = {
     "FalconMambaForCausalLM": Decoder("falcon_mamba", hf_mamba.falcon_mamba),
     "JambaForCausalLM": Decoder("jamba", hf_mamba.jamba),
     "Mamba2ForCausalLM": Decoder("mamba2", hf_mamba.mamba2_alone),
+    "Zamba2ForCausalLM": Decoder("zamba2", hf_mamba.zamba2),
     "NemotronHForCausalLM": Decoder("nemotron_h", hf_mamba.nemotron_h),
     "FalconH1ForCausalLM": Decoder("falcon_h1", hf_mamba.falcon_h1),
     "BambaForCausalLM": Decoder("bamba", hf_mamba.bamba),

@@ -83,8 +83,8 @@ def mistral_large4(fields: Fields, name: str) -> ModelSpec:
         mixer = layer.mixer
         assert isinstance(mixer, LatentAttentionSpec)
         assert mixer.rope is not None
-        mixer = replace(mixer, growth=_GROWTH, index=replace(index, shared=shares[number]))
-        mixer = replace(mixer, rope=replace(mixer.rope, learned="model.rotary_emb.alpha"))
+        learned = replace(mixer.rope, learned="model.rotary_emb.alpha")
+        mixer = replace(mixer, growth=_GROWTH, index=replace(index, shared=shares[number]), rope=learned)
         if not turns[number]:
             mixer = replace(mixer, rope=None, nope_dim=plain + turning, rope_dim=0)
         if sources[number] != number:

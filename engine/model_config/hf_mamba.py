@@ -11,6 +11,7 @@ from .hf_moe import experts_of, with_experts
 from .mlp_spec import ExpertNames, MLPSpec, MoESpec, RouterSpec
 from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import Mamba2Spec, MambaNorm, MambaSpec
+from .shared_block_spec import SharedBlockSpec
 
 _KINDS: Final[Mapping[str, str]] = {
     "M": "linear_attention",
@@ -21,6 +22,12 @@ _KINDS: Final[Mapping[str, str]] = {
     "E": "moe",
 }
 """Older files' names for the kinds of layers."""
+_ZAMBA2: Final = (
+    "mamba",
+    *(*("mamba",) * 5, "hybrid") * 7,
+    *(*("mamba",) * 4, "hybrid", *("mamba",) * 3, "hybrid", *("mamba",) * 2),
+)
+"""Default kinds of Zamba2's layers."""
 _LONGEST: Final = 1 << 20
 """Default context length, as in llama.cpp."""
 _NEMOTRON_EXPERTS: Final = (
@@ -307,3 +314,67 @@ def _named(fields: Fields, spec: ModelSpec) -> ModelSpec:
     norms = Norms(mixer_in="input_layernorm", mlp_in="pre_ff_layernorm")
     spec = with_layers(attention_bias(fields, spec), mlp=mlp, norms=norms)
     return replace(spec, final_norm="model.final_layernorm")
+
+
+def zamba2(fields: Fields, name: str) -> ModelSpec:
+    """Zamba2: Mamba-2 in all layers; in some, a transformer block that they share is added to its input."""
+    if fields.flag("add_bias_linear"):
+        raise ConfigError("add_bias_linear is set, expected false")
+    hidden = fields.integer("hidden_size", 2560)
+    heads = fields.integer("num_attention_heads", 32)
+    longest = 16_384 if fields.flag("use_long_context") else fields.integer("max_position_embeddings", 4096)
+    kinds = fields.texts("layers_block_type") or fields.texts("layer_types") or _ZAMBA2
+    if odd := next((kind for kind in kinds if kind not in ("mamba", "linear_attention", "hybrid")), None):
+        raise ConfigError(f"layers_block_type holds {odd[:40]!r}, expected 'linear_attention' or 'hybrid'")
+    if len(kinds) > MOST_LAYERS or len(kinds) != fields.integer("num_hidden_layers", len(kinds)):
+        raise ConfigError(f"layers_block_type says what {len(kinds)} layers are, expected as many as num_hidden_layers")
+    if 2 * hidden % heads:
+        raise ConfigError(f"num_attention_heads is {heads}, expected a divisor of twice hidden_size, {2 * hidden}")
+    values = {
+        **fields.values,
+        **{"hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": len(kinds)},
+        **{"head_dim": 2 * hidden // heads, "max_position_embeddings": longest},
+        "intermediate_size": fields.integer("intermediate_size", 4 * hidden),
+        "vocab_size": fields.integer("vocab_size", 32_000),
+        "tie_word_embeddings": fields.flag("tie_word_embeddings", True),
+    }
+    spec = common(Fields(values), name, eps=1e-5, activation="gelu")
+    if spec.norm_eps != 1e-5:
+        raise ConfigError(f"rms_norm_eps is {spec.norm_eps}, expected 1e-05: that of the norms within Mamba-2")
+    names = {"mamba_n_heads": "n_mamba_heads", "mamba_n_groups": "mamba_ngroups"}
+    renamed = {new: fields.get(old) for new, old in names.items() if fields.has(old)}
+    state = {"mamba_n_heads": 8, "mamba_d_state": 64, **fields.values, **renamed, "hidden_act": "silu"}
+    least = fields.number("time_step_min", 0.001)
+    mixer = replace(mamba2(Fields({**state, "time_step_limit": None}), hidden), least_step=least)
+    attention = replace(
+        spec.layers[0].attention,
+        scale=(hidden / heads) ** -0.5,
+        rope=spec.layers[0].attention.rope if fields.flag("use_mem_rope") else None,
+        inputs=2,
+        name="shared_transformer.self_attn",
+    )
+    network = replace(
+        dense_mlp(spec),
+        into=("shared_transformer.feed_forward.gate_up_proj",),
+        out="shared_transformer.feed_forward.down_proj",
+    )
+    adapts = fields.flag("use_shared_attention_adapter")
+    if adapts and attention.kv_heads != heads:
+        raise ConfigError(
+            f"num_key_value_heads is {attention.kv_heads}, expected {heads}: additions are of as many keys as queries"
+        )
+    blocks = fields.integer("num_mem_blocks", 1)
+    uses = [number for number, kind in enumerate(kinds) if kind == "hybrid"]
+    layers = [LayerSpec(mixer, None, Norms(mixer_in="input_layernorm"))] * len(kinds)
+    for use, number in enumerate(uses):
+        block = SharedBlockSpec(
+            attention,
+            network,
+            source=uses[use % blocks],
+            use=use,
+            rank=fields.integer("adapter_rank", 128),
+            adapts_attention=adapts,
+        )
+        norms = Norms(mixer_in="mamba_decoder.input_layernorm")
+        layers[number] = LayerSpec(replace(mixer, name="mamba_decoder.mamba"), None, norms, block=block)
+    return replace(spec, layers=tuple(layers), final_norm="model.final_layernorm")

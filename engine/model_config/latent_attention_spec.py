@@ -221,8 +221,8 @@ class LatentAttentionSpec:
             yield from self.index.shapes(self.index_name, prefix, hidden, self.q_lora_rank)
 
     def absorbs(self, tokens: int, context: int) -> bool:
-        """Whether ``tokens`` behind ``context`` others are cheaper absorbed than expanded. If they do not see all before
-        them they are always absorbed."""
+        """Whether ``tokens`` behind ``context`` others are cheaper absorbed than expanded. Those that do not see all
+        before them are always absorbed."""
         return self.chooses(tokens, context) or self._absorbed(tokens, context) <= self._expanded(tokens, context)
 
     def chooses(self, tokens: int, context: int) -> bool:

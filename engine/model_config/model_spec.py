@@ -25,6 +25,7 @@ from .recurrent_spec import (
     ShortConvSpec,
     StateTensor,
 )
+from .shared_block_spec import SharedBlockSpec
 from .streams_spec import LaurelSpec, NGramSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
@@ -121,6 +122,8 @@ class LayerSpec:
     """Factors on the residual stream before the outputs of mixer and network are added (MiniMax-01)."""
     cross: AttentionSpec | None = None
     """Cross-attention between both."""
+    block: SharedBlockSpec | None = None
+    """What is added to the mixer's input alone (Zamba2)."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the layer does not use."""
     scalar: str = ""
@@ -152,7 +155,8 @@ class LayerSpec:
     @property
     def keeps(self) -> CacheSpec | None:
         """Its cache a token; None without."""
-        return next((mixer.keeps for mixer in self.mixers if mixer.keeps is not None), None)
+        parts = self.mixers if self.block is None else (self.block, *self.mixers)
+        return next((part.keeps for part in parts if part.keeps is not None), None)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """Its recurrent states of a sequence, of fixed size."""
@@ -172,14 +176,17 @@ class LayerSpec:
         """Weights that a token is multiplied by."""
         mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
         mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
+        mixed += 0 if self.block is None else sum(product.elements for product in self.block.projections(hidden))
         mixed += 2 * len(self.norms.gated) * self.norms.gate_rank * hidden
         return mixed + sum(network.products(hidden) for network in self.networks)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        for part in (self.ngrams, self.mixer, self.beside, *self.networks):
+        for part in (self.ngrams, self.block, self.mixer, self.beside, *self.networks):
             if part is not None:
                 part.check()
+        if self.block is not None and (self.mixer is None or not self.norms.mixer_in or self.norms.renews):
+            raise ConfigError("a shared block without a mixer behind it that has a norm is not known")
         if self.shortcut is not None and (self.mlp is None or self.parallel):
             raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
 
@@ -321,6 +328,9 @@ class ModelSpec(Backbone):
         if self.streams is not None:
             found.update(self.streams.outer_shapes(self.hidden_size))
         for number, layer in enumerate(self.layers):
+            if (block := layer.block) is not None:
+                prefix, source = self.layer_prefix(number), self.layer_prefix(block.source)
+                found.update(block.shapes(prefix, source, self.hidden_size, shared=number == block.source))
             found.update(layer.shapes(self.layer_prefix(number), self.hidden_size))
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
@@ -372,6 +382,7 @@ class ModelSpec(Backbone):
         total = 2 * sampled * self.hidden_size * self.vocab_size
         for number, layer in enumerate(self.layers):
             mixing = sum(mixer.work(tokens, context) for mixer in layer.mixers)
+            mixing += 0 if layer.block is None else layer.block.work(tokens, context)
             total += 2 * self.products(number) * tokens + mixing
         return total
 

@@ -24,7 +24,8 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
         raise ConfigError("layers with embeddings of their own are not given out")
     if any(map(_needs_others, spec.layers)):
         raise ConfigError(
-            "layers that use keys of earlier ones, their choice of them, or their experts, are not given out"
+            "layers that use keys of earlier ones, their choice of them, their experts or their weights, are not given "
+            "out"
         )
     ends = {-(-(number + 1) * len(spec.layers) // size) - 1: number for number in range(size)}
     for number in range(1, size):
@@ -53,7 +54,7 @@ def _kept(part: ModelSpec) -> object:
 
 
 def _needs_others(layer: LayerSpec) -> bool:
-    if layer.shortcut is not None:
+    if layer.shortcut is not None or layer.block is not None:
         return True
     match layer.mixer:
         case AttentionSpec(shares=shared):

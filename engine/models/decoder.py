@@ -26,6 +26,7 @@ from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
+from ..layers.shared_block import SharedWeights
 from ..layers.stream_mix import MixedLayer, MixedStreams
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
@@ -104,7 +105,10 @@ class Decoder:
         numbers = range(len(config.layers))
         match config.streams:
             case None:
-                self._layers = [Layer(self.weights, at, config, rotary, of_layers, inputs) for at in numbers]
+                blocks: dict[int, SharedWeights] = {}
+                self._layers = [
+                    Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks) for at in numbers
+                ]
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -202,6 +206,8 @@ class Decoder:
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
+        if any(layer.block is not None for layer in self.config.layers):
+            batch.carried.words = _changed(residual, "embeddings, kept", lambda x, _: x.clone(), batch)
         if self._streams is not None:
             residual = self._streams.widened(residual)
         tapped = () if batch.taps is None else batch.taps.layers

@@ -67,6 +67,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
         name: {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2, "index_n_heads": 2}
         for name in ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM")
     },
+    "Zamba2ForCausalLM": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "Mamba2ForCausalLM": {"num_heads": 8},

@@ -280,6 +280,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Starcoder2ForCausalLM": ("starcoder2",),
     "VaultGemmaForCausalLM": ("vault-gemma",),
     "YoutuForCausalLM": ("youtu",),
+    "Zamba2ForCausalLM": ("zamba2", "zamba2-plain"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""

@@ -166,6 +166,9 @@ _NEWER = {
 """Classes that transformers 5.17, which GPU machines have, has not."""
 
 
+_ZAMBA2 = {"n_mamba_heads": 8, "mamba_d_state": 16, "mamba_ngroups": 2, "chunk_size": 16, "adapter_rank": 8}
+
+
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, each made anew of the sizes in ``shape``."""
     made: dict[str, Callable[[], Any]] = {
@@ -238,6 +241,19 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             mamba_d_state=16,
             mamba_n_groups=2,
             mamba_chunk_size=16,
+        ),
+        "zamba2": lambda: transformers.Zamba2Config(
+            **{**shape, "num_hidden_layers": 4, "num_key_value_heads": 4},
+            **_ZAMBA2,
+            layers_block_type=["linear_attention", "hybrid", "hybrid", "hybrid"],
+            num_mem_blocks=2,
+            use_shared_attention_adapter=True,
+            use_mem_rope=True,
+        ),
+        "zamba2-plain": lambda: transformers.Zamba2Config(
+            **{**shape, "num_hidden_layers": 4},
+            **_ZAMBA2,
+            layers_block_type=["hybrid", "linear_attention", "hybrid", "linear_attention"],
         ),
         "kimi-linear": lambda: transformers.KimiLinearConfig(**{**shape, **KIMI}),
         "mamba2": lambda: transformers.Mamba2Config(**MAMBA2),

@@ -167,6 +167,8 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
             else:
                 # transformers' 0.02 would make every logit nearly equal and hide mistakes
                 parameter.normal_(0, 2.0 if parameter_name.endswith("sinks") else 0.15)
+                if config.model_type == "zamba2" and "shared_transformer" in parameter_name:
+                    parameter.mul_(0.4)  # nothing scales its scores or its output
         for buffer_name, buffer in model.named_buffers():
             if buffer_name.endswith("rotary_emb.alpha"):
                 buffer.uniform_(-0.5, 0.5)

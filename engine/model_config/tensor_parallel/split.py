@@ -48,6 +48,8 @@ def split_model(spec: B, rank: Rank, block_of: BlockOf = lambda name, inputs: 1)
 def _split_layer(
     layer: LayerSpec, rank: Rank, prefix: str, hidden: int, block_of: BlockOf
 ) -> tuple[LayerSpec, dict[str, Cut]]:
+    if layer.block is not None:
+        raise ConfigError("a block that several layers share is not split")
     if layer.cross is not None:
         raise ConfigError("attention to audio is not split")
     cuts: dict[str, Cut] = {}
