@@ -1,9 +1,10 @@
-"""Descriptions of Nemotron-H, Falcon-H1 and Bamba, against what their makers publish and transformers' own models."""
+"""Descriptions of Nemotron-H, Falcon-H1, Bamba and Zamba2, against what makers publish and transformers' models."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers as untyped_transformers
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -12,9 +13,14 @@ from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.recurrent_spec import Mamba2Spec, MambaSpec
+from stentor.engine.model_config.stages import stage_ends
+from stentor.engine.model_config.tensor_parallel.cuts import Rank
+from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import tiny
+
+transformers: Any = untyped_transformers
 
 NANO: dict[str, Any] = {
     "architectures": ["NemotronHForCausalLM"],
@@ -145,6 +151,8 @@ def test_a_null_size_of_falcons_state_space_follows_from_its_expansion() -> None
         "falcon-h1-normed",
         "bamba",
         "olmo-hybrid",
+        "zamba2",
+        "zamba2-plain",
     ],
 )
 def test_described_and_registered_shapes_are_those_of_the_file(name: str, tmp_path: Path) -> None:
@@ -201,3 +209,66 @@ def test_what_a_layer_lacks_or_has_side_by_side_is_told(tmp_path: Path) -> None:
     assert "states of 16 by 16\n" in lacking
     beside = describe_model(tmp_path / "falcon-h1", ())
     assert "sees all before beside a state space (Mamba-2) of 6 heads, states of 16 by 16; silu of 96" in beside
+
+
+ZAMBA2: dict[str, Any] = {
+    "architectures": ["Zamba2ForCausalLM"],
+    "adapter_rank": 128,
+    "hidden_size": 3584,
+    "intermediate_size": 14336,
+    "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid", "mamba", "hybrid"],
+    "mamba_ngroups": 2,
+    "n_mamba_heads": 112,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 7,
+    "num_mem_blocks": 2,
+    "use_mem_rope": True,
+}
+"""Zamba2 7B's, with fewer layers."""
+
+
+def test_layers_of_zamba2_take_turns_with_two_blocks_that_are_stored_once() -> None:
+    spec = model_spec_from_hf(ZAMBA2)
+    blocks = [layer.block for layer in spec.layers]
+    assert [block and (block.source, block.use) for block in blocks] == [None, None, (2, 0), None, (4, 1), None, (2, 2)]
+    (kept,) = spec.cache_groups
+    assert (kept.kind, kept.layers, kept.kv_heads, kept.head_dim) == ("full", (2, 4, 6), 32, 224)
+    assert len(spec.states) == 7
+    shapes = spec.shapes()
+    block = "model.layers.2.shared_transformer"
+    assert shapes[f"{block}.self_attn.q_proj.weight"] == (7168, 7168)
+    assert shapes[f"{block}.feed_forward.gate_up_proj_adapter_list.2.0.weight"] == (128, 3584)
+    assert f"{block}.feed_forward.gate_up_proj_adapter_list.1.0.weight" not in shapes
+    assert not any(name.startswith("model.layers.6.shared_transformer") for name in shapes)
+    assert shapes["model.layers.6.linear.weight"] == (3584, 3584)
+    third = spec.layers[2].block
+    assert third is not None
+    assert third.attention.scale == 112**-0.5
+    for split in (lambda: stage_ends(spec, 2), lambda: split_model(spec, Rank(0, 2))):
+        with pytest.raises(ConfigError, match=r"are not given out|is not split"):
+            split()
+
+
+def test_the_default_layers_of_zamba2_are_those_of_transformers() -> None:
+    config = transformers.Zamba2Config()
+    spec = model_spec_from_hf({"architectures": ["Zamba2ForCausalLM"]})
+    assert [layer.block is not None for layer in spec.layers] == [kind == "hybrid" for kind in config.layers_block_type]
+    assert (spec.vocab_size, spec.hidden_size, spec.tie_embeddings) == (32_000, 2560, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers_block_type": ["mamba", "attention"]}, "layers_block_type holds 'attention', expected"),
+        ({"num_hidden_layers": 8}, "says what 7 layers are, expected as many as num_hidden_layers"),
+        ({"add_bias_linear": True}, "add_bias_linear is set, expected false"),
+        ({"rms_norm_eps": 1e-6}, "rms_norm_eps is 1e-06, expected 1e-05"),
+        ({"num_attention_heads": 30}, "num_attention_heads is 30, expected a divisor of twice hidden_size, 7168"),
+        ({"num_key_value_heads": 8, "use_shared_attention_adapter": True}, "num_key_value_heads is 8, expected 32"),
+        ({"hidden_act": "relu2x"}, "hidden_act is 'relu2x', expected one of"),
+        ({"num_mem_blocks": 0}, "num_mem_blocks is '0', expected a whole number"),
+    ],
+)
+def test_a_wrong_field_of_zamba2_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**ZAMBA2, **change})
