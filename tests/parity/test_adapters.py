@@ -166,6 +166,7 @@ MIXERS = {
     "longcat": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "down_proj"),
     "nemotron-h": ("in_proj", "out_proj", "up_proj"),
     "qwen3-next": ("in_proj_qkvz", "in_proj_ba", "out_proj"),
+    "zamba2": ("in_proj", "out_proj"),
 }
 """By a model with other mixers than attention to keys and values of its own: what its adapter changes of them."""
 
