@@ -185,16 +185,20 @@ class Unnormalised:
 
 
 class GatedNorm:
-    """An RMS norm whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
+    """An RMS norm whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2).
+
+    The gate's products are float32 in any compute dtype, and not quantised while loading: they are small.
+    """
 
     def __init__(self, weights: WeightMap, name: str, like: Norms, model: Backbone, context: LayerContext) -> None:
         size, (prefix, _, own) = model.hidden_size, name.rpartition(".")
         inner = replace(context, dtype=context.stream)
         self._norm = RMSNorm(weights, f"{name}.norm", size, model.norm_eps, inner, plus_one=model.norm_plus_one)
         self._down, self._up = (
-            Linear.of(weights, prefix, product, context, dtype=context.dtype) for product in like.gate_of(own, size)
+            Linear.of(weights, prefix, product, context.exact(f"{prefix}.{product.parts[0][0]}"))
+            for product in like.gate_of(own, size)
         )
-        self._size, self._dtype = size, context.dtype
+        self._size = size
 
     @overload
     def plain(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -212,7 +216,7 @@ class GatedNorm:
     __call__ = plain
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32 but for the gate's products, for x of any dtype."""
+        """As :meth:`plain`, in float32, for x of any dtype."""
         return self._opened(self._norm.exact(x))
 
     def add(self, x: Delta, residual: Stream) -> Stream:
@@ -221,11 +225,11 @@ class GatedNorm:
 
     def _opened(self, y: torch.Tensor, _batch: object = None) -> torch.Tensor:
         """The norm's output, times its gate."""
-        low = self._down(y.to(self._dtype))
+        low = self._down(y.float())
         assert isinstance(low, torch.Tensor)
-        gate = self._up(elementwise(torch.nn.functional.silu, low.float()).to(self._dtype))
+        gate = self._up(elementwise(torch.nn.functional.silu, low))
         assert isinstance(gate, torch.Tensor)
-        return y * elementwise(torch.sigmoid, gate.float()).to(y.dtype)
+        return y * elementwise(torch.sigmoid, gate).to(y.dtype)
 
 
 Norm = RMSNorm | LayerNorm | GatedNorm
