@@ -213,7 +213,7 @@ class Decoder:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
         if any(layer.block is not None for layer in self.config.layers):
-            batch.carried.words = _changed(residual, "embeddings, kept", lambda x, _: x.clone(), batch)
+            batch.carried.words = _changed(residual, "embeddings kept", lambda x, _: x.clone(), batch)
         if self._streams is not None:
             residual = self._streams.widened(residual)
         tapped = () if batch.taps is None else batch.taps.layers

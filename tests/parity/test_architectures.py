@@ -68,7 +68,7 @@ CALLED = {
     "falcon-h1-normed": {"a state space"},
     **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
     "kimi-linear": {"a gated delta rule", "latent attention"},
-    **{name: {"embeddings, kept", "a shared block", "a state space"} for name in ("zamba2", "zamba2-plain")},
+    **{name: {"embeddings kept", "a shared block", "a state space"} for name in ("zamba2", "zamba2-plain")},
     "mamba2": {"a state space"},
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},

@@ -58,7 +58,7 @@ def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, arc
 @pytest.mark.parametrize(
     ("config", "architecture", "reason"),
     [
-        (transformers.Zamba2Config(), "Zamba2ForCausalLM", "has layers of hybrid, linear attention, expected layers"),
+        (transformers.ZambaConfig(), "ZambaForCausalLM", "has layers of hybrid, linear attention, expected layers"),
         (transformers.RwkvConfig(), "RwkvForCausalLM", "has no attention heads, expected a decoder whose every layer"),
     ],
 )
