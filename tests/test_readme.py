@@ -202,6 +202,7 @@ def test_a_command_that_is_shown_has_options_that_there_are(
     monkeypatch.chdir(tmp_path)
     for name in ("keys", "cert.pem", "key.pem", "clients.pem"):
         Path(name).write_text("a key of some length\n")
+    Path("voices").mkdir()
     if "--mmproj" in words:  # a file that there must be
         (tmp_path / "mmproj.gguf").touch()
         words[words.index("--mmproj") + 1] = "mmproj.gguf"
