@@ -17,14 +17,13 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
 from stentor.engine.sharing.cpu_plan import plan_cpus
 from stentor.engine.sharing.cpu_topology import read_topology
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
-from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import SpeechPiece, StartSpeech
 
@@ -34,6 +33,9 @@ from ..http.listening import StartError
 from .fairness import Turns
 from .sentences import sayable
 from .speaking import Speaking, Spoken
+
+if TYPE_CHECKING:
+    from stentor.engine.tts.voices import Voices
 
 __all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
 
@@ -76,7 +78,7 @@ class SpeechObserver(Protocol):
 class SpeechModel:
     """Owns the speech process; :meth:`run` must be running."""
 
-    def __init__(self, names: tuple[str, ...], voices: Voices, client: SpeechClient) -> None:
+    def __init__(self, names: tuple[str, ...], voices: "Voices", client: SpeechClient) -> None:
         """``names`` are those that clients use, never empty."""
         self.names: Final = names
         self.voices: Final = tuple(place.name for place in voices.places)
@@ -235,6 +237,8 @@ class SpeechModel:
 def open_speech(config: Config) -> SpeechModel:
     """Opens ``config.speech``, which must be located. Raises
     :class:`~stentor.engine.loading.errors.CheckpointError`."""
+    from stentor.engine.tts.voices import read_voices  # servers without a voice need none of its forms
+
     voices = read_voices(Path(config.speech.path))
     logs = config.engine.worker
     threads = config.speech.threads or _share(plan_cpus(read_topology()).threads)
