@@ -52,7 +52,7 @@ def keep_whole(_pcm: bytes) -> None:
 class Synthesizer(Protocol):
     """Loaded voices. Used by one thread."""
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part, /) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part = keep_whole, /) -> bytes:
         """Synthesize one sentence to PCM; empty if there is nothing to say.
 
         A voice that makes audio bit by bit passes it to ``part`` and returns the rest. It makes equal samples of equal

@@ -67,4 +67,5 @@ def _positions_before(config: Any) -> int:
         rate *= ratio
         dilations = (config.dilation_growth_rate**number for number in range(config.num_residual_layers))
         before += sum((config.residual_kernel_size - 1) * dilation / rate for dilation in dilations)
-    return math.ceil(before + (config.last_kernel_size - 1) / rate)
+    whole: int = math.ceil(before + (config.last_kernel_size - 1) / rate)
+    return whole

@@ -38,7 +38,7 @@ _PREFIXES: Final = 8
 _SETTINGS: Final = ("short_text_max_words", "frames_after_eos_short_text", "frames_after_eos", "fade_in_duration")
 
 
-class _Model(PocketTTSForConditionalGeneration):  # type: ignore[misc]
+class _Model(PocketTTSForConditionalGeneration):
     """Tells each latent to :attr:`on_latent` while ``generate`` runs."""
 
     on_latent: Callable[[Any], None]
@@ -58,9 +58,8 @@ class PocketSynthesizer:
         torch.set_num_threads(threads)
         folder = Path(voices[0].path)
         try:
-            self._model: Any = _Model.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
-            )
+            kind: Any = _Model
+            self._model = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32)
             codec = load_codec(folder)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             settings = json.loads((folder / "processor_config.json").read_bytes())
@@ -113,7 +112,8 @@ class PocketSynthesizer:
         """``generate``'s own bound, and ours."""
         rate = self._model.config.frame_rate
         text_tokens = ids.shape[1] - 1  # the last is the place of the first frame
-        return min(math.ceil((text_tokens / 3 + 2) * rate), int(_MOST_SECONDS * rate))
+        own: int = math.ceil((text_tokens / 3 + 2) * rate)
+        return min(own, int(_MOST_SECONDS * rate))
 
     def _prefix(self, voice: VoicePlace) -> "_Prefix":
         if (known := self._prefixes.pop(voice.name, None)) is None:

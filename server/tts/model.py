@@ -22,14 +22,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
 
 from stentor.engine.sharing.cpu_plan import plan_cpus
 from stentor.engine.sharing.cpu_topology import read_topology
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
-from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import StartSpeech
 
@@ -40,6 +39,9 @@ from ..observability.request import current_request_id
 from .fairness import Turns
 from .sentences import sayable
 from .speaking import Origin, Speaking, Spoken
+
+if TYPE_CHECKING:
+    from stentor.engine.tts.voices import Voices
 
 __all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
 
@@ -161,7 +163,7 @@ class SpeechModel:
     """Owns the speech process; :meth:`run` must be running."""
 
     def __init__(
-        self, names: tuple[str, ...], voices: Voices, client: SpeechClient, synthesis: Synthesis | None = None
+        self, names: tuple[str, ...], voices: "Voices", client: SpeechClient, synthesis: Synthesis | None = None
     ) -> None:
         """``names`` are those that clients use, never empty. Without ``synthesis`` the process speaks."""
         self.names: Final = names
@@ -342,6 +344,8 @@ class SpeechModel:
 def open_speech(config: Config) -> SpeechModel:
     """Opens ``config.speech``, which must be located. Raises
     :class:`~stentor.engine.loading.errors.CheckpointError`."""
+    from stentor.engine.tts.voices import read_voices  # servers without a voice need none of its forms
+
     voices = read_voices(Path(config.speech.path))
     logs = config.engine.worker
     start = StartSpeech(voices.backend, voices.places, speech_threads(config), logs.log_level, logs.log_format)

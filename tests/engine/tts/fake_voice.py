@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from stentor.engine.tts import process
-from stentor.engine.tts.backend import CannotSpeak, Part, Stop, Stopped, Synthesizer
+from stentor.engine.tts.backend import CannotSpeak, Part, Stop, Stopped, Synthesizer, keep_whole
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
 MODULE = "stentor.tests.engine.tts.fake_voice"
@@ -30,7 +30,7 @@ class FakeVoice:
         if (self._folder / "refuse").exists():
             raise CannotSpeak("the voice has no mouth")
 
-    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part) -> bytes:
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, part: Part = keep_whole) -> bytes:
         with (self._folder / "said").open("a") as said:
             said.write(f"{text}\n")
         if "die once" in text:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -61,7 +62,7 @@ def write_tiny_pocket(folder: Path) -> Path:
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", extra_special_tokens=SPECIAL
     )
-    ids = wrapped.convert_tokens_to_ids([*SPECIAL.values()])
+    ids: Any = wrapped.convert_tokens_to_ids([*SPECIAL.values()])
     config = PocketTTSConfig(
         vocab_size=len(wrapped),
         hidden_size=32,
