@@ -133,9 +133,22 @@ def test_tiles_that_the_copy_engine_brings_give_the_same_bits(
 def test_the_copy_engine_is_given_only_caches_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(step: Step, block_n: int = 32) -> str:
         paged = Paged(
-            *(step.q, step.k_cache, step.v_cache, step.batch.query_start, step.batch.seq_lens),
-            *(step.batch.block_tables, torch.empty_like(step.q)),
-            *(1.0, 0, 0.0, None, None, True, None, None, 4096),
+            step.q,
+            step.k_cache,
+            step.v_cache,
+            step.batch.query_start,
+            step.batch.seq_lens,
+            step.batch.block_tables,
+            torch.empty_like(step.q),
+            scale=1.0,
+            window=0,
+            softcap=0.0,
+            sinks=None,
+            slopes=None,
+            causal=True,
+            k_scale=None,
+            v_scale=None,
+            max_seq_len=4096,
         )
         return copies_reason(paged, block_n) or ""
 
