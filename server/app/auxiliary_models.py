@@ -15,7 +15,6 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.processes.supervisor import Supervisor
 
-from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise
 from ..asr.model import TranscriptionModel
 from ..asr.stream_vocabulary import stream_vocabulary_of
 from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
@@ -170,6 +169,8 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
+    from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise  # late: only such models need it
+
     try:
         tokenizer = load_tokenizer(folder)
     except TokenizerError as error:

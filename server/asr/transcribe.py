@@ -11,7 +11,6 @@ import msgspec
 from ..common.task_scope import TaskScope
 from .chunks import Span, chunks_of, quiet_spans
 from .decoding_result import draft_window, is_silence
-from .framewise_vocabulary import FramewiseVocabulary
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
@@ -175,7 +174,7 @@ async def transcribe_turn(
     draft = await draft_window(decoder, model, window, quick, language, previous, list(after))
     # a model that decodes frame by frame does not continue tokens: its transcript begins with them
     vocabulary = model.vocabulary
-    begin = vocabulary.behind(after, draft.tokens) if isinstance(vocabulary, FramewiseVocabulary) else 0
+    begin = vocabulary.behind(after, draft.tokens) if isinstance(vocabulary, UntimedVocabulary) else 0
     tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens[begin:]]
     return TranscribedTurn(
         vocabulary.decode(tokens).strip(),

@@ -83,6 +83,10 @@ class UntimedVocabulary:
         written = self.languages["en"] if task == "translate" else spoken
         return [spoken if each == "source" else written if each == "target" else each for each in self._prompt]
 
+    def behind(self, given: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many of ``tokens``, sampled behind ``given``, say the same as these."""
+        return 0
+
     def rules(self, *, timestamps: bool, continued: bool) -> TokenRules | None:
         return None
 

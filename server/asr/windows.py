@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from .decoding_result import DecodingResult, draft_window, is_silence
-from .framewise_vocabulary import FramewiseVocabulary, sentences_of
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import (
@@ -16,6 +15,7 @@ from .segments import (
     WindowSegments,
     cut_window,
 )
+from .untimed_vocabulary import UntimedVocabulary
 from .window_decoder import Window, WindowDecoder, is_soundless, window_of
 from .words import time_words
 
@@ -90,7 +90,9 @@ class AudioSpan:
 
     def _cut(self, draft: DecodingResult, seek: int, frames: int) -> WindowSegments:
         vocabulary = self._model.vocabulary
-        if isinstance(vocabulary, FramewiseVocabulary):
+        if isinstance(vocabulary, UntimedVocabulary) and vocabulary.framewise:
+            from .framewise_vocabulary import sentences_of  # late: only such models need it
+
             offset, seconds = seek / FRAMES_A_SECOND, frames / FRAMES_A_SECOND
             return WindowSegments(sentences_of(vocabulary, draft.answer, self._language, offset, seconds), frames, True)
         return cut_window(draft.tokens, vocabulary.timestamp_begin, seek, frames)

@@ -9,6 +9,7 @@ from tokenizers.models import BPE
 from stentor.engine.core.grammar.vocabulary import VocabularyReader
 from stentor.server.text.grammar_tokens import special_tokens_of, vocabulary_of
 from stentor.server.text.tokenizer import Tokenizer
+from stentor.tests.server.text.vocabularies import id_of, metaspace
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,13 @@ def tokenizer() -> Tokenizer:
 def test_markers_are_named_by_id_alone_and_white_space_is_text(tokenizer: Tokenizer) -> None:
     ids = {text: tokenizer.backend.token_to_id(text) for text in ("<eos>", "</think>", "  ")}
     assert dict(special_tokens_of(tokenizer)) == {text: ids[text] for text in ("<eos>", "</think>")}
+
+
+def test_a_token_of_a_metaspace_tokenizer_keeps_its_space() -> None:
+    spaced = metaspace()
+    assert [spaced.token_bytes(id_of(spaced, token)) for token in ("▁the", "llo", "▁▁", "</s>")] == [
+        *(b" the", b"llo", b"  ", b"</s>")
+    ]
 
 
 @pytest.mark.parametrize("eos", [(), (0, 3)])
