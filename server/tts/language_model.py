@@ -12,22 +12,23 @@ sends a lost chunk to the next process. Chunks say all that their samples depend
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.request import EngineRequest
+from stentor.engine.tts.backend import Part
 from stentor.engine.tts.client import SentenceFailed, SpeechClient
 from stentor.engine.tts.codecs import Codec
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.speech import SpeechPiece
 
 from ..common.errors import Unavailable, generation_error
 from ..text.generation import ModelEngine
 from ..text.pool import TokenizerPool
 from .code_chunks import CodeChunks
 from .families import Reference, SpeechFamily
-from .model import Made
 from .prompt_writer import CodeWords, Writer
 from .sentences import weight
 from .speaking import Origin, Speaking
@@ -54,7 +55,6 @@ class LanguageModelSpeech:
     """A :class:`.model.Synthesis` by an engine and a codec."""
 
     at_once: Final = AT_ONCE
-    changes_speed: Final = False
 
     def __init__(
         self,
@@ -93,9 +93,8 @@ class LanguageModelSpeech:
     def close(self) -> None:
         self._pool.close()
 
-    async def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
-        """Closing it ends the sequence. Raises as :meth:`SpeechClient.decode`, and
-        :class:`..common.errors.ServerError`."""
+    async def make(self, text: str, speaking: Speaking, on_part: Part) -> SpeechPiece:
+        """Cancelling it ends the sequence."""
         began = time.monotonic()
         request = await self._request(text, speaking.voice, speaking.origin)
         try:
@@ -103,6 +102,7 @@ class LanguageModelSpeech:
         except EngineUnavailable as error:
             raise Unavailable("The speech model is not available; send the request again.", "failed") from error
         chunks, finished, drawn = CodeChunks(self._codec), None, 0
+        rest = b""
         try:
             async for events in stream:
                 for event in events:
@@ -118,17 +118,16 @@ class LanguageModelSpeech:
                     raise generation_error(finished)
                 while (chunk := chunks.take()) is not None:
                     made = await self._process.decode(chunk.codes, first=chunk.first, skip=chunk.skip, keep=chunk.keep)
-                    now = time.monotonic()
-                    yield Made(made.pcm, now - began, chunk.last)
-                    began = now
                     if chunk.last:
-                        return
+                        rest = made.pcm
+                    else:
+                        on_part(made.pcm)
         finally:
             if finished is None:
                 stream.abort()
         if finished is None:
             raise generation_error(None)
-        yield Made(b"", time.monotonic() - began, last=True)
+        return SpeechPiece(0, rest, time.monotonic() - began)
 
     async def _request(self, text: str, voice: str, origin: Origin) -> EngineRequest:
         """Raises :class:`SentenceFailed`."""

@@ -18,19 +18,18 @@ A sentence is made while the one before plays, and not earlier: a caller is only
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
 from stentor.engine.sharing.cpu_plan import plan_cpus
 from stentor.engine.sharing.cpu_topology import read_topology
+from stentor.engine.tts.backend import Part
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.speech import StartSpeech
+from stentor.protocols.ipc.speech import SpeechPiece, StartSpeech
 
 from ..common.errors import Overloaded, ServerError, Unavailable
 from ..config.config import Config
@@ -81,25 +80,12 @@ class SpeechObserver(Protocol):
         """A process was lost, and another one started."""
 
 
-class Made(NamedTuple):
-    """A stretch of a sentence's sound."""
-
-    pcm: bytes
-    seconds: float
-    """Time of synthesis, since the stretch before."""
-    last: bool
-
-
 class Synthesis(Protocol):
     """Makes sentences."""
 
     @property
     def at_once(self) -> int:
         """Sentences that are made at the same time."""
-
-    @property
-    def changes_speed(self) -> bool:
-        """Whether a sentence may have another speed than 1."""
 
     @property
     def tags(self) -> frozenset[str]:
@@ -114,9 +100,11 @@ class Synthesis(Protocol):
     @property
     def failure(self) -> str | None: ...
 
-    def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
-        """The sound of one sentence of a text, as it is made. Raises :class:`SentenceFailed`,
-        :class:`SpeechUnavailable` and :class:`..common.errors.ServerError`."""
+    async def make(self, text: str, speaking: Speaking, on_part: Part) -> SpeechPiece:
+        """The sound of one sentence of a text: ``on_part`` gets what is made before its end, and the rest is returned.
+
+        Raises :class:`SentenceFailed`, :class:`SpeechUnavailable` and :class:`..common.errors.ServerError`.
+        """
 
     def close(self) -> None: ...
 
@@ -130,30 +118,11 @@ class ProcessSpeech:
     stalled: Final = None
     failure: Final = None
 
-    def __init__(self, client: SpeechClient, *, changes_speed: bool = True) -> None:
+    def __init__(self, client: SpeechClient) -> None:
         self._client = client
-        self.changes_speed: Final = changes_speed
 
-    async def pieces(self, text: str, speaking: Speaking) -> AsyncGenerator[Made, None]:
-        parts: deque[bytes] = deque()  # bounded by what the process makes of one sentence
-        news = asyncio.Event()
-
-        def part(pcm: bytes) -> None:
-            parts.append(pcm)
-            news.set()
-
-        work = asyncio.ensure_future(self._client.synthesize(text, speaking.voice, speaking.speed, part))
-        work.add_done_callback(lambda _work: news.set())
-        try:
-            while not work.done() or parts:
-                await news.wait()
-                news.clear()
-                while parts:
-                    yield Made(parts.popleft(), 0.0, last=False)
-            made = await work
-            yield Made(made.pcm, made.seconds, last=True)
-        finally:
-            work.cancel()
+    async def make(self, text: str, speaking: Speaking, on_part: Part) -> SpeechPiece:
+        return await self._client.synthesize(text, speaking.voice, speaking.speed, on_part)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -169,10 +138,9 @@ class SpeechModel:
         self.names: Final = names
         self.voices: Final = tuple(place.name for place in voices.places)
         self.sample_rate: Final = voices.sample_rate
+        self._any_speed = voices.any_speed
         self._client = client
-        self._synthesis: Final[Synthesis] = (
-            ProcessSpeech(client, changes_speed=voices.any_speed) if synthesis is None else synthesis
-        )
+        self._synthesis: Final[Synthesis] = ProcessSpeech(client) if synthesis is None else synthesis
         self._callers: Turns[Speaking] = Turns()
         self._changed = asyncio.Event()
         self._observer: SpeechObserver | None = None
@@ -226,13 +194,9 @@ class SpeechModel:
         )
 
     def check_speed(self, speed: float, param: str = "speed") -> None:
-        """Raises BadRequest naming ``param`` for a speed that the model does not have."""
-        if speed != 1.0 and not self._synthesis.changes_speed:
-            raise BadRequest(
-                f"`{param}` is {speed:g}; this speech model has one speed: leave the field out, or send 1.",
-                param,
-                "unsupported_value",
-            )
+        """Raises BadRequest naming ``param`` if the voices cannot speak at ``speed``."""
+        if speed != 1.0 and not self._any_speed:
+            raise BadRequest(f"`{param}`: the voices of this model speak at a speed of 1 only.", param, "invalid_value")
 
     def speak(
         self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0, salt: str = ""
@@ -292,11 +256,12 @@ class SpeechModel:
     async def _say(self, speaking: Speaking, piece: str, work: anyio.CancelScope, places: anyio.Semaphore) -> None:
         """Speaks its next sentence, which was taken; ``work`` cancels it."""
         failure: Exception | None = None
-        ended = False
+        done = False
         try:
             with work:
                 try:
-                    ended = await self._make(speaking, piece)
+                    await self._make(speaking, piece)
+                    done = True
                 except SentenceFailed as error:
                     logger.warning("a sentence was not spoken: %s", error)
                     failure = SpeechFailed()
@@ -306,33 +271,36 @@ class SpeechModel:
                     failure.__cause__ = error
                 except ServerError as error:
                     failure = error
-            if not ended:
+            if not done:
                 speaking.fail(failure)
         finally:
             places.release()
             self._changed.set()
 
-    async def _make(self, speaking: Speaking, piece: str) -> bool:
-        """Delivers the sound of a sentence; False if it breaks off."""
+    async def _make(self, speaking: Speaking, piece: str) -> None:
+        """Delivers the sound of a sentence."""
+        parts = 0
+
+        def part(pcm: bytes) -> None:
+            nonlocal parts
+            parts += len(pcm)
+            self._sounded(speaking, pcm)
+            speaking.deliver_part(piece, pcm)
+
         said = sayable(piece, self._synthesis.tags)
         if not said:
             speaking.deliver(piece, b"")
-            return True
-        total, seconds = 0, 0.0
-        async with aclosing(self._synthesis.pieces(said, speaking)) as pieces:
-            async for made in pieces:
-                total += len(made.pcm)
-                seconds += made.seconds
-                if self._observer is not None:
-                    if made.last:
-                        self._observer.made(total / 2 / self.sample_rate, seconds)
-                    if made.pcm and not speaking.has_audio:
-                        self._observer.first_audio(time.monotonic() - speaking.arrival)
-                speaking.deliver(piece, made.pcm, last=made.last)
-                if made.last:
-                    return True
-                piece = ""
-        return False
+            return
+        made = await self._synthesis.make(said, speaking, part)
+        if self._observer is not None:
+            self._observer.made((parts + len(made.pcm)) / 2 / self.sample_rate, made.seconds)
+        self._sounded(speaking, made.pcm)
+        speaking.deliver(piece, made.pcm)
+
+    def _sounded(self, speaking: Speaking, pcm: bytes) -> None:
+        """Counts the first audio of a text."""
+        if self._observer is not None and pcm and not speaking.has_audio:
+            self._observer.first_audio(time.monotonic() - speaking.arrival)
 
     def _left(self, speaking: Speaking) -> None:
         if speaking in self._callers:

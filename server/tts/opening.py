@@ -78,7 +78,9 @@ def open_language_model(config: Config, client: AnyEngineClient, room: Tokenizat
         references,
         language_of(speech.model or ""),
     )
-    return SpeechModel(speech.served_names, Voices(codec.backend, places, codec.sample_rate), process, model)
+    return SpeechModel(
+        speech.served_names, Voices(codec.backend, places, codec.sample_rate, any_speed=False), process, model
+    )
 
 
 def language_of(name: str) -> str:

@@ -22,7 +22,7 @@ class Spoken(NamedTuple):
     pcm: bytes
     """Signed 16 bits, little-endian, one channel, at the model's rate; empty where ``text`` has nothing to say."""
     text: str
-    """The part of the text that begins here, or "" where the one before goes on; those of all joined are the text."""
+    """The part of the text that begins here, empty in the middle of it; those of all joined are the text."""
     last: bool
     """Whether nothing follows."""
 
@@ -71,6 +71,8 @@ class Speaking:
         self._work: anyio.CancelScope | None = None
         """Scope of the synthesis of its sentence."""
         self._made: deque[Spoken] = deque()
+        self._begun = False
+        """Whether parts of the sentence being made have been delivered."""
         self._news = asyncio.Event()
         self._broken: Exception | None = None
         """Error of the text's source."""
@@ -141,18 +143,27 @@ class Speaking:
             self._refill()
         return piece
 
-    def deliver(self, piece: str, pcm: bytes, *, last: bool = True) -> None:
-        """``last``: the piece is made; otherwise more of its sound follows, with "" in place of its text."""
-        if last:
-            self._work = None
+    def deliver_part(self, piece: str, pcm: bytes) -> None:
+        """Audio of a piece that is still being made."""
+        if not self._left:
+            self._add_audio(piece, pcm, last=False)
+            self._begun = True
+
+    def deliver(self, piece: str, pcm: bytes) -> None:
+        """The audio of a piece, or what follows its parts."""
+        self._work = None
         if self._left:
             return
-        self.has_audio = self.has_audio or bool(pcm)
-        over = last and not self._coming and not self._pieces
-        self._made.append(Spoken(pcm, piece, over and self._broken is None))
-        self._news.set()
+        over = not self._coming and not self._pieces
+        self._add_audio(piece, pcm, last=over and self._broken is None)
+        self._begun = False
         if over:
             self._end()
+
+    def _add_audio(self, piece: str, pcm: bytes, *, last: bool) -> None:
+        self.has_audio = self.has_audio or bool(pcm)
+        self._made.append(Spoken(pcm, "" if self._begun else piece, last))
+        self._news.set()
 
     def fail(self, error: Exception | None) -> None:
         """Earlier audio can still be read. None: there is no reader any more."""

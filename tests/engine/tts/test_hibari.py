@@ -28,7 +28,9 @@ def voices() -> Sequence[VoicePlace]:
 @pytest.fixture(scope="module")
 def speaker(voices: Sequence[VoicePlace]) -> Synthesizer:
     """As the speech process loads it."""
-    return process.load(StartSpeech("hibari", tuple(voices), 1, "error"))
+    made = process.load(StartSpeech("hibari", tuple(voices), 1, "error"))
+    assert isinstance(made, Synthesizer)
+    return made
 
 
 def test_the_package_s_own_voice_is_found_in_its_folder_and_by_its_file(voices: Sequence[VoicePlace]) -> None:
