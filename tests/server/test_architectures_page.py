@@ -22,6 +22,7 @@ UNTESTED = {
     "IQuestCoderForCausalLM",
     "DeepseekOCR2ForCausalLM",
     "KimiK25ForConditionalGeneration",
+    "NemotronH_Nano_Omni_Reasoning_V3",
     "Qwen2_5OmniModel",
 }
 """transformers has no model of the first, and the others are other names of what is tested."""
