@@ -348,9 +348,9 @@ def text_name(stored: str) -> str | None:
     stored = stored.removeprefix(RETRIEVER)
     if stored.startswith(_TOKEN_VECTORS):
         return f"linear.{stored.removeprefix(_TOKEN_VECTORS)}"
+    if (usual := usual_name(stored)) is not None:
+        return usual
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):
             return own + stored.removeprefix(prefix)
-    if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)):
-        return stored
-    return usual_name(stored)
+    return stored if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)) else None

@@ -30,7 +30,7 @@ def plan_decodes(step: StepBuilder, kv_cache: KVCacheManager, *, drafting: bool 
         if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
             step.waiting += 1  # its next audio has not come
             continue
-        if sequence.length - sequence.num_scheduled_tokens > 1 or _may_encode(sequence, kv_cache):
+        if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and _may_encode(sequence, kv_cache)):
             longer.append(sequence)
             continue
         at = sequence.num_scheduled_tokens
@@ -51,7 +51,7 @@ def plan_decodes(step: StepBuilder, kv_cache: KVCacheManager, *, drafting: bool 
 def _may_encode(sequence: Sequence, kv_cache: KVCacheManager) -> bool:
     """Whether a medium that the next position reads may have to be encoded first: the last position of a prompt may be
     a medium's, or attend to one."""
-    if not sequence.spans or sequence.spans[0].start < 0:
+    if sequence.spans[0].start < 0:
         return False
     lasting = kv_cache.cross is not None and kv_cache.cross.lasting
     return not lasting or not all(kv_cache.encoder_cache.is_encoded(span.digest) for span in sequence.spans)

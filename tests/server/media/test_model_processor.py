@@ -68,12 +68,15 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
     config = model.config
     id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     id = config.vision_config.image_token_id if id is None else id
-    text_of = processor._processor.tokenizer.convert_ids_to_tokens(id)
+    tokenizer = getattr(processor._processor, "tokenizer", None)  # a processor of ours may have none
+    text_of = processor._processor.image_token if tokenizer is None else tokenizer.convert_ids_to_tokens(id)
     for width, height in SIZES:
         for alone in (True, False):
             inputs = processor.image(picture(width, height), {}, alone=alone)
             count = inputs.replacement.count(text_of)
-            assert count == len(embeddings(model, inputs)), (width, height, alone)
+            # tokens attend to all that is made of a picture of Llama 3.2 Vision, which is one token itself
+            own = 1 if family == "mllama" else len(embeddings(model, inputs))
+            assert count == own, (width, height, alone)
             if inputs.grid is not None:
                 axes: MediaAxes = "numbered" if family == "hunyuan_vl" else "grid"
                 MediaPositions.of(count, [(RowSpan(0, 0, count, inputs.grid), [(0, count)])], axes)
