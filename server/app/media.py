@@ -44,8 +44,11 @@ def taken_of(spec: MediaSpec | None, config: MediaConfig) -> MediaSpec | None:
 
 
 def width_of(checkpoint: Checkpoint) -> int:
-    """Columns of an embedding of a model that writes."""
-    return checkpoint.config.hidden_size if isinstance(checkpoint.config, ModelSpec) else 0
+    """Columns of an embedding of a model that writes; 0 if it takes none in place of a picture."""
+    spec = checkpoint.config
+    if not isinstance(spec, ModelSpec) or any(layer.picture_gates is not None for layer in spec.layers):
+        return 0
+    return spec.hidden_size
 
 
 def asking_of(spec: MediaSpec | None, checkpoint: Checkpoint) -> Asking | None:

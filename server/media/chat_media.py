@@ -112,8 +112,8 @@ class ChatMedia:
         spec: MediaSpec | None = None,
         hidden: int = 0,
     ) -> None:
-        """``processor``, ``spec`` and ``hidden``, the width of an embedding, are those of a multimodal model; for a
-        text model, files become texts."""
+        """``processor``, ``spec`` and ``hidden``, the width of an embedding or 0, are those of a multimodal model; for
+        a text model, files become texts."""
         self._loader = loader
         self._documents = documents
         self.processor: Final = processor
@@ -227,7 +227,7 @@ class ChatMedia:
     ) -> ProcessedMedia:
         """A client's own embeddings of a picture."""
         assert self.processor is not None, "media are refused where there is none"
-        if self._layers:
+        if self._layers or not self._hidden:
             raise refused(part.param, "the model takes more of a picture than its embeddings; send it", "unsupported")
         with _held(memory, 2 * len(embeds.data), part.param):
             sample = await self.processor.process(Wanted("image", await anyio.to_thread.run_sync(_dot), part.param), "")

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable
 from typing import Any, Final
 
+import anyio
 import numpy as np
 import pytest
 import torch
@@ -14,9 +15,10 @@ from safetensors.torch import save as save_torch
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.media import MediaConfig
+from stentor.server.media.chat_media import ChatMedia
 from stentor.server.media.collect import Accepted, collect_media
 from stentor.server.media.embeds import dot, made_of_embeds, read_tensor
-from stentor.server.media.parts import Embeds
+from stentor.server.media.parts import Embeds, MediaPart
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.refusal import Refusal
 
@@ -167,4 +169,17 @@ def test_they_are_taken_where_the_operator_has_opened_them() -> None:
     assert found.param == "messages[0].content[0].image_embeds.image_embeds"
     with pytest.raises(BadRequest, match="--enable-mm-embeds") as refused:
         collect_media(messages, Accepted.of(spec, MediaConfig()))
+    assert refused.value.param == "messages[0].content[0]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "hidden"), [(MediaSpec({"image": 5}), 0), (MediaSpec({"image": 5}, layers=(1, 2)), 8)]
+)
+def test_a_model_that_reads_more_of_a_picture_takes_none(spec: MediaSpec, hidden: int) -> None:
+    """Llama 3.2 Vision, whose layers attend to pictures, and models that add its features to several layers."""
+    unused: Any = object()
+    media = ChatMedia(unused, unused, unused, spec, hidden)
+    part = MediaPart("image", "", "messages[0].content[0]", embeds=Embeds("AAAA", ""))
+    with pytest.raises(BadRequest, match="takes more of a picture than its embeddings") as refused:
+        anyio.run(media._take, part, Embeds("AAAA", ""), None, unused)
     assert refused.value.param == "messages[0].content[0]"
