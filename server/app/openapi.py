@@ -165,14 +165,18 @@ class _Schemas:
 
     def __init__(self, operations: Operations) -> None:
         types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
+        others = [operation.other for operation in operations.values() if operation.other is not None]
+        types += [kind for other in others for kind in (other.body, *other.answers)]
         self._types = [kind for kind in types if kind is not None]
         found, self.components = msgspec.json.schema_components(
             [*self._types, *(shape.struct for shape in SHAPES)], ref_template=_REF
         )
         self._found = list(found)
 
-    def of(self, kind: Any) -> dict[str, Any]:
-        return self._found[self._types.index(kind)]
+    def of(self, kind: Any, *others: Any) -> dict[str, Any]:
+        """The schema of a type, or of any of several."""
+        found = [self._found[self._types.index(one)] for one in (kind, *others)]
+        return {"anyOf": found} if others else found[0]
 
 
 class _Writer:
@@ -198,9 +202,10 @@ class _Writer:
         if parameters := self._parameters():
             written["parameters"] = parameters
         if operation.body is not None and method == "POST":
+            other = [] if operation.other is None else [operation.other.body]
             written["requestBody"] = {
                 "required": True,
-                "content": {JSON: {"schema": self._schemas.of(operation.body)}},
+                "content": {JSON: {"schema": self._schemas.of(operation.body, *other)}},
             }
         if operation.takes_file and method == "POST":
             content: dict[str, Any] = {"multipart/form-data": {"schema": self._form()}}
@@ -258,13 +263,17 @@ class _Writer:
         operation = self._operation
         responses: dict[str, Any] = {}
         if operation.answer is not None:
-            content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
+            others = () if operation.other is None else operation.other.answers
+            content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer, *others)}}
             if operation.streams:
                 kind, told = _STREAMS[operation.errors]
                 content[kind] = {"schema": {"type": "string", "description": told}}
             responses[str(operation.status)] = {"description": operation.status.phrase, "content": content}
         for status in self._refusals():
-            responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status, operation.errors)}"}
+            if operation.other is None:
+                responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status, operation.errors)}"}
+            else:
+                responses[str(status)] = _error(status, operation.errors.struct, operation.other.errors.struct)
         return responses
 
     def _refusals(self) -> list[int]:
@@ -294,8 +303,9 @@ def _error_name(status: int, shape: ErrorShape) -> str:
     return f"{shape.name}_{status}" if shape.name else str(status)
 
 
-def _error(status: int, kind: type[Any]) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(name=kind.__name__)}
+def _error(status: int, *kinds: type[Any]) -> dict[str, Any]:
+    found = [{"$ref": _REF.format(name=kind.__name__)} for kind in kinds]
+    schema = found[0] if len(found) == 1 else {"anyOf": found}
     written: dict[str, Any] = {"description": _MEANINGS[status], "content": {JSON: {"schema": schema}}}
     if status in _HEADERS:
         written["headers"] = _HEADERS[status]

@@ -144,6 +144,8 @@ _BY_PATH: Final = (
     (_TEXT_GENERATION, TEXT_GENERATION),
     (_TEXT_EMBEDDINGS, TEXT_EMBEDDINGS),
 )
+SCOPE_SHAPE: Final = "stentor.error_shape"
+"""In the scope of a request whose body shows another protocol than its path."""
 SHAPES: Final = (OPENAI, ANTHROPIC, *(shape for _, shape in _BY_PATH))
 
 

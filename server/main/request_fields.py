@@ -24,6 +24,7 @@ from stentor.protocols.openai.transcription import TranscriptionForm, Translatio
 from stentor.protocols.openai.uploads import UploadComplete, UploadCreate
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.protocols.pooling.moderation import ModerationRequest
+from stentor.protocols.sglang import request as sglang_request
 
 from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..api.ops.control import AbortRequest
@@ -166,6 +167,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     ),
     Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
     Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
+    Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),
     Request(("/embed",), hugging_face.EmbedInputsRequest),
     Request(("/embed_all", "/embed_sparse"), hugging_face.TokenEmbedRequest),
     Request(("/predict",), hugging_face.PredictRequest),

@@ -21,6 +21,7 @@ from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
+from stentor.protocols.sglang import request as sglang_request
 from stentor.server.api.common.described import Operation
 from stentor.server.api.ops import adapters, control, sglang, weights
 from stentor.server.app import openapi
@@ -77,6 +78,7 @@ DECODERS: dict[str, Any] = {
     "ClientSecretRequest": secrets.secret_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
     "GenerateRequest": hugging_face.generate_decoder,
+    "SglangRequest": sglang_request.decoder,
     "EmbedInputsRequest": hugging_face.embed_decoder,
     "TokenEmbedRequest": hugging_face.token_embed_decoder,
     "PredictRequest": hugging_face.predict_decoder,
@@ -298,12 +300,13 @@ def test_a_body_made_from_a_schema_is_one_that_the_decoder_takes(
 
 
 def test_every_request_type_is_tried(document: dict[str, Any]) -> None:
-    bodies = {
-        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    taken = [
+        operation["requestBody"]["content"]["application/json"]["schema"]
         for item in document["paths"].values()
         for operation in item.values()
         if "application/json" in operation.get("requestBody", {}).get("content", {})
-    }
+    ]
+    bodies = {one["$ref"].rpartition("/")[2] for schema in taken for one in schema.get("anyOf", [schema])}
     assert bodies == DECODERS.keys()
 
 
@@ -328,6 +331,8 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
         ("post", "/generate", {"inputs": "x", "parameters": {"max_new_tokens": 3, "details": True}}),
+        ("post", "/generate", {"text": "x", "sampling_params": {"max_new_tokens": 3}, "return_logprob": True}),
+        ("post", "/generate", {"text": "x", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}),
         ("get", "/info", None),
         ("post", "/completion", {"prompt": "x", "n_predict": 3, "n_probs": 2}),
         ("post", "/apply-template", {"messages": HELLO}),
