@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-TokenScore = tuple[float | None, int, str | None]
-"""Log-probability, token, and its text if that was requested. A first token of a prompt has no log-probability."""
+TokenScore = list[float | int | str | None]
+"""Three: log-probability, token, and its text if that was requested. A first token of a prompt has no log-probability."""
 
 
 class SglangFinish(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -51,11 +51,8 @@ class SglangShape:
     prompt_ids: bool = False
 
     def score(self, token: int, logprob: float | None) -> TokenScore:
-        return (
-            None if logprob is None else finite(logprob),
-            token,
-            self.names.name(token) if self.texts else None,
-        )
+        value = None if logprob is None else finite(logprob)
+        return [value, token, self.names.name(token) if self.texts else None]
 
     def alternatives(self, entry: TokenLogprobs) -> list[TokenScore]:
         return [self.score(token, value) for token, value in entry.top[: self.top]]
