@@ -6,7 +6,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 TokenScore = list[float | int | str | None]
-"""Three: log-probability, token, and its text if that was requested. A first token of a prompt has no log-probability."""
+"""Three: log-probability, token, and its text if that was requested. The first token of a prompt has no
+log-probability."""
 
 
 class SglangFinish(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -42,6 +42,8 @@ from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
+from ..api.vllm import generate as tokens_generate
+from ..api.vllm import render
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.path_aliases import PathAliasMiddleware
@@ -99,8 +101,10 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
             *chat.routes(state.for_chat),
+            *render.routes(state.chat),  # before the stored chat completions, whose ids may have any name
             *stored_chats.routes(state.for_store),
             *completions.routes(state.chat),
+            *tokens_generate.routes(state.chat),
             *messages.routes(state.chat),
             *responses.routes(state.for_responses),
             *realtime.routes(state.for_realtime),

@@ -48,6 +48,8 @@ from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
+from ..api.vllm import generate as tokens_generate
+from ..api.vllm import render
 from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
@@ -320,7 +322,7 @@ OPERATIONS: Final[Operations] = {
 def routes(access: AccessControl) -> list[Route]:
     families = (
         *(chat, stored_chats, completions, conversations, messages, models, tokens, operations, stats, control),
-        *(weights, sglang, server_info),
+        *(weights, sglang, server_info, render, tokens_generate),
         *(adapters, responses, files, batches, uploads, message_batches),
         realtime,
         transcriptions,

@@ -65,6 +65,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "UnloadAdapterRequest": {"lora_name": "a"},
     "GenerateRequest": {"inputs": "hi"},
     "SglangRequest": {"text": "hi"},
+    "TokensRequest": {"token_ids": [1, 2], "sampling_params": {}},
     "EmbedInputsRequest": {"inputs": ["a b"]},
     "TokenEmbedRequest": {"inputs": ["a b"]},
     "PredictRequest": {"inputs": [["a b"]]},

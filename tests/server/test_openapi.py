@@ -17,6 +17,7 @@ from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import batches, chat, completions, speech, stored_chats, tokens, uploads
+from stentor.protocols.openai import generate as tokens_request
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
@@ -79,6 +80,7 @@ DECODERS: dict[str, Any] = {
     "BetaSessionRequest": secrets.beta_decoder,
     "GenerateRequest": hugging_face.generate_decoder,
     "SglangRequest": sglang_request.decoder,
+    "TokensRequest": tokens_request.decoder,
     "EmbedInputsRequest": hugging_face.embed_decoder,
     "TokenEmbedRequest": hugging_face.token_embed_decoder,
     "PredictRequest": hugging_face.predict_decoder,
@@ -327,6 +329,12 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
             },
         ),
         ("post", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True}),
+        ("post", "/v1/chat/completions/render", {"messages": HELLO, "n": 2, "return_prompt_text": True}),
+        (
+            "post",
+            "/inference/v1/generate",
+            {"token_ids": [1], "sampling_params": {"logprobs": 1, "prompt_logprobs": 1}},
+        ),
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
