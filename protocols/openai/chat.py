@@ -95,7 +95,9 @@ class ChatRequest(SamplingFields, kw_only=True):
         if not self.echo or last["role"] != "assistant":
             return ""
         content = last.get("content") or ""
-        return content if isinstance(content, str) else "\n".join(part.get("text") or "" for part in content)
+        if isinstance(content, str):
+            return content
+        return "\n".join(part["text"] for part in content if part["type"] == "text")
 
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
