@@ -21,6 +21,7 @@ from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
 from ..api.hugging_face import embed, generate, predict
+from ..api.llama_cpp import embed as llama_cpp_embed
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -135,6 +136,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
             *llama_cpp.routes(state.chat),
+            *llama_cpp_embed.routes(state.for_embeddings),
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
             *predict.routes(state.for_embeddings),

@@ -28,6 +28,7 @@ from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
 from ..api.hugging_face import embed, generate, predict
+from ..api.llama_cpp import embed as llama_cpp_embed
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -331,7 +332,7 @@ def routes(access: AccessControl) -> list[Route]:
         pooling,
         scoring,
         moderations,
-        *(ollama, ollama_embed, ollama_models, llama_cpp, generate, embed, predict, sagemaker),
+        *(ollama, ollama_embed, ollama_models, llama_cpp, llama_cpp_embed, generate, embed, predict, sagemaker),
         page,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]

@@ -24,7 +24,9 @@ _SHARED: Final = re.compile(r"/v1/(?:models|files)(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
 _TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)?$")
 _TEXT_EMBEDDINGS: Final = re.compile(r"/(?:embed|embed_all|embed_sparse|predict|similarity)$")
-_LLAMA_CPP: Final = re.compile(r"/(?:completions?|infill|apply-template|props|slots)$")
+_LLAMA_CPP: Final = re.compile(
+    r"/(?:completions?|infill|apply-template|props|embeddings?|lora-adapters|slots(?:/[^/]+)?)$"
+)
 
 
 class ErrorShape(Protocol):

@@ -73,6 +73,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "InvocationRequest": {"prompt": "hi"},
     "LlamaCompletionRequest": {"prompt": "hi"},
     "LlamaInfillRequest": {"input_prefix": "hi", "input_suffix": "ho"},
+    "LlamaEmbeddingRequest": {"content": "hi"},
     "OllamaChatRequest": {"model": "fake", "messages": HELLO},
     "OllamaGenerateRequest": {"model": "fake", "prompt": "hi"},
     "OllamaEmbedRequest": {"model": "vectors", "input": ["a b", "c"]},
