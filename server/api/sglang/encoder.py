@@ -68,7 +68,7 @@ class _Choice:
         """The inside of its JSON string."""
         self.ids = JsonList(budget)
         self.scores = JsonList(budget)
-        self.tops = JsonList(budget)
+        self.top_logprobs = JsonList(budget)
         self.count = 0
         self.finish: SglangFinish | None = None
         self._last = 0
@@ -89,7 +89,7 @@ class _Choice:
             entries = delta.logprobs or ()
             self.scores.extend([shape.score(entry.token, entry.logprob) for entry in entries])
             if shape.top:
-                self.tops.extend([shape.alternatives(entry) for entry in entries])
+                self.top_logprobs.extend([shape.alternatives(entry) for entry in entries])
 
     def end(self, finish: Finish) -> None:
         """Raises as :func:`...common.errors.generation_error` says."""
@@ -103,7 +103,7 @@ class _Choice:
 
     def due(self) -> bool:
         """Whether it has grown by enough to be sent."""
-        size = len(self.text) + len(self.ids.data) + len(self.scores.data) + len(self.tops.data)
+        size = len(self.text) + len(self.ids.data) + len(self.scores.data) + len(self.top_logprobs.data)
         if size > _SMALL and size - self._told < size // _GROWTH:
             return False
         self._told = size
@@ -119,7 +119,7 @@ class _Prompt:
         self._cached = 0
         self._seen = 0
         self._scores = JsonList(budget)
-        self._tops = JsonList(budget)
+        self._top_logprobs = JsonList(budget)
         self.choices = [_Choice(shape, budget) for _ in range(shape.n)]
 
     def take(self, batch: Sequence[Delta]) -> dict[int, bool]:
@@ -147,20 +147,20 @@ class _Prompt:
         if first is None:
             return
         scores: list[TokenScore] = []
-        tops: list[list[TokenScore] | None] = []
+        top_logprobs: list[list[TokenScore] | None] = []
         for entry in entries:
             place, self._seen = self._seen, self._seen + 1
             if place < first:
                 continue
             if place == first or entry is None:
                 scores.append(shape.score(self._prompt.tokens[place], None))
-                tops.append(None)
+                top_logprobs.append(None)
             else:
                 scores.append(shape.score(entry.token, entry.logprob))
-                tops.append(shape.alternatives(entry))
+                top_logprobs.append(shape.alternatives(entry))
         self._scores.extend(scores)
         if shape.top:
-            self._tops.extend(tops)
+            self._top_logprobs.extend(top_logprobs)
 
     def answer(self, index: int, *, numbered: bool) -> SglangAnswer:
         """A choice as it stands."""
@@ -174,7 +174,8 @@ class _Prompt:
                 "output_token_logprobs_length": choice.count,
             }
             if shape.top:
-                scored |= {"input_top_logprobs": _written(self._tops), "output_top_logprobs": _written(choice.tops)}
+                scored["input_top_logprobs"] = _written(self._top_logprobs)
+                scored["output_top_logprobs"] = _written(choice.top_logprobs)
         text: Any = Raw(b'"%b"' % choice.text)
         return SglangAnswer(
             text,
