@@ -56,7 +56,10 @@ async def chat_completions(
     body = decode(decoder, content, chat.limits)
     keeping = Keeping.of(services.store, caller.owner, body, memory) if body.store else None
     prepared = await prepare_generation(chat, body, caller, context, whole=not body.stream, tells_experts=True)
-    text = await chat.pool.decode(prepared.prompt, skip_special_tokens=False) if body.return_prompt_text else None
+    text = None
+    if body.return_prompt_text:
+        text = await chat.pool.decode(prepared.prompt, skip_special_tokens=False)
+        memory.add(len(text), "return_prompt_text")
     shape = ChatShape.of(
         "chatcmpl",
         request,
