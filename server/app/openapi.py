@@ -270,6 +270,8 @@ class _Writer:
             content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer, *others)}}
             if operation.streams:
                 kind, told = _STREAMS[operation.errors]
+                if operation.other is not None:
+                    told = f"{told} Of the other protocol: {_STREAMS[operation.other.errors][1]}"
                 content[kind] = {"schema": {"type": "string", "description": told}}
             responses[str(operation.status)] = {"description": operation.status.phrase, "content": content}
         for status in self._refusals():

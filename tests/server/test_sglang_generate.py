@@ -75,7 +75,13 @@ async def test_a_stop_text_is_named_and_kept_only_if_that_is_wanted() -> None:
 async def test_each_event_has_all_so_far_and_the_last_is_the_whole_answer(burst: int) -> None:
     engine = FakeEngine(answer=says("Héllo 😀"))
     engine.burst = burst
-    body = {"text": "hello", "return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0, "rid": "abc"}
+    body: dict[str, Any] = {
+        "text": "hello",
+        "return_logprob": True,
+        "top_logprobs_num": 2,
+        "logprob_start_len": 0,
+        "rid": "abc",
+    }
     whole = (await post(engine, **body)).json()
     chunks = chunks_of((await post(engine, **body, stream=True)).text)
     for before, after in pairwise(chunks):
@@ -91,7 +97,7 @@ async def test_each_event_has_all_so_far_and_the_last_is_the_whole_answer(burst:
 async def test_a_long_stream_is_not_sent_again_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stentor.server.api.sglang.encoder._SMALL", 100)
     monkeypatch.setattr("stentor.server.api.sglang.encoder._GROWTH", 2)
-    body = {"text": "hello", "sampling_params": {"max_new_tokens": 200}}
+    body: dict[str, Any] = {"text": "hello", "sampling_params": {"max_new_tokens": 200}}
     whole = (await post(FakeEngine(), **body)).json()
     chunks = chunks_of((await post(FakeEngine(), **body, stream=True)).text)
     assert chunks[-1]["text"] == whole["text"]
@@ -100,7 +106,7 @@ async def test_a_long_stream_is_not_sent_again_for_each_token(monkeypatch: pytes
 
 async def test_several_prompts_and_choices_are_a_list_in_their_order() -> None:
     engine = FakeEngine(answer=lambda prompt, index: [*prompt, *b"abc"[index : index + 1], EOS])
-    body = {"text": ["hi", "ho"], "sampling_params": {"n": 2}, "rid": "x"}
+    body: dict[str, Any] = {"text": ["hi", "ho"], "sampling_params": {"n": 2}, "rid": "x"}
     answers = (await post(engine, **body)).json()
     assert [answer["text"] for answer in answers] == ["hia", "hib", "hoa", "hob"]
     assert [answer["meta_info"]["id"] for answer in answers] == ["x_0", "x_1", "x_2", "x_3"]
@@ -111,7 +117,7 @@ async def test_several_prompts_and_choices_are_a_list_in_their_order() -> None:
 
 
 async def test_log_probabilities_are_lists_of_value_token_and_text() -> None:
-    body = {"text": "hey", "return_logprob": True, "sampling_params": {"max_new_tokens": 2}}
+    body: dict[str, Any] = {"text": "hey", "return_logprob": True, "sampling_params": {"max_new_tokens": 2}}
     meta = (await post(**body)).json()["meta_info"]
     assert meta["output_token_logprobs"] == [[-0.25, 72, None], [-0.25, 195, None]]
     assert (meta["output_token_logprobs_length"], meta["input_token_logprobs"]) == (2, [])
@@ -124,7 +130,12 @@ async def test_log_probabilities_are_lists_of_value_token_and_text() -> None:
 
 
 async def test_a_prompt_is_scored_without_an_answer() -> None:
-    body = {"text": "hey", "return_logprob": True, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 0}}
+    body: dict[str, Any] = {
+        "text": "hey",
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "sampling_params": {"max_new_tokens": 0},
+    }
     answer = (await post(**body)).json()
     assert (answer["text"], answer["output_ids"]) == ("", [])
     assert [token for _, token, _ in answer["meta_info"]["input_token_logprobs"]] == list(b"hey")

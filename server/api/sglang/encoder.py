@@ -176,7 +176,7 @@ class _Prompt:
             if shape.top:
                 scored["input_top_logprobs"] = _written(self._top_logprobs)
                 scored["output_top_logprobs"] = _written(choice.top_logprobs)
-        text: Any = Raw(b'"%b"' % choice.text)
+        text: Any = Raw(b'"' + choice.text + b'"')
         return SglangAnswer(
             text,
             _written(choice.ids),

@@ -110,12 +110,11 @@ class TokensStream:
             elif type(delta) is PromptProcessed:
                 self._cached = delta.cached_tokens
             elif type(delta) is Finish:
-                if delta.reason not in ("stop", "length"):
+                if delta.reason != "stop" and delta.reason != "length":
                     self.failed = True
                     frames.append(error_frame(generation_error(delta)))
                     break
-                reason = "length" if delta.reason == "length" else "stop"
-                frames.append(self._chunk(TokensChoice(delta.index, None, reason, _NOTHING, delta.stop_reason)))
+                frames.append(self._chunk(TokensChoice(delta.index, None, delta.reason, _NOTHING, delta.stop_reason)))
         return b"".join(frames)
 
     def end(self) -> bytes:
