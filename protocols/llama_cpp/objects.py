@@ -87,3 +87,17 @@ class LlamaSlot(msgspec.Struct, frozen=True):
 
 class LlamaPrompt(msgspec.Struct, frozen=True):
     prompt: str
+
+
+class LlamaEmbedding(msgspec.Struct, frozen=True):
+    index: int
+    embedding: list[list[float]]
+    """One vector."""
+
+
+class LlamaAdapter(msgspec.Struct, frozen=True):
+    id: int
+    path: str
+    """The adapter's name; paths are not disclosed."""
+    scale: float
+    """0: no request has it unless it names it as model."""

@@ -159,5 +159,30 @@ class LlamaInfillRequest(LlamaFields, kw_only=True):
     """Text behind the prefix: the beginning of the middle."""
 
 
+class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):
+    model: Name | None = None
+    content: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
+    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
+    """Another name of ``content``."""
+    embd_normalize: int = 2
+    """2: to a length of 1; -1: not at all."""
+
+    @property
+    def field(self) -> str:
+        return "input" if self.content is None else "content"
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        if self.content is None and self.input is None:
+            raise wrong("content", "is required", "missing_required_parameter")
+        if self.embd_normalize not in (2, -1):
+            raise not_served("embd_normalize", "`embd_normalize` other than 2 and -1")
+
+    def fields(self) -> dict[str, Any]:
+        """The same as fields of embeddings."""
+        return {"input": getattr(self, self.field), "normalize": self.embd_normalize == 2}
+
+
 completion_decoder: Final = msgspec.json.Decoder(LlamaCompletionRequest)
 infill_decoder: Final = msgspec.json.Decoder(LlamaInfillRequest)
+embedding_decoder: Final = msgspec.json.Decoder(LlamaEmbeddingRequest)

@@ -22,7 +22,7 @@ from .usage import PromptLogprobs, Usage
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-REFUSED: Final = ("audio", "web_search_options", "moderation", "echo", "return_prompt_text")
+REFUSED: Final = ("audio", "web_search_options", "moderation")
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
@@ -70,8 +70,11 @@ class ChatRequest(SamplingFields, kw_only=True):
     audio: Any = None
     web_search_options: Any = None
     moderation: Any = None
-    echo: Any = None
-    return_prompt_text: Any = None
+
+    # vLLM's
+    echo: bool | None = None
+    """The answer begins with the last message, if that is the assistant's."""
+    return_prompt_text: bool | None = None
 
     @property
     def max_tokens_field(self) -> str:
@@ -84,6 +87,17 @@ class ChatRequest(SamplingFields, kw_only=True):
     @property
     def wanted_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def echoed(self) -> str:
+        """The text that an answer begins with; of a checked request."""
+        last = self.messages[-1]
+        if not self.echo or last["role"] != "assistant":
+            return ""
+        content = last.get("content") or ""
+        if isinstance(content, str):
+            return content
+        return "\n".join(part["text"] for part in content if part["type"] == "text")
 
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
@@ -218,6 +232,7 @@ class ChatResponse(msgspec.Struct, frozen=True):
     object: Literal["chat.completion"] = "chat.completion"
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(ChatRequest)

@@ -21,6 +21,7 @@ from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
 from ..api.hugging_face import embed, generate, predict
+from ..api.llama_cpp import embed as llama_cpp_embed
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -42,6 +43,8 @@ from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
+from ..api.vllm import generate as tokens_generate
+from ..api.vllm import render
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.path_aliases import PathAliasMiddleware
@@ -99,8 +102,10 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
             *chat.routes(state.for_chat),
+            *render.routes(state.chat),  # before the stored chat completions, whose ids may have any name
             *stored_chats.routes(state.for_store),
             *completions.routes(state.chat),
+            *tokens_generate.routes(state.chat),
             *messages.routes(state.chat),
             *responses.routes(state.for_responses),
             *realtime.routes(state.for_realtime),
@@ -131,6 +136,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
             *llama_cpp.routes(state.chat),
+            *llama_cpp_embed.routes(state.for_embeddings),
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
             *predict.routes(state.for_embeddings),

@@ -28,6 +28,7 @@ from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
 from ..api.hugging_face import embed, generate, predict
+from ..api.llama_cpp import embed as llama_cpp_embed
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -48,6 +49,8 @@ from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
+from ..api.vllm import generate as tokens_generate
+from ..api.vllm import render
 from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
@@ -165,14 +168,18 @@ class _Schemas:
 
     def __init__(self, operations: Operations) -> None:
         types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
+        others = [operation.other for operation in operations.values() if operation.other is not None]
+        types += [kind for other in others for kind in (other.body, *other.answers)]
         self._types = [kind for kind in types if kind is not None]
         found, self.components = msgspec.json.schema_components(
             [*self._types, *(shape.struct for shape in SHAPES)], ref_template=_REF
         )
         self._found = list(found)
 
-    def of(self, kind: Any) -> dict[str, Any]:
-        return self._found[self._types.index(kind)]
+    def of(self, kind: Any, *others: Any) -> dict[str, Any]:
+        """The schema of a type, or of any of several."""
+        found = [self._found[self._types.index(one)] for one in (kind, *others)]
+        return {"anyOf": found} if others else found[0]
 
 
 class _Writer:
@@ -198,9 +205,10 @@ class _Writer:
         if parameters := self._parameters():
             written["parameters"] = parameters
         if operation.body is not None and method == "POST":
+            other = [] if operation.other is None else [operation.other.body]
             written["requestBody"] = {
                 "required": True,
-                "content": {JSON: {"schema": self._schemas.of(operation.body)}},
+                "content": {JSON: {"schema": self._schemas.of(operation.body, *other)}},
             }
         if operation.takes_file and method == "POST":
             content: dict[str, Any] = {"multipart/form-data": {"schema": self._form()}}
@@ -258,13 +266,19 @@ class _Writer:
         operation = self._operation
         responses: dict[str, Any] = {}
         if operation.answer is not None:
-            content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
+            others = () if operation.other is None else operation.other.answers
+            content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer, *others)}}
             if operation.streams:
                 kind, told = _STREAMS[operation.errors]
+                if operation.other is not None:
+                    told = f"{told} Of the other protocol: {_STREAMS[operation.other.errors][1]}"
                 content[kind] = {"schema": {"type": "string", "description": told}}
             responses[str(operation.status)] = {"description": operation.status.phrase, "content": content}
         for status in self._refusals():
-            responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status, operation.errors)}"}
+            if operation.other is None:
+                responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status, operation.errors)}"}
+            else:
+                responses[str(status)] = _error(status, operation.errors.struct, operation.other.errors.struct)
         return responses
 
     def _refusals(self) -> list[int]:
@@ -294,8 +308,9 @@ def _error_name(status: int, shape: ErrorShape) -> str:
     return f"{shape.name}_{status}" if shape.name else str(status)
 
 
-def _error(status: int, kind: type[Any]) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(name=kind.__name__)}
+def _error(status: int, *kinds: type[Any]) -> dict[str, Any]:
+    found = [{"$ref": _REF.format(name=kind.__name__)} for kind in kinds]
+    schema = found[0] if len(found) == 1 else {"anyOf": found}
     written: dict[str, Any] = {"description": _MEANINGS[status], "content": {JSON: {"schema": schema}}}
     if status in _HEADERS:
         written["headers"] = _HEADERS[status]
@@ -310,7 +325,7 @@ OPERATIONS: Final[Operations] = {
 def routes(access: AccessControl) -> list[Route]:
     families = (
         *(chat, stored_chats, completions, conversations, messages, models, tokens, operations, stats, control),
-        *(weights, sglang, server_info),
+        *(weights, sglang, server_info, render, tokens_generate),
         *(adapters, responses, files, batches, uploads, message_batches),
         realtime,
         transcriptions,
@@ -319,7 +334,7 @@ def routes(access: AccessControl) -> list[Route]:
         pooling,
         scoring,
         moderations,
-        *(ollama, ollama_embed, ollama_models, llama_cpp, generate, embed, predict, sagemaker),
+        *(ollama, ollama_embed, ollama_models, llama_cpp, llama_cpp_embed, generate, embed, predict, sagemaker),
         page,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]

@@ -112,6 +112,20 @@ async def prepare_completion(
     )
 
 
+async def prompts_of(chat: ChatModel, body: CompletionRequest) -> list[list[int]]:
+    """Tokens of the prompts of a checked request that is not answered. Raises as :func:`prepare_completion`."""
+    chat.resolve(body.model)
+    if body.suffix:
+        body = infill_prompts(chat, body, body.suffix)
+    budget, context = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt"), context_length(chat)
+    prompts = []
+    for tokens in await _encode(chat, body, body.prompts):
+        first, end = kept_tokens(len(tokens), body, budget, context)
+        check_prompt(tokens[first:end], chat, "prompt")
+        prompts.append(tokens[first:end])
+    return prompts
+
+
 def infill_prompts(chat: ChatModel, body: CompletionRequest, after: str) -> CompletionRequest:
     """Replaces the prompts by those that ask for the text between each prompt and ``after``. Raises BadRequest if the
     model has no tokens for that."""

@@ -17,7 +17,7 @@ from stentor.protocols.common.errors import BadRequest, ErrorBody
 
 from ..common.errors import ServerError, Unavailable
 from ..observability.request import current_request_id, note_error
-from .error_shapes import OPENAI, ErrorShape, shape_of
+from .error_shapes import OPENAI, SCOPE_SHAPE, ErrorShape, shape_of
 from .root_path import route_path
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
 
 
 def respond(scope: Scope, status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
-    """In the shape of the protocol that the path of ``scope`` belongs to."""
+    """In the shape of the protocol that the path of ``scope`` belongs to, or that its body has shown."""
     note_error(body.code or body.type)
     headers = dict(headers or {})
     if status == 503:
@@ -59,7 +59,7 @@ def respond(scope: Scope, status: int, body: ErrorBody, headers: Mapping[str, st
     if status in (408, 413, 415):
         # The rest of the body is not read.
         headers["connection"] = "close"
-    shape = shape_of(route_path(scope), scope["headers"])
+    shape: ErrorShape = scope.get(SCOPE_SHAPE) or shape_of(route_path(scope), scope["headers"])
     return Response(shape.body(status, body, current_request_id()), status, headers, "application/json")
 
 

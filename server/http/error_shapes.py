@@ -24,7 +24,9 @@ _SHARED: Final = re.compile(r"/v1/(?:models|files)(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
 _TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)?$")
 _TEXT_EMBEDDINGS: Final = re.compile(r"/(?:embed|embed_all|embed_sparse|predict|similarity)$")
-_LLAMA_CPP: Final = re.compile(r"/(?:completions?|infill|apply-template|props|slots)$")
+_LLAMA_CPP: Final = re.compile(
+    r"/(?:completions?|infill|apply-template|props|embeddings?|lora-adapters|slots(?:/[^/]+)?)$"
+)
 
 
 class ErrorShape(Protocol):
@@ -144,6 +146,8 @@ _BY_PATH: Final = (
     (_TEXT_GENERATION, TEXT_GENERATION),
     (_TEXT_EMBEDDINGS, TEXT_EMBEDDINGS),
 )
+SCOPE_SHAPE: Final = "stentor.error_shape"
+"""In the scope of a request whose body shows another protocol than its path."""
 SHAPES: Final = (OPENAI, ANTHROPIC, *(shape for _, shape in _BY_PATH))
 
 

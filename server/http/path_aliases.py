@@ -1,4 +1,4 @@
-"""Other paths of endpoints: those that llama.cpp's server has without ``/v1``, and its own names."""
+"""Other paths of endpoints: those that llama.cpp's server has without ``/v1``, its own names, and SGLang's."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,9 +18,10 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "/reranking": "/rerank",
         "/v1/reranking": "/v1/rerank",
         "/v1/health": "/health",
+        "/health_generate": "/health",
     }
 )
-"""Whole paths, so that a path has one other name at most. ``/completions`` and ``/embeddings`` are no aliases: in
+"""Whole paths. ``/completions`` and ``/embeddings`` are no aliases: in
 llama.cpp they have shapes of their own."""
 
 

@@ -12,7 +12,7 @@ from stentor.protocols.anthropic.batches import MessageBatchCreate
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import chat, completions, sampling
+from stentor.protocols.openai import chat, completions, generate, sampling
 from stentor.protocols.openai.batches import BatchCreate
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
@@ -24,6 +24,7 @@ from stentor.protocols.openai.transcription import TranscriptionForm, Translatio
 from stentor.protocols.openai.uploads import UploadComplete, UploadCreate
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.protocols.pooling.moderation import ModerationRequest
+from stentor.protocols.sglang import request as sglang_request
 
 from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..api.ops.control import AbortRequest
@@ -65,7 +66,7 @@ _TRANSCRIPTION_PARTLY: Final = {
 
 REQUESTS: Final[tuple[Request, ...]] = (
     Request(
-        ("/v1/chat/completions", "/apply-template"),
+        ("/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"),
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         _SAMPLING_IGNORED,
@@ -73,12 +74,13 @@ REQUESTS: Final[tuple[Request, ...]] = (
     ),
     Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
     Request(
-        ("/v1/completions",),
+        ("/v1/completions", "/v1/completions/render"),
         completions.CompletionRequest,
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
         (*_SAMPLING_IGNORED, "store", "metadata"),
         _BEAMS_PARTLY,
     ),
+    Request(("/inference/v1/generate",), generate.TokensRequest, generate.REFUSED),
     Request(
         ("/v1/responses",),
         responses.ResponseRequest,
@@ -165,7 +167,9 @@ REQUESTS: Final[tuple[Request, ...]] = (
         llama_cpp.PARTLY,
     ),
     Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
+    Request(("/embedding", "/embeddings"), llama_cpp.LlamaEmbeddingRequest, partly={"embd_normalize": "only 2 and -1"}),
     Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
+    Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),
     Request(("/embed",), hugging_face.EmbedInputsRequest),
     Request(("/embed_all", "/embed_sparse"), hugging_face.TokenEmbedRequest),
     Request(("/predict",), hugging_face.PredictRequest),

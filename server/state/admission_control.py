@@ -55,6 +55,8 @@ class AdmissionControl:
         """While true, requests for generation are refused; probes are answered as ever."""
         self.weight_header: tuple[bytes, bytes] | None = None
         """Of every answer of the main model, once the version of its weights has a name."""
+        self.weight_version = ""
+        """Of the main model's weights."""
         self._metrics = metrics
         self._runners = runners
         self._live: dict[RequestContext, RequestRecord | None] = {}

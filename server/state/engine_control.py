@@ -91,7 +91,7 @@ class EngineControl:
 
     @weight_version.setter
     def weight_version(self, version: str) -> None:
-        self._version = version
+        self._version = self._admission.weight_version = version
         named = version.encode("latin-1", "replace")
         self._admission.weight_header = None if version == _UNNAMED else (b"x-weight-version", named)
 

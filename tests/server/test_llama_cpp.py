@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from stentor.protocols.ipc.adapters import AdapterRef
+from stentor.server.config.adapters import AdapterRegistry
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO, events_of, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
+from stentor.tests.server.pooling.pooler import FakePooler, config, model_of, state_of
 from stentor.tests.server.test_infill import with_tokens
 
 pytestmark = pytest.mark.anyio
@@ -190,3 +194,33 @@ async def test_a_failure_in_a_stream_is_an_event_with_an_error() -> None:
     broken.pace = fail  # type: ignore[method-assign]
     events = events_of((await post(broken, stream=True)).text)
     assert json.loads(events[-1])["error"]["code"] == 500
+
+
+async def test_texts_are_embedded_as_lists_of_one_vector() -> None:
+    pooler = FakePooler()
+    async with in_memory(state_of(model_of(pooler, config()))) as client:
+        plain = (await client.post("/v1/embeddings", json={"input": ["a b", "c"]})).json()["data"]
+        for path, field in (("/embedding", "content"), ("/embeddings", "input")):
+            found = (await client.post(path, json={field: ["a b", "c"]})).json()
+            assert found == [{"index": one["index"], "embedding": [one["embedding"]]} for one in plain]
+        await client.post("/embedding", json={"content": "a b", "embd_normalize": -1})
+        refused = [{}, {"content": "a", "embd_normalize": 1}, {"content": "a " * 50}]
+        errors = [(await client.post("/embedding", json=body)).json()["error"] for body in refused]
+    assert (pooler.streams[-2].pooling.normalize, pooler.streams[-1].pooling.normalize) == (True, False)
+    assert [error["code"] for error in errors] == [400, 400, 400]
+    assert ["`content" in error["message"] for error in errors] == [True, False, True]
+
+
+async def test_adapters_are_listed_by_their_names() -> None:
+    adapters = AdapterRegistry()
+    adapters.add(AdapterRef(1, "pirate", "/srv/pirate"))
+    registry = ModelRegistry([ServedModel("chat", ("fake",))], adapters)
+    async with in_memory(fake_state(registry=registry)) as client:
+        assert (await client.get("/lora-adapters")).json() == [{"id": 0, "path": "pirate", "scale": 0.0}]
+
+
+@pytest.mark.parametrize("path", ["/props", "/lora-adapters", "/slots/0?action=save"])
+async def test_what_is_not_done_here_names_the_alternative(path: str) -> None:
+    error = (await post(path=path, status=400)).json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].startswith("This server does not do that: ")

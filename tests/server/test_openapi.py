@@ -17,10 +17,12 @@ from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import batches, chat, completions, speech, stored_chats, tokens, uploads
+from stentor.protocols.openai import generate as tokens_request
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
+from stentor.protocols.sglang import request as sglang_request
 from stentor.server.api.common.described import Operation
 from stentor.server.api.ops import adapters, control, sglang, weights
 from stentor.server.app import openapi
@@ -77,6 +79,8 @@ DECODERS: dict[str, Any] = {
     "ClientSecretRequest": secrets.secret_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
     "GenerateRequest": hugging_face.generate_decoder,
+    "SglangRequest": sglang_request.decoder,
+    "TokensRequest": tokens_request.decoder,
     "EmbedInputsRequest": hugging_face.embed_decoder,
     "TokenEmbedRequest": hugging_face.token_embed_decoder,
     "PredictRequest": hugging_face.predict_decoder,
@@ -84,6 +88,7 @@ DECODERS: dict[str, Any] = {
     "InvocationRequest": hugging_face.invocation_decoder,
     "LlamaCompletionRequest": llama_cpp.completion_decoder,
     "LlamaInfillRequest": llama_cpp.infill_decoder,
+    "LlamaEmbeddingRequest": llama_cpp.embedding_decoder,
     "OllamaChatRequest": ollama.chat_decoder,
     "OllamaGenerateRequest": ollama.generate_decoder,
     "OllamaEmbedRequest": ollama.embed_decoder,
@@ -298,12 +303,13 @@ def test_a_body_made_from_a_schema_is_one_that_the_decoder_takes(
 
 
 def test_every_request_type_is_tried(document: dict[str, Any]) -> None:
-    bodies = {
-        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    taken = [
+        operation["requestBody"]["content"]["application/json"]["schema"]
         for item in document["paths"].values()
         for operation in item.values()
         if "application/json" in operation.get("requestBody", {}).get("content", {})
-    }
+    ]
+    bodies = {one["$ref"].rpartition("/")[2] for schema in taken for one in schema.get("anyOf", [schema])}
     assert bodies == DECODERS.keys()
 
 
@@ -324,14 +330,22 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
             },
         ),
         ("post", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True}),
+        ("post", "/v1/chat/completions/render", {"messages": HELLO, "n": 2, "return_prompt_text": True}),
+        (
+            "post",
+            "/inference/v1/generate",
+            {"token_ids": [1], "sampling_params": {"logprobs": 1, "prompt_logprobs": 1}},
+        ),
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
         ("post", "/generate", {"inputs": "x", "parameters": {"max_new_tokens": 3, "details": True}}),
+        ("post", "/generate", {"text": "x", "sampling_params": {"max_new_tokens": 3}, "return_logprob": True}),
+        ("post", "/generate", {"text": "x", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}),
         ("get", "/info", None),
         ("post", "/completion", {"prompt": "x", "n_predict": 3, "n_probs": 2}),
         ("post", "/apply-template", {"messages": HELLO}),
-        ("get", "/props", None),
+        *[("get", path, None) for path in ("/props", "/slots", "/lora-adapters")],
         ("post", "/api/chat", {"model": "fake", "messages": HELLO, "stream": False, "logprobs": True}),
         ("post", "/api/generate", {"model": "fake", "prompt": "x", "stream": False}),
         ("post", "/api/show", {"model": "fake"}),
@@ -355,6 +369,7 @@ async def test_vectors_and_scores_conform_to_their_schemas(document: dict[str, A
         ("post", "/v2/embed", {"texts": ["a"], "embedding_types": ["float", "int8", "base64"]}),
         ("post", "/api/embed", {"model": "vectors", "input": ["a"]}),
         ("post", "/api/embeddings", {"model": "vectors", "prompt": "a"}),
+        ("post", "/embedding", {"content": ["a", "b"]}),
         ("post", "/pooling", {"input": "a"}),
         ("post", "/pooling", {"input": "a", "task": "token_embed"}),
         ("post", "/classify", {"input": "a"}),
@@ -374,6 +389,7 @@ async def _assert_conform(
             assert response.status_code == 200, response.text
             described = document["paths"][re.sub("/fake$", "/{model}", path)][method]["responses"]["200"]
             schema = described["content"]["application/json"]["schema"]
-            assert why_not(response.json(), schema, schemas) is None, path
-            more = {**response.json(), "more": 1}
+            answer = response.json()
+            assert why_not(answer, schema, schemas) is None, path
+            more = [*answer, "more"] if isinstance(answer, list) else {**answer, "more": 1}
             assert why_not(more, schema, schemas), "a schema that takes all would show nothing"

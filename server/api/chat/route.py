@@ -56,6 +56,10 @@ async def chat_completions(
     body = decode(decoder, content, chat.limits)
     keeping = Keeping.of(services.store, caller.owner, body, memory) if body.store else None
     prepared = await prepare_generation(chat, body, caller, context, whole=not body.stream, tells_experts=True)
+    text = None
+    if body.return_prompt_text:
+        text = await chat.pool.decode(prepared.prompt, skip_special_tokens=False)
+        memory.add(len(text), "return_prompt_text")
     shape = ChatShape.of(
         "chatcmpl",
         request,
@@ -63,6 +67,8 @@ async def chat_completions(
         prepared.model,
         prepared.names,
         prompt=prepared.prompt,
+        prompt_text=text,
+        echo=body.echoed,
         top_logprobs=body.wanted_logprobs,
         include_reasoning=body.include_reasoning,
         tools=prepared.tools,

@@ -21,6 +21,10 @@ class ChatShape(AnswerShape):
     include_reasoning: bool = True
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
+    prompt_text: str | None = None
+    """The prompt with its special tokens, if the answer has it."""
+    echo: str = ""
+    """The text that each choice begins with."""
     media_tokens: Mapping[str, int] = field(default_factory=dict)
     """Prompt tokens of media, by modality."""
 

@@ -100,8 +100,15 @@ class ChatStream:
         tail = self._frame.tail(self._usage())
         if self._shape.token_ids:
             tail = tail.replace(b"]", b'],"prompt_token_ids":' + encode(self._shape.prompt), 1)
+        if self._shape.prompt_text is not None:
+            tail = tail.replace(b"]", b'],"prompt_text":' + encode(self._shape.prompt_text), 1)
         role = self._role + b',"logprobs":null,"finish_reason":null}'
-        return b"".join(head + role + tail for head in self._heads)
+        opening = b"".join(head + role + tail for head in self._heads)
+        if not self._shape.echo:
+            return opening
+        self._silent.clear()
+        echo = b'"content":' + encode(self._shape.echo)
+        return opening + b"".join(self._chunk(index, echo) for index in range(self._shape.n))
 
     def _reason(self, delta: Reasoning) -> bytes:
         self._completion_tokens += len(delta.tokens)

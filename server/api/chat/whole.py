@@ -93,6 +93,7 @@ class ChatCollector:
             usage=usage,
             prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
             prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
+            prompt_text=UNSET if shape.prompt_text is None else shape.prompt_text,
         )
         return parts.answer(response)
 
@@ -113,7 +114,7 @@ class _Logprobs:
 
 
 def _message(shape: ChatShape, choice: CollectedChoice) -> AssistantMessage:
-    text, calls = choice.text, choice.calls
+    text, calls = shape.echo + choice.text, choice.calls
     content = text if text or not calls else None
     reasoning = choice.thoughts or UNSET
     if calls and shape.tools.legacy:

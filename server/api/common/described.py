@@ -12,6 +12,15 @@ JSON: Final = "application/json"
 
 
 @dataclass(frozen=True)
+class OtherProtocol:
+    """What a path takes and answers for the clients of another server with the same path."""
+
+    body: Any
+    answers: tuple[Any, ...]
+    errors: ErrorShape
+
+
+@dataclass(frozen=True)
 class Operation:
     """One path, or one method of it."""
 
@@ -46,6 +55,7 @@ class Operation:
     """Writes to the store."""
     errors: ErrorShape = OPENAI
     """The shape of errors, and so of streams."""
+    other: OtherProtocol | None = None
 
 
 generation = partial(Operation, queued=True, not_found=True)

@@ -182,8 +182,13 @@ def _too_large(limit: int) -> BadRequest:
 def response_id(prefix: str, request: Request, wanted: str | None) -> str:
     """``prefix`` and the request's id; a valid ``request_id`` in the body replaces that id."""
     name_anew(request, wanted)
+    return f"{prefix}-{request_id(request)}"
+
+
+def request_id(request: Request) -> str:
+    """The request's id; a new one for a request that came over no connection."""
     named: str = request.scope.get(SCOPE_KEY) or new_request_id()
-    return f"{prefix}-{named}"
+    return named
 
 
 def name_anew(request: Request, wanted: str | None) -> None:

@@ -1,4 +1,4 @@
-"""``POST /``, ``/generate`` and ``/generate_stream``: Text Generation Inference."""
+"""``POST /``, ``/generate`` and ``/generate_stream``: Text Generation Inference, and SGLang's ``/generate``."""
 
 from contextlib import aclosing
 from functools import partial
@@ -12,17 +12,20 @@ from stentor.protocols.common.decoding import converted, decode
 from stentor.protocols.hugging_face.objects import GenerateResponse
 from stentor.protocols.hugging_face.request import GenerateRequest, generate_decoder
 from stentor.protocols.openai.completions import CompletionRequest
+from stentor.protocols.sglang.objects import SglangAnswer
+from stentor.protocols.sglang.request import SglangRequest, fields_decoder
 
 from ...generation.chat_model import ChatModel
 from ...generation.completion import prepare_completion
 from ...generation.error_fields import map_error_fields
 from ...http.error_responses import error_frame
-from ...http.error_shapes import TEXT_GENERATION
+from ...http.error_shapes import OPENAI, SCOPE_SHAPE, TEXT_GENERATION
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ..common.described import Operations, generation
+from ..common.described import Operations, OtherProtocol, generation
 from ..common.endpoint import generation_route, json_response
+from ..sglang.generate import sglang_generate
 from .encoder import GenerationShape, GenerationStream, whole_generation
 
 _NAMES: Final = {
@@ -48,11 +51,12 @@ OPERATIONS: Final[Operations] = {
         errors=TEXT_GENERATION,
     ),
     "/generate": generation(
-        "Complete a prompt (Text Generation Inference)",
+        "Complete a prompt (Text Generation Inference, with `inputs`), or prompts (SGLang, with `text` or `input_ids`)",
         GenerateResponse,
         GenerateRequest,
         streams=True,
         errors=TEXT_GENERATION,
+        other=OtherProtocol(SglangRequest, (SglangAnswer, list[SglangAnswer]), OPENAI),
     ),
     "/generate_stream": generation(
         "Complete a prompt in events (Text Generation Inference)",
@@ -67,9 +71,18 @@ OPERATIONS: Final[Operations] = {
 def routes(chat: ChatModel) -> list[Route]:
     return [
         generation_route("/", chat, partial(generate, listed=True)),
-        generation_route("/generate", chat, generate),
+        generation_route("/generate", chat, generate_of_either),
         generation_route("/generate_stream", chat, partial(generate, streamed=True)),
     ]
+
+
+async def generate_of_either(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    """SGLang has the same path; the fields of the body show whose request it is."""
+    if not decode(fields_decoder, content, chat.limits).of_sglang:
+        return await generate(chat, request, content, context)
+    # the errors that SGLang's clients read are a part of OpenAI's
+    request.scope[SCOPE_SHAPE] = OPENAI
+    return await sglang_generate(chat, request, content, context)
 
 
 async def generate(

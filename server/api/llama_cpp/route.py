@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +12,8 @@ from starlette.types import ASGIApp
 
 import stentor
 from stentor.protocols.common.decoding import converted, decode
-from stentor.protocols.llama_cpp.objects import LlamaCompletion, LlamaPrompt, LlamaProps, LlamaSlot
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.llama_cpp.objects import LlamaAdapter, LlamaCompletion, LlamaPrompt, LlamaProps, LlamaSlot
 from stentor.protocols.llama_cpp.request import (
     ExtraFile,
     LlamaCompletionRequest,
@@ -49,6 +50,14 @@ _NAMES: Final = {
     "logprobs": "n_probs",
 }
 
+_REFUSED: Final = {
+    "/props": "properties are options of `stentor serve`; start it with others",
+    "/lora-adapters": "no adapter is scaled for all requests; a request names an adapter as `model`",
+    "/slots/{id_slot}": "slots have no caches of their own; prefixes are cached for all requests, also in host memory "
+    "with --kv-offloading-size",
+}
+"""Requests that are always refused, and the alternative."""
+
 OPERATIONS: Final[Operations] = {
     **dict.fromkeys(
         _COMPLETION,
@@ -71,6 +80,8 @@ OPERATIONS: Final[Operations] = {
         "Write a conversation as a prompt (llama.cpp's server)", LlamaPrompt, ChatRequest, errors=LLAMA_CPP
     ),
     "/props": Operation("Describe the model and its defaults (llama.cpp's server)", LlamaProps, errors=LLAMA_CPP),
+    "/lora-adapters": Operation("List the adapters (llama.cpp's server)", list[LlamaAdapter], errors=LLAMA_CPP),
+    **{f"POST {path}": Operation(f"Is refused: {why}", None, errors=LLAMA_CPP) for path, why in _REFUSED.items()},
     "/slots": Operation(
         "Say how many sequences are computed (llama.cpp's server)",
         list[LlamaSlot],
@@ -88,6 +99,8 @@ def routes(chat: ChatModel) -> list[Route]:
         generation_route("/apply-template", chat, apply_template),
         Route("/props", partial(props, chat), methods=["GET"]),
         Route("/slots", partial(show_slots, chat), methods=["GET"]),
+        Route("/lora-adapters", partial(list_adapters, chat), methods=["GET"]),
+        *(Route(path, partial(_refuse, why), methods=["POST"]) for path, why in _REFUSED.items()),
     ]
 
 
@@ -155,6 +168,15 @@ async def show_slots(chat: ChatModel, request: Request) -> Response:
         raise Unavailable("No sequence can begin now; requests wait.", "no_slot")
     context = chat.max_model_len or 0
     return json_response([LlamaSlot(place, context, place < busy) for place in range(slots)])
+
+
+async def list_adapters(chat: ChatModel, _request: Request) -> Response:
+    adapters = chat.registry.adapters
+    return json_response([LlamaAdapter(place, adapter.name, 0.0) for place, adapter in enumerate(adapters)])
+
+
+async def _refuse(why: str, _request: Request) -> NoReturn:
+    raise BadRequest(f"This server does not do that: {why}.", code="unsupported")
 
 
 def _slots(chat: ChatModel) -> int:

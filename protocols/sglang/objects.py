@@ -1,0 +1,43 @@
+"""Answers of SGLang's ``/generate``."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+TokenScore = list[float | int | str | None]
+"""Three: log-probability, token, and its text if that was requested. The first token of a prompt has no
+log-probability."""
+
+
+class SglangFinish(msgspec.Struct, frozen=True, omit_defaults=True):
+    type: Literal["stop", "length"]
+    matched: int | str | None = None
+    """The token or the text that ended it."""
+    length: int | None = None
+    """Tokens of an answer that was cut."""
+
+
+class SglangMeta(msgspec.Struct, frozen=True):
+    id: str
+    finish_reason: SglangFinish | None
+    prompt_tokens: int
+    weight_version: str
+    completion_tokens: int
+    cached_tokens: int
+    input_token_logprobs: list[TokenScore] | UnsetType = UNSET
+    output_token_logprobs: list[TokenScore] | UnsetType = UNSET
+    output_token_logprobs_length: int | UnsetType = UNSET
+    input_top_logprobs: list[list[TokenScore] | None] | UnsetType = UNSET
+    output_top_logprobs: list[list[TokenScore] | None] | UnsetType = UNSET
+    e2e_latency: float | UnsetType = UNSET
+    """Seconds; of a whole answer."""
+
+
+class SglangAnswer(msgspec.Struct, frozen=True):
+    text: str
+    output_ids: list[int]
+    meta_info: SglangMeta
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    """In a stream of several answers: which one."""

@@ -1,0 +1,82 @@
+"""SGLang's ``POST /generate``. The path is Text Generation Inference's too, whose route knows them apart."""
+
+from contextlib import aclosing
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.decoding import converted, decode
+from stentor.protocols.openai.completions import CompletionRequest
+from stentor.protocols.sglang.request import SglangRequest, SglangSampling, decoder
+
+from ...generation.chat_model import ChatModel
+from ...generation.completion import PreparedCompletion, prepare_completion
+from ...generation.error_fields import map_error_fields
+from ...generation.logprobs import TokenNames
+from ...http.sse import EventStream
+from ...http.whole_answer import AnswerBudget, WholeAnswer
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ..common.endpoint import name_anew, request_id
+from ..completions.route import merge
+from .encoder import SglangCollector, SglangShape, SglangStream
+
+_NAMES: Final = {
+    "logprobs": "top_logprobs_num",
+    "model": "lora_path",
+    "max_tokens": "sampling_params.max_new_tokens",
+    "min_tokens": "sampling_params.min_new_tokens",
+    "seed": "sampling_params.sampling_seed",
+    "include_stop_str_in_output": "sampling_params.no_stop_trim",
+    "structured_outputs": "sampling_params",
+    "structured_outputs.json": "sampling_params.json_schema",
+    "structured_outputs.grammar": "sampling_params.ebnf",
+    **{
+        name: f"sampling_params.{name}"
+        for name in SglangSampling.__struct_fields__
+        if name in CompletionRequest.__struct_fields__
+    },
+}
+
+
+async def sglang_generate(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, chat.limits)
+    body.check()
+    name_anew(request, body.rid)
+    with map_error_fields({**_NAMES, "prompt": "input_ids" if body.text is None else "text"}):
+        prepared = await _prepared(chat, request, body, context)
+    shape = SglangShape(
+        request_id(request),
+        body.sampling_params.n or 1,
+        TokenNames(chat.pool.tokenizer, as_ids=False),
+        chat.admission.weight_version,
+        context.arrival,
+        body.several,
+        body.return_logprob,
+        body.top_logprobs_num,
+        body.logprob_start_len if body.scores_prompt else None,
+        body.return_text_in_logprobs,
+        body.return_prompt_token_ids,
+    )
+    prompts = [job.prompt for job in prepared.jobs]
+    budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
+    batches = merge([job.batches for job in prepared.jobs])
+    if body.stream:
+        return EventStream(batches, SglangStream(shape, prompts, budget), bounds=context.bounded)
+    collector = SglangCollector(shape, prompts, budget)
+    async with aclosing(batches):
+        async for arrived in batches:
+            collector.take(arrived)
+    return WholeAnswer([collector.answer()])
+
+
+async def _prepared(
+    chat: ChatModel, request: Request, body: SglangRequest, context: RequestContext
+) -> PreparedCompletion:
+    given = {name: value for name, value in body.fields().items() if value is not None}
+    made: CompletionRequest = converted(given, CompletionRequest, "")
+    made.check(chat.limits)
+    # as many tokens as the client names must fit; a default need not
+    fills = not isinstance(body.sampling_params.max_new_tokens, int)
+    return await prepare_completion(chat, made, caller_of(request.scope), context, fill_context=fills)
