@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .encoder_decoder_config import LONGEST_TRANSCRIPT
-from .fast_conformer_config import MOST_SAMPLES, PARAKEET_ENCODER, FastConformerSpec, fast_conformer_spec, positions_of
+from .fast_conformer_config import (
+    MOST_SAMPLES,
+    PARAKEET_ENCODER,
+    FastConformerSpec,
+    causal_spec,
+    fast_conformer_spec,
+)
 from .mlp_spec import Activation
 from .moonshine_config import activation_of
 
@@ -16,6 +22,8 @@ TDT = "ParakeetForTDT"
 CTC_TYPE = "parakeet_ctc"
 RNNT_TYPE = "parakeet_rnnt"
 TDT_TYPE = "parakeet_tdt"
+NEMOTRON = "NemotronAsrStreamingForRNNT"
+NEMOTRON_TYPE = "nemotron_asr_streaming"
 _MOST_SYMBOLS = 64
 _MOST_DURATIONS = 64
 _LONGEST_DURATION = 64
@@ -52,7 +60,7 @@ class FramewiseConfig:
     @property
     def source_positions(self) -> int:
         """Encoder positions of the longest window."""
-        return positions_of(MOST_SAMPLES)
+        return self.encoder.positions(MOST_SAMPLES)
 
 
 def parakeet_ctc_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
@@ -83,6 +91,13 @@ def parakeet_tdt_config_from_hf(config: Mapping[str, object], _generation: Mappi
     return _config(TDT, fields, vocab, "blank_token_id", 8192, _transducer(fields, durations))
 
 
+def nemotron_asr_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`."""
+    fields = Fields(config)
+    vocab = fields.integer("vocab_size", 1025)
+    return _config(NEMOTRON, fields, vocab, "blank_token_id", 1024, _transducer(fields, ()), causal=True)
+
+
 def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:
     return TransducerSpec(
         hidden_size=fields.integer("decoder_hidden_size", 640),
@@ -100,10 +115,13 @@ def _config(
     blank_field: str,
     default_blank: int,
     transducer: TransducerSpec | None,
+    *,
+    causal: bool = False,
 ) -> FramewiseConfig:
     blank = fields.token_id(blank_field)
     blank = default_blank if blank is None else blank
     if not 0 <= blank < vocab_size:
         raise ConfigError(f"{blank_field} is {blank}, expected a token of the {vocab_size}: it is the blank")
-    encoder = fast_conformer_spec({**PARAKEET_ENCODER, **(fields.table("encoder_config") or {})})
-    return FramewiseConfig(architecture, vocab_size, blank, encoder, transducer)
+    encoder = {**PARAKEET_ENCODER, **(fields.table("encoder_config") or {})}
+    spec = fast_conformer_spec(encoder, causal_spec(encoder) if causal else None)
+    return FramewiseConfig(architecture, vocab_size, blank, spec, transducer)

@@ -31,6 +31,7 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
         ((_FRAMEWISE.CTC, _FRAMEWISE.CTC_TYPE), _FRAMEWISE.parakeet_ctc_config_from_hf),
         ((_FRAMEWISE.RNNT, _FRAMEWISE.RNNT_TYPE), _FRAMEWISE.parakeet_rnnt_config_from_hf),
         ((_FRAMEWISE.TDT, _FRAMEWISE.TDT_TYPE), _FRAMEWISE.parakeet_tdt_config_from_hf),
+        ((_FRAMEWISE.NEMOTRON, _FRAMEWISE.NEMOTRON_TYPE), _FRAMEWISE.nemotron_asr_config_from_hf),
     )
     for name in names
 }

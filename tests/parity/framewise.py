@@ -34,12 +34,20 @@ def tiny_ctc(encoder: Mapping[str, Any] | None = None) -> Any:
 
 
 def tiny_rnnt(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
-    return _transducer(transformers.ParakeetRNNTConfig, transformers.ParakeetForRNNT, encoder, changes, 14.0)
+    return _transducer(transformers.ParakeetRNNTConfig, transformers.ParakeetForRNNT, _encoder(encoder), changes, 14.0)
+
+
+def tiny_nemotron(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
+    """A position of it sees little of its window: chunks of three, and one chunk before its own."""
+    sizes = {**CONFORMER, "sliding_window": 6, "default_num_lookahead_tokens": 2, **(encoder or {})}
+    made = transformers.NemotronAsrStreamingEncoderConfig(**sizes, attn_implementation="eager")
+    kinds = transformers.NemotronAsrStreamingConfig, transformers.NemotronAsrStreamingForRNNT
+    return _transducer(*kinds, made, changes, 14.0)
 
 
 def tiny_tdt(encoder: Mapping[str, Any] | None = None, none: float = -60.0, **changes: Any) -> Any:
     """``none``: bias of the duration of no position."""
-    return _transducer(transformers.ParakeetTDTConfig, transformers.ParakeetForTDT, encoder, changes, 8.0, none)
+    return _transducer(transformers.ParakeetTDTConfig, transformers.ParakeetForTDT, _encoder(encoder), changes, 8.0, none)
 
 
 def _encoder(changes: Mapping[str, Any] | None) -> Any:
@@ -49,7 +57,7 @@ def _encoder(changes: Mapping[str, Any] | None) -> Any:
 def _transducer(
     config: Any,
     kind: Any,
-    encoder: Mapping[str, Any] | None,
+    encoder: Any,
     changes: Mapping[str, Any],
     blank: float,
     none: float = 0.0,
@@ -63,7 +71,7 @@ def _transducer(
         "decoder_hidden_size": 32,
     }
     sizes["max_symbols_per_step"] = 3
-    model = enlarged(kind(config(encoder_config=_encoder(encoder), **{**sizes, **changes})).float().eval())
+    model = enlarged(kind(config(encoder_config=encoder, **{**sizes, **changes})).float().eval())
     with torch.no_grad():
         _spread(model, model.encoder_projector)
         model.decoder.embedding.weight.normal_(0, 2.0)
@@ -93,7 +101,9 @@ def _spread(model: Any, head: Any) -> None:
 def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
     """As its processor makes them, of audio filled with silence to a tenth of a second."""
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
-    extract = transformers.ParakeetFeatureExtractor(feature_size=model.config.encoder_config.num_mel_bins)
+    causal = "nemotron" in model.config.model_type
+    kind = transformers.NemotronAsrStreamingFeatureExtractor if causal else transformers.ParakeetFeatureExtractor
+    extract = kind(feature_size=model.config.encoder_config.num_mel_bins)
     found = extract(np.pad(samples, (0, max(0, 1600 - len(samples)))), sampling_rate=16_000, return_tensors="pt")
     return {name: found[name] for name in ("input_features", "attention_mask")}
 

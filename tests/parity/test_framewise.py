@@ -12,9 +12,8 @@ import torch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.model_config.fast_conformer_config import positions_of
 from stentor.engine.models.framewise import FramewiseTranscriber
-from stentor.tests.parity.framewise import BLANK, features, tiny_ctc, tiny_rnnt, tiny_tdt
+from stentor.tests.parity.framewise import BLANK, features, tiny_ctc, tiny_nemotron, tiny_rnnt, tiny_tdt
 from stentor.tests.parity.test_whisper import sound
 
 UNBIASED = {"scale_input": True, "attention_bias": False, "convolution_bias": False}
@@ -23,6 +22,13 @@ KINDS: dict[str, Callable[[], Any]] = {
     "ctc, scaled and without biases": partial(tiny_ctc, UNBIASED),
     "rnnt": tiny_rnnt,
     "rnnt, of one layer and two tokens a position": partial(tiny_rnnt, num_decoder_layers=1, max_symbols_per_step=2),
+    "nemotron": tiny_nemotron,
+    "nemotron, with one chunk and a wide convolution": partial(
+        tiny_nemotron, {**UNBIASED, "conv_kernel_size": 9, "sliding_window": 71, "default_num_lookahead_tokens": 13}
+    ),
+    "nemotron, seeing nothing later": partial(
+        tiny_nemotron, {"sliding_window": 5, "default_num_lookahead_tokens": 0}, max_symbols_per_step=2
+    ),
     "tdt": tiny_tdt,
     "tdt, of other sizes": partial(
         tiny_tdt, none=-41.5, durations=[0, 1, 2], hidden_act="silu", decoder_hidden_size=24
@@ -63,7 +69,7 @@ def expected_of(model: Any, pcm: bytes) -> list[tuple[int, int, int]]:
                 found.append((token, at, at + length))
             at += length
         return found
-    most = model.config.max_symbols_per_step * positions_of(len(pcm) // 2)
+    most = model.config.max_symbols_per_step * (len(pcm) // 2 // 1280 + 3)
     made = model.generate(**inputs, decoder_start_token_id=BLANK, max_new_tokens=most)
     tokens, durations = made.sequences[0].tolist(), made.durations[0]
     starts = (durations.cumsum(0) - durations).tolist()
@@ -107,3 +113,12 @@ def test_half_a_minute_of_silence_stands_for_an_empty_window(tmp_path: Path) -> 
     with torch.inference_mode():
         encoded = ours.encoder([b""])
     assert encoded.lengths == [ours.config.source_positions] == [375]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.87, 1.28, 1.29, 30.0])
+def test_a_causal_encoder_has_as_many_positions_as_its_description_says(tmp_path: Path, seconds: float) -> None:
+    tiny_nemotron({"num_hidden_layers": 1}).save_pretrained(tmp_path)
+    ours, samples = opened(tmp_path), round(16_000 * seconds)
+    with torch.inference_mode():
+        encoded = ours.encoder([bytes(2 * samples)])
+    assert encoded.lengths == [ours.config.encoder.positions(samples)]
