@@ -69,7 +69,8 @@ def expected_of(model: Any, pcm: bytes) -> list[tuple[int, int, int]]:
                 found.append((token, at, at + length))
             at += length
         return found
-    most = model.config.max_symbols_per_step * (len(pcm) // 2 // 1280 + 3)
+    positions = int(model._get_subsampling_output_length(inputs["attention_mask"].sum()))
+    most = model.config.max_symbols_per_step * positions
     made = model.generate(**inputs, decoder_start_token_id=BLANK, max_new_tokens=most)
     tokens, durations = made.sequences[0].tolist(), made.durations[0]
     starts = (durations.cumsum(0) - durations).tolist()
