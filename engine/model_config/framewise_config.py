@@ -2,7 +2,7 @@
 a blank (CTC), or none or several tokens (transducers). Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .encoder_decoder_config import LONGEST_TRANSCRIPT
@@ -24,9 +24,12 @@ RNNT_TYPE = "parakeet_rnnt"
 TDT_TYPE = "parakeet_tdt"
 NEMOTRON = "NemotronAsrStreamingForRNNT"
 NEMOTRON_TYPE = "nemotron_asr_streaming"
+NEMOTRON_3_5 = "Nemotron3_5AsrForRNNT"
+NEMOTRON_3_5_TYPE = "nemotron3_5_asr"
 _MOST_SYMBOLS = 64
 _MOST_DURATIONS = 64
 _LONGEST_DURATION = 64
+_MOST_PROMPTS = 65536
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,18 @@ class TransducerSpec:
 
 
 @dataclass(frozen=True)
+class LanguagePromptSpec:
+    """Two layers over each position and the number of a language, whose place among zeros is one."""
+
+    count: int
+    intermediate_size: int
+    default: int
+    """Where the model detects the language."""
+
+
+@dataclass(frozen=True)
 class FramewiseConfig:
-    """A transcript is made of one window, without a prompt and without sampling."""
+    """A transcript is made of one window, without a text before it and without sampling."""
 
     architecture: str
     """transformers' class name, for messages."""
@@ -55,6 +68,8 @@ class FramewiseConfig:
     encoder: FastConformerSpec
     transducer: TransducerSpec | None
     """None: CTC."""
+    languages: LanguagePromptSpec | None = None
+    """None: nothing is said of the language."""
     max_position: int = LONGEST_TRANSCRIPT
 
     @property
@@ -96,6 +111,19 @@ def nemotron_asr_config_from_hf(config: Mapping[str, object], _generation: Mappi
     fields = Fields(config)
     vocab = fields.integer("vocab_size", 1025)
     return _config(NEMOTRON, fields, vocab, "blank_token_id", 1024, _transducer(fields, ()), causal=True)
+
+
+def nemotron_3_5_asr_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`."""
+    fields = Fields(config)
+    vocab = fields.integer("vocab_size", 13_088)
+    count = fields.integer("num_prompts", 128, most=_MOST_PROMPTS)
+    default = fields.integer("default_prompt_id", 101, least=0)
+    if default >= count:
+        raise ConfigError(f"default_prompt_id is {default}, expected one of the {count} of num_prompts")
+    languages = LanguagePromptSpec(count, fields.integer("prompt_intermediate_size", 2048), default)
+    found = _config(NEMOTRON_3_5, fields, vocab, "blank_token_id", 13_087, _transducer(fields, ()), causal=True)
+    return replace(found, languages=languages)
 
 
 def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:
