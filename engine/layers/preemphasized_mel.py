@@ -1,4 +1,4 @@
-"""Log-mel features of NVIDIA's speech models: of emphasised high frequencies, most often normed over a window's frames."""
+"""Log-mel features of NVIDIA's speech models: of emphasised high frequencies, mostly normed over a window's frames."""
 
 import torch
 

@@ -41,7 +41,7 @@ _PROJECTIONS: Final = (
 
 @dataclass(frozen=True)
 class CausalSpec:
-    """Of encoders that were trained to stream (arXiv:2312.17279): convolutions see nothing later, and attention a chunk.
+    """Of encoders that were trained to stream (arXiv:2312.17279): convolutions see nothing later, and attention chunks.
 
     Their spectrograms are not normed, and their convolutions over positions have a layer norm in place of a batch norm.
     """

@@ -57,9 +57,8 @@ class FramewiseVocabulary(UntimedVocabulary):
         self._named: dict[int, str] = {}
         """Codes of languages, by the token that names one in a transcript (``<de-DE>``)."""
         for locale in () if prompts is None else prompts.by_locale:
-            token, code = tokenizer.backend.token_to_id(f"<{locale}>"), code_of(locale)
-            if token is not None and code is not None:
-                self._named[token] = code
+            if (token := tokenizer.backend.token_to_id(f"<{locale}>")) is not None:
+                self._named[token] = code_of(locale) or locale.partition("-")[0]
         self._special |= self._named.keys()
 
     def knows(self, language: str) -> str | None:

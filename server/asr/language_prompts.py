@@ -12,13 +12,13 @@ _AUTO: Final = "auto"
 _MOST_NAMES: Final = 4096
 _PUBLISHED: Final = (
     "en-US/en=0 en-GB=1 es-ES=2 es-US/es=3 zh-CN/zh-ZH=4 zh-TW=5 hi-IN/hi/hi-HI=6 ar-AR/ar=7 fr-FR/fr=8 de-DE/de=9 "
-    "ja-JP/ja-JA=10 ru-RU/ru=11 pt-BR=12 pt-PT/pt=13 ko-KR/ko/ko-KO=14 it-IT/it=15 nl-NL/nl=16 pl-PL/pl=17 tr- "
-    "TR/tr=18 uk-UA/uk=19 ro-RO/ro=20 el-GR/el=21 cs-CZ/cs=22 hu-HU/hu=23 sv-SE/sv=24 da-DK/da=25 fi-FI/fi=26 no- "
-    "NO/no=27 sk-SK/sk=28 hr-HR/hr=29 bg-BG/bg=30 lt-LT/lt=31 th-TH=32 vi-VN=33 id-ID=34 ms-MY=35 bn-IN=36 ur-PK=37 "
-    "fa-IR=38 ta-IN=39 te-IN=40 mr-IN=41 gu-IN=42 kn-IN=43 ml-IN=44 si-LK=45 ne-NP=46 km-KH=47 sw-KE=48 am-ET=49 ha- "
-    "NG=50 zu-ZA=51 yo-NG=52 ig-NG=53 af-ZA=54 rw-RW=55 so-SO=56 ny-MW=57 ln-CD=58 or-KE=59 et-EE/et=60 lv-LV/lv=61 "
-    "sl-SI/sl=62 he-IL=64 ku-TR=65 az-AZ=66 ka-GE=67 hy-AM=68 uz-UZ=69 tg-TJ=70 ky-KG=71 qu-PE=80 ay-BO=81 gn-PY=82 "
-    "nah-MX=83 mi-NZ=96 haw-US=97 sm-WS=98 to-TO=99 fr-CA=100 mt-MT=102 nb-NO/nb=103 nn-NO/nn=104 "
+    "ja-JP/ja-JA=10 ru-RU/ru=11 pt-BR=12 pt-PT/pt=13 ko-KR/ko/ko-KO=14 it-IT/it=15 nl-NL/nl=16 pl-PL/pl=17 "
+    "tr-TR/tr=18 uk-UA/uk=19 ro-RO/ro=20 el-GR/el=21 cs-CZ/cs=22 hu-HU/hu=23 sv-SE/sv=24 da-DK/da=25 fi-FI/fi=26 "
+    "no-NO/no=27 sk-SK/sk=28 hr-HR/hr=29 bg-BG/bg=30 lt-LT/lt=31 th-TH=32 vi-VN=33 id-ID=34 ms-MY=35 bn-IN=36 "
+    "ur-PK=37 fa-IR=38 ta-IN=39 te-IN=40 mr-IN=41 gu-IN=42 kn-IN=43 ml-IN=44 si-LK=45 ne-NP=46 km-KH=47 sw-KE=48 "
+    "am-ET=49 ha-NG=50 zu-ZA=51 yo-NG=52 ig-NG=53 af-ZA=54 rw-RW=55 so-SO=56 ny-MW=57 ln-CD=58 or-KE=59 et-EE/et=60 "
+    "lv-LV/lv=61 sl-SI/sl=62 he-IL=64 ku-TR=65 az-AZ=66 ka-GE=67 hy-AM=68 uz-UZ=69 tg-TJ=70 ky-KG=71 qu-PE=80 "
+    "ay-BO=81 gn-PY=82 nah-MX=83 mi-NZ=96 haw-US=97 sm-WS=98 to-TO=99 fr-CA=100 mt-MT=102 nb-NO/nb=103 nn-NO/nn=104 "
 )
 """Names of the languages with each number, of the published models."""
 
@@ -27,7 +27,7 @@ class LanguagePrompts:
     """What a request's language is to the model."""
 
     def __init__(self, by_locale: Mapping[str, int], default: int) -> None:
-        """``by_locale``: numbers by code (``de``) and locale (``de-DE``); ``default``: where the language is detected."""
+        """``by_locale``: numbers by code (``de``) and locale (``de-DE``); ``default``: that of no language."""
         self.by_locale: Final = dict(by_locale)
         self.languages: Final = {name: id for name, id in by_locale.items() if "-" not in name}
         """Numbers by code; a language that is only there with regions has that of the first."""

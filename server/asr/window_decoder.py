@@ -160,7 +160,7 @@ class WindowDecoder:
         return answer
 
     def _digest(self, window: Window, prompt: Sequence[int]) -> bytes:
-        """Names what the engine keeps of the window: a whole transcript is one of the language that the prompt names."""
+        """Names what the engine keeps of the window; a whole transcript depends on the language of the prompt."""
         if not self._framewise:
             return window.digest
         named = window.digest + prompt[0].to_bytes(4, "little")

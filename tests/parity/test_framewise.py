@@ -126,7 +126,7 @@ def test_windows_together_have_the_transcripts_that_each_has_alone(written: tupl
     ours = opened(written[0], packed=False)
     with torch.inference_mode():
         together = ours.transcribe(WINDOWS, DETECTED)
-        alone = [ours.transcribe([window], DETECTED)[0] for window in WINDOWS]
+        alone = [ours.transcribe([window], DETECTED[:1])[0] for window in WINDOWS]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
