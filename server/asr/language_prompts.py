@@ -53,8 +53,8 @@ def language_prompts_of(folder: Path, spec: LanguagePromptSpec) -> LanguagePromp
     found: dict[str, int] = {}
     if named is None:
         for entry in _PUBLISHED.split():
-            names, _, number = entry.rpartition("=")
-            found |= dict.fromkeys(names.split("/"), int(number))
+            names, _, digits = entry.rpartition("=")
+            found |= dict.fromkeys(names.split("/"), int(digits))
     elif not isinstance(named, dict) or len(named) > _MOST_NAMES:
         raise CheckpointError(f"{file}: prompt_dictionary is no object of at most {_MOST_NAMES} languages.")
     else:

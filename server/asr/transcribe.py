@@ -90,7 +90,7 @@ class Transcription:
             stretch = AudioSpan(self._decoder, self._model, self._pcm, 0, frames, options, language)
             async with aclosing(stretch.segments()) as segments:
                 async for segment in segments:
-                    self._hear(segment)
+                    self._note_language(segment)
                     segment.id = count
                     count += 1
                     yield segment
@@ -102,12 +102,12 @@ class Transcription:
         async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as transcribed:
             async for found in transcribed:
                 for segment in found:
-                    self._hear(segment)
+                    self._note_language(segment)
                     segment.id = count
                     count += 1
                     yield segment
 
-    def _hear(self, segment: Segment) -> None:
+    def _note_language(self, segment: Segment) -> None:
         """Some models name the language in the transcript."""
         vocabulary = self._model.vocabulary
         if self._options.language is None and isinstance(vocabulary, UntimedVocabulary):
