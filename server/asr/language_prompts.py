@@ -50,20 +50,22 @@ def language_prompts_of(folder: Path, spec: LanguagePromptSpec) -> LanguagePromp
     """Those of ``processor_config.json``, or else the published ones. Raises :class:`CheckpointError`."""
     file = folder / "processor_config.json"
     named = read_json(file).get("prompt_dictionary") if file.is_file() else None
-    found: dict[str, int] = {}
     if named is None:
+        named = {}
         for entry in _PUBLISHED.split():
             names, _, digits = entry.rpartition("=")
-            found |= dict.fromkeys(names.split("/"), int(digits))
-    elif not isinstance(named, dict) or len(named) > _MOST_NAMES:
+            named |= dict.fromkeys(names.split("/"), int(digits))
+    if not isinstance(named, dict) or len(named) > _MOST_NAMES:
         raise CheckpointError(f"{file}: prompt_dictionary is no object of at most {_MOST_NAMES} languages.")
-    else:
-        found = named
-    for name, number in found.items():
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < spec.count:
-            raise CheckpointError(
-                f"{file}: prompt_dictionary has {number!r} for {name}, expected a number below {spec.count}, the "
-                "num_prompts of config.json."
-            )
-    default = found.get(_AUTO, spec.default)
-    return LanguagePrompts({name: number for name, number in found.items() if name != _AUTO}, default)
+    found = {name: _checked(number, name, file, spec.count) for name, number in named.items()}
+    default = found.pop(_AUTO, spec.default)
+    return LanguagePrompts(found, default)
+
+
+def _checked(number: object, name: str, file: Path, count: int) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < count:
+        raise CheckpointError(
+            f"{file}: prompt_dictionary has {number!r} for {name}, expected a number below {count}, the num_prompts of "
+            "config.json."
+        )
+    return number
