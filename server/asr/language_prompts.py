@@ -51,15 +51,17 @@ def language_prompts_of(folder: Path, spec: LanguagePromptSpec) -> LanguagePromp
     file = folder / "processor_config.json"
     named = read_json(file).get("prompt_dictionary") if file.is_file() else None
     if named is None:
-        named = {}
-        for entry in _PUBLISHED.split():
-            names, _, digits = entry.rpartition("=")
-            named |= dict.fromkeys(names.split("/"), int(digits))
+        named = _published()
     if not isinstance(named, dict) or len(named) > _MOST_NAMES:
         raise CheckpointError(f"{file}: prompt_dictionary is no object of at most {_MOST_NAMES} languages.")
     found = {name: _checked(number, name, file, spec.count) for name, number in named.items()}
     default = found.pop(_AUTO, spec.default)
     return LanguagePrompts(found, default)
+
+
+def _published() -> dict[str, int]:
+    entries = (entry.rpartition("=") for entry in _PUBLISHED.split())
+    return {name: int(number) for names, _, number in entries for name in names.split("/")}
 
 
 def _checked(number: object, name: str, file: Path, count: int) -> int:

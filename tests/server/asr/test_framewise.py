@@ -8,6 +8,7 @@ import pytest
 from openai.types import audio as sdk
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from transformers.models.nemotron3_5_asr.processing_nemotron3_5_asr import DEFAULT_PROMPT_DICTIONARY
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.framewise_config import LanguagePromptSpec
@@ -192,6 +193,18 @@ async def test_the_published_languages_are_known_without_a_file(tmp_path: Path) 
     found = language_prompts_of(tmp_path, LanguagePromptSpec(128, 16, 101))
     numbers = [found.number_of(name) for name in ("en", "en-GB", "he", "zh", "unknown", None)]
     assert numbers == [0, 1, 64, 4, 101, 101]
+    published = {**DEFAULT_PROMPT_DICTIONARY}
+    for misspelt in ("auto", "enGB", "esES"):
+        del published[misspelt]
+    assert found.by_locale == published
+
+
+@pytest.mark.parametrize("named", [["de"], "de", 5])
+async def test_languages_of_another_shape_are_refused(tmp_path: Path, named: object) -> None:
+    folder = write_told(tmp_path)
+    (folder / "processor_config.json").write_text(json.dumps({"prompt_dictionary": named}))
+    with pytest.raises(CheckpointError, match="prompt_dictionary is no object"):
+        opened(folder)
 
 
 async def test_a_language_outside_the_prompts_is_refused(tmp_path: Path) -> None:
