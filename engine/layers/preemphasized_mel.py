@@ -1,4 +1,4 @@
-"""Log-mel features of NVIDIA's speech models: of emphasised high frequencies, normed over a window's frames."""
+"""Log-mel features of NVIDIA's speech models: of emphasised high frequencies, mostly normed over a window's frames."""
 
 import torch
 
@@ -13,9 +13,9 @@ _EPS = 1e-5
 class PreemphasizedMel:
     """Converts samples to log-mel frames; holds the window and the filters."""
 
-    def __init__(self, bins: int, dither: float, device: torch.device) -> None:
+    def __init__(self, bins: int, dither: float, device: torch.device, *, normed: bool = True) -> None:
         """``dither``: deviation of noise that is added to samples, the same for equal numbers of them."""
-        self._dither = dither
+        self._dither, self._normed = dither, normed
         self._window = torch.hann_window(WINDOW, periodic=False, device=device)
         self._filters = mel_filters(bins, _FFT).to(device)
 
@@ -30,5 +30,7 @@ class PreemphasizedMel:
         )  # [_FFT // 2 + 1, frames]
         power = torch.view_as_real(found[:, : len(samples) // HOP]).square().sum(-1)
         mel = (power.t() @ self._filters + _FLOOR).log()
+        if not self._normed:
+            return mel
         deviation, mean = torch.std_mean(mel, dim=0)
         return (mel - mean) / (deviation + _EPS)

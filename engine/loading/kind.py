@@ -18,6 +18,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("MoonshineStreamingForConditionalGeneration", "canary", "CanaryForConditionalGeneration"),
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "ParakeetForCTC", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
+        *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
     }
 )
 _SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})

@@ -28,6 +28,7 @@ MOST_SAMPLES: Final = MAX_WINDOW_SECONDS * SAMPLE_RATE
 _EPS = 1e-5
 _MOST_MEL_BINS = 1024
 _MOST_WIDTH = 1023
+_HALVINGS = 3
 
 
 _PROJECTIONS: Final = (
@@ -36,6 +37,19 @@ _PROJECTIONS: Final = (
     ("value_net", "v_proj"),
     ("out_projection", "o_proj"),
 )
+
+
+@dataclass(frozen=True)
+class CausalSpec:
+    """Of encoders that were trained to stream (arXiv:2312.17279): convolutions see nothing later, and attention chunks.
+
+    Their spectrograms are not normed, and their convolutions over positions have a layer norm in place of a batch norm.
+    """
+
+    chunk: int
+    """Positions that see one another."""
+    earlier: int
+    """Chunks before its own that a position sees."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +71,27 @@ class FastConformerSpec:
     mel_bins: int
     scaled: bool
     """Whether their result is multiplied by √hidden."""
+    causal: CausalSpec | None = None
+    """None: everything sees all of its window."""
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.heads
 
+    @property
+    def sampled_bins(self) -> int:
+        """Mel bins behind the convolutions over frames."""
+        return self._halved(self.mel_bins)
 
-def positions_of(samples: int) -> int:
-    """Encoder positions of a window of so many samples."""
-    return -(-(max(samples, FEWEST_SAMPLES) // HOP) // SUBSAMPLING)
+    def positions(self, samples: int) -> int:
+        """Of a window of so many samples."""
+        return self._halved(max(samples, FEWEST_SAMPLES) // HOP)
+
+    def _halved(self, size: int) -> int:
+        """By each convolution: causal ones add a place before the first."""
+        for _ in range(_HALVINGS):
+            size = (size + 1) // 2 if self.causal is None else size // 2 + 1
+        return size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +117,7 @@ class FastConformerConfig(EncoderDecoderConfig):
         return MOST_SAMPLES
 
     def positions(self, samples: int) -> int:
-        return positions_of(samples)
+        return self.encoder.positions(samples)
 
     @property
     def decoder(self) -> Backbone:
@@ -242,7 +268,7 @@ def _config(
         architecture=architecture,
         vocab_size=decoder.integer("vocab_size", 16384),
         hidden_size=hidden,
-        source_positions=positions_of(MOST_SAMPLES),
+        source_positions=encoder.positions(MOST_SAMPLES),
         num_layers=decoder.integer("num_hidden_layers", 8, most=MOST_LAYERS),
         num_heads=heads,
         max_position=min(longest, LONGEST_TRANSCRIPT),
@@ -258,7 +284,15 @@ def _config(
     )
 
 
-def fast_conformer_spec(encoder: Mapping[str, object]) -> FastConformerSpec:
+def causal_spec(encoder: Mapping[str, object]) -> CausalSpec:
+    """Reads the part of an ``encoder_config`` that says what a position sees. Raises :class:`ConfigError`."""
+    fields = Fields(encoder)
+    earlier = fields.integer("sliding_window", 71) - 1
+    chunk = 1 + fields.integer("default_num_lookahead_tokens", 13, least=0)
+    return CausalSpec(chunk, earlier // chunk)
+
+
+def fast_conformer_spec(encoder: Mapping[str, object], causal: CausalSpec | None = None) -> FastConformerSpec:
     """Reads an ``encoder_config``. Raises :class:`ConfigError`."""
     fields = Fields(encoder)
     for name, expected in (
@@ -289,4 +323,5 @@ def fast_conformer_spec(encoder: Mapping[str, object]) -> FastConformerSpec:
         channels=fields.integer("subsampling_conv_channels", 256),
         mel_bins=bins,
         scaled=fields.flag("scale_input"),
+        causal=causal,
     )

@@ -2,11 +2,17 @@
 a blank (CTC), or none or several tokens (transducers). Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .encoder_decoder_config import LONGEST_TRANSCRIPT
-from .fast_conformer_config import MOST_SAMPLES, PARAKEET_ENCODER, FastConformerSpec, fast_conformer_spec, positions_of
+from .fast_conformer_config import (
+    MOST_SAMPLES,
+    PARAKEET_ENCODER,
+    FastConformerSpec,
+    causal_spec,
+    fast_conformer_spec,
+)
 from .mlp_spec import Activation
 from .moonshine_config import activation_of
 
@@ -16,9 +22,14 @@ TDT = "ParakeetForTDT"
 CTC_TYPE = "parakeet_ctc"
 RNNT_TYPE = "parakeet_rnnt"
 TDT_TYPE = "parakeet_tdt"
+NEMOTRON = "NemotronAsrStreamingForRNNT"
+NEMOTRON_TYPE = "nemotron_asr_streaming"
+NEMOTRON_3_5 = "Nemotron3_5AsrForRNNT"
+NEMOTRON_3_5_TYPE = "nemotron3_5_asr"
 _MOST_SYMBOLS = 64
 _MOST_DURATIONS = 64
 _LONGEST_DURATION = 64
+_MOST_PROMPTS = 65536
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,18 @@ class TransducerSpec:
 
 
 @dataclass(frozen=True)
+class LanguagePromptSpec:
+    """Two layers over each position and the number of a language, whose place among zeros is one."""
+
+    count: int
+    intermediate_size: int
+    default: int
+    """Where the model detects the language."""
+
+
+@dataclass(frozen=True)
 class FramewiseConfig:
-    """A transcript is made of one window, without a prompt and without sampling."""
+    """A transcript is made of one window, without a text before it and without sampling."""
 
     architecture: str
     """transformers' class name, for messages."""
@@ -47,12 +68,14 @@ class FramewiseConfig:
     encoder: FastConformerSpec
     transducer: TransducerSpec | None
     """None: CTC."""
+    languages: LanguagePromptSpec | None = None
+    """None: nothing is said of the language."""
     max_position: int = LONGEST_TRANSCRIPT
 
     @property
     def source_positions(self) -> int:
         """Encoder positions of the longest window."""
-        return positions_of(MOST_SAMPLES)
+        return self.encoder.positions(MOST_SAMPLES)
 
 
 def parakeet_ctc_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
@@ -83,6 +106,26 @@ def parakeet_tdt_config_from_hf(config: Mapping[str, object], _generation: Mappi
     return _config(TDT, fields, vocab, "blank_token_id", 8192, _transducer(fields, durations))
 
 
+def nemotron_asr_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`."""
+    fields = Fields(config)
+    vocab = fields.integer("vocab_size", 1025)
+    return _config(NEMOTRON, fields, vocab, "blank_token_id", 1024, _transducer(fields, ()), causal=True)
+
+
+def nemotron_3_5_asr_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`."""
+    fields = Fields(config)
+    vocab = fields.integer("vocab_size", 13_088)
+    count = fields.integer("num_prompts", 128, most=_MOST_PROMPTS)
+    default = fields.integer("default_prompt_id", 101, least=0)
+    if default >= count:
+        raise ConfigError(f"default_prompt_id is {default}, expected one of the {count} of num_prompts")
+    languages = LanguagePromptSpec(count, fields.integer("prompt_intermediate_size", 2048), default)
+    found = _config(NEMOTRON_3_5, fields, vocab, "blank_token_id", 13_087, _transducer(fields, ()), causal=True)
+    return replace(found, languages=languages)
+
+
 def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:
     return TransducerSpec(
         hidden_size=fields.integer("decoder_hidden_size", 640),
@@ -100,10 +143,13 @@ def _config(
     blank_field: str,
     default_blank: int,
     transducer: TransducerSpec | None,
+    *,
+    causal: bool = False,
 ) -> FramewiseConfig:
     blank = fields.token_id(blank_field)
     blank = default_blank if blank is None else blank
     if not 0 <= blank < vocab_size:
         raise ConfigError(f"{blank_field} is {blank}, expected a token of the {vocab_size}: it is the blank")
-    encoder = fast_conformer_spec({**PARAKEET_ENCODER, **(fields.table("encoder_config") or {})})
-    return FramewiseConfig(architecture, vocab_size, blank, encoder, transducer)
+    encoder = {**PARAKEET_ENCODER, **(fields.table("encoder_config") or {})}
+    spec = fast_conformer_spec(encoder, causal_spec(encoder) if causal else None)
+    return FramewiseConfig(architecture, vocab_size, blank, spec, transducer)

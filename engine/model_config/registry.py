@@ -21,11 +21,17 @@ from .fast_conformer_config import (
 from .framewise_config import (
     CTC,
     CTC_TYPE,
+    NEMOTRON,
+    NEMOTRON_3_5,
+    NEMOTRON_3_5_TYPE,
+    NEMOTRON_TYPE,
     RNNT,
     RNNT_TYPE,
     TDT,
     TDT_TYPE,
     FramewiseConfig,
+    nemotron_3_5_asr_config_from_hf,
+    nemotron_asr_config_from_hf,
     parakeet_ctc_config_from_hf,
     parakeet_rnnt_config_from_hf,
     parakeet_tdt_config_from_hf,
@@ -71,6 +77,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     CTC: Architecture(CTC_TYPE, parakeet_ctc_config_from_hf),
     RNNT: Architecture(RNNT_TYPE, parakeet_rnnt_config_from_hf),
     TDT: Architecture(TDT_TYPE, parakeet_tdt_config_from_hf),
+    NEMOTRON: Architecture(NEMOTRON_TYPE, nemotron_asr_config_from_hf),
+    NEMOTRON_3_5: Architecture(NEMOTRON_3_5_TYPE, nemotron_3_5_asr_config_from_hf),
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

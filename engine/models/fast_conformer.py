@@ -24,7 +24,7 @@ from ..layers.preemphasized_mel import PreemphasizedMel
 from ..layers.sinusoids import sinusoid_angles
 from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
-from ..model_config.fast_conformer_config import FEWEST_SAMPLES, MOST_SAMPLES, FastConformerSpec
+from ..model_config.fast_conformer_config import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec
 from ..model_config.mlp_spec import MLPSpec
 from .encoder_stack import EncodedWindows, Windows, go_on
 
@@ -38,31 +38,46 @@ def _stored(weights: WeightMap, name: str, context: LayerContext, *shape: int) -
     return made
 
 
+_CONVOLUTIONS = ("layers.0", "layers.2", "layers.3", "layers.5", "layers.6")
+_CAUSAL_CONVOLUTIONS = (
+    "conv_in",
+    *(f"layers.{place}.{kind}_conv" for place in (0, 1) for kind in ("depthwise", "pointwise")),
+)
+"""Names of the convolutions over frames."""
+
+
 class _Subsampling:
     """Convolutions over frames and bins, each of which halves both; the last result is projected."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
-        channels, bins = spec.channels, spec.mel_bins // 8
-        sizes = ((0, 1, 3), (2, 1, 3), (3, channels, 1), (5, 1, 3), (6, channels, 1))
+        channels = spec.channels
+        sizes = ((1, 3), (1, 3), (channels, 1), (1, 3), (channels, 1))
+        names = _CONVOLUTIONS if spec.causal is None else _CAUSAL_CONVOLUTIONS
         self._convolutions = [
             (
-                _stored(weights, f"{prefix}.layers.{place}.weight", context, channels, inputs, width, width),
-                _stored(weights, f"{prefix}.layers.{place}.bias", context, channels),
+                _stored(weights, f"{prefix}.{name}.weight", context, channels, inputs, width, width),
+                _stored(weights, f"{prefix}.{name}.bias", context, channels),
             )
-            for place, inputs, width in sizes
+            for name, (inputs, width) in zip(names, sizes, strict=True)
         ]
         parts = {f"{prefix}.linear": spec.hidden_size}
-        self._project = Linear(weights, parts, channels * bins, context, bias=True, dtype=context.stream)
+        inputs = channels * spec.sampled_bins
+        self._project = Linear(weights, parts, inputs, context, bias=True, dtype=context.stream)
         self._channels = channels
+        self._causal = spec.causal is not None
 
     def __call__(self, frames: torch.Tensor) -> torch.Tensor:
         """[frames, bins] → [positions, hidden]"""
         first, *pairs = self._convolutions
-        x = conv2d(frames[None, None], *first, stride=2, padding=1).relu_()
+        x = conv2d(self._begun(frames[None, None]), *first, stride=2, padding=1).relu_()
         for deep, point in zip(pairs[::2], pairs[1::2], strict=True):
-            x = conv2d(x, *deep, stride=2, padding=1, groups=self._channels)
+            x = conv2d(self._begun(x), *deep, stride=2, padding=1, groups=self._channels)
             x = conv2d(x, *point).relu_()
         return self._project(x[0].transpose(0, 1).flatten(1))
+
+    def _begun(self, x: torch.Tensor) -> torch.Tensor:
+        """With one frame and one bin of zeros more at the beginning, if convolutions are causal."""
+        return pad(x, (1, 0, 1, 0)) if self._causal else x
 
 
 class _Attention:
@@ -78,6 +93,7 @@ class _Attention:
         self._content, self._distance = (
             _stored(weights, f"{prefix}.bias_{which}", context, spec.heads, spec.head_dim) for which in "uv"
         )
+        self._causal = spec.causal
 
     def __call__(self, x: torch.Tensor, distances: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
         """x [positions of all windows, hidden], and [2 · longest - 1, hidden] of distances from the greatest to its
@@ -98,11 +114,20 @@ class _Attention:
         scores = (q + self._distance.unsqueeze(1)) @ far
         # a row's own distance moves to the left by one in each row
         shifted = pad(scores, (1, 0)).view(self._heads, -1, count)[:, 1:].reshape(scores.shape)[..., :count]
+        if self._causal is not None:
+            shifted = shifted.masked_fill(_unseen(count, self._causal, window.device), -math.inf)
         scale = self._dim**-0.5
         found = scaled_dot_product_attention(
             (q + self._content.unsqueeze(1))[None], k[None], v[None], attn_mask=(shifted * scale)[None], scale=scale
         )
         return found[0].transpose(0, 1).flatten(1)
+
+
+def _unseen(count: int, causal: CausalSpec, device: torch.device) -> torch.Tensor:
+    """[positions, positions]: whether the first does not see the second."""
+    chunks = torch.arange(count, device=device) // causal.chunk
+    behind = chunks.unsqueeze(1) - chunks
+    return (behind < 0) | (behind > causal.earlier)
 
 
 class _Module:
@@ -117,26 +142,36 @@ class _Module:
         self._first, self._last = points
         self._weight = _stored(weights, f"{prefix}.depthwise_conv.weight", context, hidden, 1, spec.width)
         self._bias = _stored(weights, f"{prefix}.depthwise_conv.bias", context, hidden) if bias else None
-        self._mean, self._variance, self._factor, self._shift = (
-            _stored(weights, f"{prefix}.norm.{name}", context, hidden)
-            for name in ("running_mean", "running_var", "weight", "bias")
-        )
-        self._activation, self._pad = spec.activation, spec.width // 2
+        self._norm: LayerNorm | None = None
+        self._pad = spec.width // 2
+        if spec.causal is not None:
+            self._norm, self._pad = LayerNorm(weights, f"{prefix}.norm", hidden, _EPS, context), spec.width - 1
+        else:
+            self._mean, self._variance, self._factor, self._shift = (
+                _stored(weights, f"{prefix}.norm.{name}", context, hidden)
+                for name in ("running_mean", "running_var", "weight", "bias")
+            )
+        self._activation = spec.activation
 
     def __call__(self, x: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
         """[positions of all windows, hidden] → the same"""
         opened = glu(self._first(x.unsqueeze(0)), dim=2).transpose(1, 2)
         seen = torch.cat(
             [
-                conv1d(window, self._weight, self._bias, padding=self._pad, groups=x.shape[1])
+                # causal: what is padded behind the window adds positions there
+                conv1d(window, self._weight, self._bias, padding=self._pad, groups=x.shape[1])[..., : window.shape[2]]
                 for window in opened.split(list(lengths), dim=2)
             ],
             dim=2,
         )
-        seen = batch_norm(seen, self._mean, self._variance, self._factor, self._shift, eps=_EPS)
+        if self._norm is None:
+            seen = batch_norm(seen, self._mean, self._variance, self._factor, self._shift, eps=_EPS)
+        rows = seen.transpose(1, 2).contiguous()  # [1, positions, hidden]
+        if self._norm is not None:
+            rows = self._norm(rows[0])[None]
         assert self._activation != "xielu"
         assert self._activation != "swiglu_oai"
-        return self._last(kernels.activate_(seen.transpose(1, 2).contiguous(), self._activation))[0]
+        return self._last(kernels.activate_(rows, self._activation))[0]
 
 
 def _network(spec: FastConformerSpec, name: str) -> MLPSpec:
@@ -229,7 +264,8 @@ class FastConformer:
     def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
         """[positions, hidden]"""
         if self._mel is None:
-            self._mel = PreemphasizedMel(self._spec.mel_bins, self._dither, self._context.device)
+            normed = self._spec.causal is None
+            self._mel = PreemphasizedMel(self._spec.mel_bins, self._dither, self._context.device, normed=normed)
         count = max(len(window) // 2, FEWEST_SAMPLES) if len(window) else MOST_SAMPLES
         frames = self._mel(samples_of([window], count, self._context.device)[0])
         return self._subsampling(frames.to(self._context.stream)) * self._scale

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 import torch
+from torch.nn.functional import one_hot
 
 from stentor import kernels
 
@@ -17,7 +18,7 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.weights import WeightMap
-from ..model_config.framewise_config import FramewiseConfig, TransducerSpec
+from ..model_config.framewise_config import FramewiseConfig, LanguagePromptSpec, TransducerSpec
 from .encoder_stack import EncodedWindows, Windows
 from .fast_conformer import FastConformer, Projection
 
@@ -38,6 +39,11 @@ class FramewiseTranscriber:
         head, projection = config.transducer, None
         if head is not None:
             projection = Projection("encoder_projector", head.hidden_size)
+        self._prompted: _Prompted | None = None
+        if config.languages is not None:
+            assert projection is not None
+            self._prompted = _Prompted(self.weights, config.languages, config.encoder.hidden_size, projection, context)
+            projection = None  # it comes behind the prompt
         self.encoder = FastConformer(self.weights, "encoder", config.encoder, context, projection)
         self._decode: _CTC | _Transducer
         if head is None:
@@ -50,14 +56,20 @@ class FramewiseTranscriber:
         """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
         self.weights.load(tensors, ignore=_UNUSED)
 
-    def transcribe(self, windows: Windows, after_layer: Callable[[], None] | None = None) -> list[torch.Tensor]:
+    def transcribe(
+        self, windows: Windows, prompts: Sequence[int], after_layer: Callable[[], None] | None = None
+    ) -> list[torch.Tensor]:
         """The transcript of each window: float32 [tokens, :data:`COLUMNS`], on the host.
 
-        ``windows`` and ``after_layer``: as for :class:`.encoder_stack.AudioEncoder`.
+        ``windows`` and ``after_layer``: as for :class:`.encoder_stack.AudioEncoder`; ``prompts``: the number of each
+        window's language, which only some models read.
         """
         found: list[torch.Tensor] = []
         for first in range(0, len(windows), self._at_once):
-            encoded = self.encoder(windows[first : first + self._at_once], after_layer)
+            some = slice(first, first + self._at_once)
+            encoded = self.encoder(windows[some], after_layer)
+            if self._prompted is not None:
+                encoded = self._prompted(encoded, prompts[some])
             made = self._decode(encoded)
             found += [torch.tensor(each, dtype=torch.float32).view(-1, COLUMNS) for each in made]
         return found
@@ -66,6 +78,36 @@ class FramewiseTranscriber:
         """A pass over rows, of which no token says anything: [tokens, 1]."""
         assert isinstance(batch.tokens, torch.Tensor)
         return batch.tokens.new_zeros(len(batch.tokens), 1, dtype=torch.float32)
+
+
+class _Prompted:
+    """Says to each position which language is spoken, and projects it."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        spec: LanguagePromptSpec,
+        hidden: int,
+        projection: Projection,
+        context: LayerContext,
+    ) -> None:
+        self._count = spec.count
+        self._layers = [
+            Linear(weights, {name: size}, inputs, context, bias=True, dtype=context.stream)
+            for name, inputs, size in (
+                ("prompt_projector.linear_1", hidden + spec.count, spec.intermediate_size),
+                ("prompt_projector.linear_2", spec.intermediate_size, hidden),
+                (projection.name, hidden, projection.size),
+            )
+        ]
+
+    def __call__(self, encoded: EncodedWindows, prompts: Sequence[int]) -> EncodedWindows:
+        rows = encoded.rows
+        lengths = torch.tensor(encoded.lengths, device=rows.device)
+        of_rows = torch.tensor(prompts, device=rows.device).repeat_interleave(lengths)
+        into, out, project = self._layers
+        x = into(torch.cat([rows, one_hot(of_rows, self._count).to(rows.dtype)], dim=1)).relu()
+        return EncodedWindows(project(out(x)), encoded.lengths)
 
 
 _Row = tuple[int, int, int, float]

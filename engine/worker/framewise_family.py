@@ -116,6 +116,8 @@ class Transcripts:
         """By encoder slot."""
         self._asked: dict[int, int] = {}
         """The encoder slot of each row that has no result yet, by slot."""
+        self._prompts: dict[int, int] = {}
+        """A request's first token, by the encoder slot of its window: the language, for models that are told it."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -125,9 +127,11 @@ class Transcripts:
         for new in plan.new:
             (span,) = new.spans
             self._asked[new.slot] = span.encoder_slot
+            self._prompts[span.encoder_slot] = new.tokens[0]
         if plan.encode:
             windows = [self.media(job.data) for job in plan.encode]
-            made = self._model.transcribe(windows, self.yield_device)
+            prompts = [self._prompts[job.encoder_slot] for job in plan.encode]
+            made = self._model.transcribe(windows, prompts, self.yield_device)
             self._found |= {job.encoder_slot: _packed(each) for job, each in zip(plan.encode, made, strict=True)}
 
     def release(self, slots: Sequence[int]) -> None:

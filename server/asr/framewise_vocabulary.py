@@ -17,6 +17,8 @@ from stentor.engine.model_config.fast_conformer_config import HOP, SUBSAMPLING
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ..text.tokenizer import Tokenizer
+from .language_prompts import LanguagePrompts, language_prompts_of
+from .languages import code_of
 from .segments import Part, Word
 from .splitting import split_words
 from .untimed_vocabulary import UntimedVocabulary, named_in
@@ -31,6 +33,8 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
         ((_FRAMEWISE.CTC, _FRAMEWISE.CTC_TYPE), _FRAMEWISE.parakeet_ctc_config_from_hf),
         ((_FRAMEWISE.RNNT, _FRAMEWISE.RNNT_TYPE), _FRAMEWISE.parakeet_rnnt_config_from_hf),
         ((_FRAMEWISE.TDT, _FRAMEWISE.TDT_TYPE), _FRAMEWISE.parakeet_tdt_config_from_hf),
+        ((_FRAMEWISE.NEMOTRON, _FRAMEWISE.NEMOTRON_TYPE), _FRAMEWISE.nemotron_asr_config_from_hf),
+        ((_FRAMEWISE.NEMOTRON_3_5, _FRAMEWISE.NEMOTRON_3_5_TYPE), _FRAMEWISE.nemotron_3_5_asr_config_from_hf),
     )
     for name in names
 }
@@ -39,15 +43,37 @@ _SENTENCE_ENDS: Final = (".", "?", "!", "。", "？", "！")  # noqa: RUF001
 
 
 class FramewiseVocabulary(UntimedVocabulary):
-    """See :class:`.vocabulary.Vocabulary`. Prompts say nothing, and nothing is sampled."""
+    """See :class:`.vocabulary.Vocabulary`. Prompts say nothing but the language to some, and nothing is sampled."""
 
     has_times = True
     framewise = True
     default_language = "unknown"
 
-    def __init__(self, tokenizer: Tokenizer, blank: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, blank: int, prompts: LanguagePrompts | None = None) -> None:
         """Raises :class:`CheckpointError` if the tokenizer lacks the blank."""
-        super().__init__(tokenizer, (0,), blank, SAMPLE_RATE / (HOP * SUBSAMPLING))
+        languages = {} if prompts is None else prompts.languages
+        super().__init__(tokenizer, (0,), blank, SAMPLE_RATE / (HOP * SUBSAMPLING), languages)
+        self._prompts = prompts
+        self._named: dict[int, str] = {}
+        """Codes of languages, by the token that names one in a transcript (``<de-DE>``)."""
+        for locale in () if prompts is None else prompts.by_locale:
+            if (token := tokenizer.backend.token_to_id(f"<{locale}>")) is not None:
+                self._named[token] = code_of(locale) or locale.partition("-")[0]
+        self._special |= self._named.keys()
+
+    def knows(self, language: str) -> str | None:
+        """A locale where the model tells regions apart."""
+        if self._prompts is None:
+            return super().knows(language)
+        return self._prompts.locale_of(language) or super().knows(language)
+
+    def beginning(self, language: str | None, task: str, *, timestamps: bool) -> list[int]:
+        if self._prompts is None:
+            return super().beginning(language, task, timestamps=timestamps)
+        return [self._prompts.number_of(language)]
+
+    def told(self, tokens: Sequence[int]) -> str | None:
+        return next((self._named[token] for token in reversed(tokens) if token in self._named), None)
 
     def behind(self, given: Sequence[int], tokens: Sequence[int]) -> int:
         """How many of ``tokens``, a transcript of the same audio, stand for the text of ``given``: as many words."""
@@ -81,6 +107,8 @@ def sentences_of(
             begin, words = end, []
     if words:
         parts.append(Part(begin, end, words[0].start, words[-1].end, words))
+    if parts:
+        parts[-1].end = end  # a language is named behind the last sentence
     return parts
 
 
@@ -88,6 +116,7 @@ def _words_of(
     vocabulary: UntimedVocabulary, answer: EngineOutput, language: str | None, seconds: float
 ) -> list[TimedWord]:
     """Words with their punctuation, which adds nothing to how long they last."""
+    language = (vocabulary.told(answer.tokens) or language or "").partition("-")[0]
     rate, spelled = vocabulary.positions_a_second, split_words(vocabulary, answer.tokens, language)
     ends = accumulate(len(word.tokens) for word in spelled)
     words = []
@@ -114,4 +143,5 @@ def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVoca
         config = _READERS[named_in(settings)](settings, {})
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
-    return FramewiseVocabulary(tokenizer, config.blank)
+    prompts = None if config.languages is None else language_prompts_of(folder, config.languages)
+    return FramewiseVocabulary(tokenizer, config.blank, prompts)

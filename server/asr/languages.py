@@ -139,5 +139,5 @@ def code_of(language: str) -> str | None:
 
 
 def name_of(code: str) -> str:
-    """Name of a language in responses."""
-    return NAMES.get(code, code)
+    """Name of a language in responses; ``code`` may have a region (``pt-BR``)."""
+    return NAMES.get(code.partition("-")[0], code)

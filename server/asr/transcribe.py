@@ -33,7 +33,7 @@ async def detect_language(
     """
     vocabulary = model.vocabulary
     if isinstance(vocabulary, UntimedVocabulary) or not vocabulary.detects:
-        return Detected(among[0] if len(among) == 1 else "en", 1.0)
+        return Detected(among[0] if len(among) == 1 else vocabulary.default_language, 1.0)
     codes = {id: code for code, id in vocabulary.languages.items() if not among or code in among}
     if len(codes) == 1:
         return Detected(next(iter(codes.values())), 1.0)
@@ -90,6 +90,7 @@ class Transcription:
             stretch = AudioSpan(self._decoder, self._model, self._pcm, 0, frames, options, language)
             async with aclosing(stretch.segments()) as segments:
                 async for segment in segments:
+                    self._note_language(segment)
                     segment.id = count
                     count += 1
                     yield segment
@@ -101,9 +102,16 @@ class Transcription:
         async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as transcribed:
             async for found in transcribed:
                 for segment in found:
+                    self._note_language(segment)
                     segment.id = count
                     count += 1
                     yield segment
+
+    def _note_language(self, segment: Segment) -> None:
+        """Some models name the language in the transcript."""
+        vocabulary = self._model.vocabulary
+        if self._options.language is None and isinstance(vocabulary, UntimedVocabulary):
+            self.language = vocabulary.told(segment.tokens) or self.language
 
     async def _settle_language(self, first: Span) -> str | None:
         if not self._model.multilingual:
@@ -174,7 +182,9 @@ async def transcribe_turn(
     draft = await draft_window(decoder, model, window, quick, language, previous, list(after))
     # a model that decodes frame by frame does not continue tokens: its transcript begins with them
     vocabulary = model.vocabulary
-    begin = vocabulary.behind(after, draft.tokens) if isinstance(vocabulary, UntimedVocabulary) else 0
+    begin, told = 0, None
+    if isinstance(vocabulary, UntimedVocabulary):
+        begin, told = vocabulary.behind(after, draft.tokens), vocabulary.told(draft.tokens)
     tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens[begin:]]
     return TranscribedTurn(
         vocabulary.decode(tokens).strip(),
@@ -182,5 +192,5 @@ async def transcribe_turn(
         [one.logprob for one in draft.answer.logprobs[begin:]],
         draft.avg_logprob,
         draft.no_speech_prob,
-        detected.code,
+        options.language or told or detected.code,
     )

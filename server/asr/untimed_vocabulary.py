@@ -87,6 +87,10 @@ class UntimedVocabulary:
         """How many of ``tokens``, sampled behind ``given``, say the same as these."""
         return 0
 
+    def told(self, tokens: Sequence[int]) -> str | None:
+        """The code of the language that a transcript names by a token."""
+        return None
+
     def rules(self, *, timestamps: bool, continued: bool) -> TokenRules | None:
         return None
 

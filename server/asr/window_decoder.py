@@ -143,7 +143,7 @@ class WindowDecoder:
             priority=options.priority,
             salt=options.salt,
             name=options.name,
-            media=[Media(window.pcm, window.digest)],
+            media=[Media(window.pcm, self._digest(window, prompt))],
             probe=probe,
             adapter=options.adapter,
         )
@@ -158,6 +158,13 @@ class WindowDecoder:
             answer.tokens.pop()
             answer.ended = True
         return answer
+
+    def _digest(self, window: Window, prompt: Sequence[int]) -> bytes:
+        """Names what the engine keeps of the window; a whole transcript depends on the language of the prompt."""
+        if not self._framewise:
+            return window.digest
+        named = window.digest + prompt[0].to_bytes(4, "little")
+        return hashlib.blake2b(named, digest_size=_DIGEST_BYTES).digest()
 
     async def _collect(self, request: EngineRequest, beams: Beams | None, answer: EngineOutput) -> Finished | None:
         """Send the request on the client's account and read its results into ``answer``; None if it breaks off."""

@@ -34,22 +34,42 @@ def tiny_ctc(encoder: Mapping[str, Any] | None = None) -> Any:
 
 
 def tiny_rnnt(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
-    return _transducer(transformers.ParakeetRNNTConfig, transformers.ParakeetForRNNT, encoder, changes, 14.0)
+    return _transducer(transformers.ParakeetRNNTConfig, transformers.ParakeetForRNNT, _encoder(encoder), changes, 14.0)
+
+
+def tiny_nemotron(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
+    """A position of it sees little of its window: chunks of three, and one chunk before its own."""
+    kinds = transformers.NemotronAsrStreamingConfig, transformers.NemotronAsrStreamingForRNNT
+    return _transducer(*kinds, _causal(encoder), changes, 14.0)
+
+
+def tiny_nemotron_3_5(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any:
+    """It is told one of eight languages, and detects it by the last number."""
+    prompts = {"num_prompts": 8, "prompt_intermediate_size": 40, "default_prompt_id": 7}
+    kinds = transformers.Nemotron3_5AsrConfig, transformers.Nemotron3_5AsrForRNNT
+    return _transducer(*kinds, _causal(encoder), {**prompts, **changes}, 14.0)
 
 
 def tiny_tdt(encoder: Mapping[str, Any] | None = None, none: float = -60.0, **changes: Any) -> Any:
     """``none``: bias of the duration of no position."""
-    return _transducer(transformers.ParakeetTDTConfig, transformers.ParakeetForTDT, encoder, changes, 8.0, none)
+    return _transducer(
+        transformers.ParakeetTDTConfig, transformers.ParakeetForTDT, _encoder(encoder), changes, 8.0, none
+    )
 
 
 def _encoder(changes: Mapping[str, Any] | None) -> Any:
     return transformers.ParakeetEncoderConfig(**{**CONFORMER, **(changes or {})}, attn_implementation="eager")
 
 
+def _causal(changes: Mapping[str, Any] | None) -> Any:
+    sizes = {**CONFORMER, "sliding_window": 6, "default_num_lookahead_tokens": 2, **(changes or {})}
+    return transformers.NemotronAsrStreamingEncoderConfig(**sizes, attn_implementation="eager")
+
+
 def _transducer(
     config: Any,
     kind: Any,
-    encoder: Mapping[str, Any] | None,
+    encoder: Any,
     changes: Mapping[str, Any],
     blank: float,
     none: float = 0.0,
@@ -63,7 +83,7 @@ def _transducer(
         "decoder_hidden_size": 32,
     }
     sizes["max_symbols_per_step"] = 3
-    model = enlarged(kind(config(encoder_config=_encoder(encoder), **{**sizes, **changes})).float().eval())
+    model = enlarged(kind(config(encoder_config=encoder, **{**sizes, **changes})).float().eval())
     with torch.no_grad():
         _spread(model, model.encoder_projector)
         model.decoder.embedding.weight.normal_(0, 2.0)
@@ -82,6 +102,10 @@ def _transducer(
 def _spread(model: Any, head: Any) -> None:
     """Gives outputs of ``head`` a mean of 0 and a deviation of 2: positions of a random encoder are much alike."""
     encoded = model.encoder(**features(model, sound(5.0, 0))).last_hidden_state[0]
+    if hasattr(model, "prompt_projector"):
+        told = torch.eye(model.config.num_prompts)[model.config.default_prompt_id].expand(len(encoded), -1)
+        encoded = model.prompt_projector(torch.cat([encoded, told], dim=1))
+    encoded = encoded[len(encoded) // 3 :]  # the first ones are unlike the rest, where silence is not near 0
     head.weight.normal_(0, 1.0)
     head.bias.zero_()
     made = encoded @ head.weight.view(len(head.bias), -1).T
@@ -93,7 +117,9 @@ def _spread(model: Any, head: Any) -> None:
 def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
     """As its processor makes them, of audio filled with silence to a tenth of a second."""
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
-    extract = transformers.ParakeetFeatureExtractor(feature_size=model.config.encoder_config.num_mel_bins)
+    causal = "nemotron" in model.config.model_type
+    kind = transformers.NemotronAsrStreamingFeatureExtractor if causal else transformers.ParakeetFeatureExtractor
+    extract = kind(feature_size=model.config.encoder_config.num_mel_bins)
     found = extract(np.pad(samples, (0, max(0, 1600 - len(samples)))), sampling_rate=16_000, return_tensors="pt")
     return {name: found[name] for name in ("input_features", "attention_mask")}
 

@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.fast_conformer_config import canary_config_from_hf, cohere_asr_config_from_hf
+from stentor.engine.model_config.fast_conformer_config import (
+    CausalSpec,
+    canary_config_from_hf,
+    cohere_asr_config_from_hf,
+)
+from stentor.engine.model_config.framewise_config import (
+    LanguagePromptSpec,
+    nemotron_3_5_asr_config_from_hf,
+    nemotron_asr_config_from_hf,
+)
 
 
 def test_the_published_sizes_are_transformers_defaults() -> None:
@@ -24,6 +33,27 @@ def test_an_encoder_config_leaves_out_the_defaults_of_parakeet() -> None:
     """transformers writes only what differs from them."""
     encoder = canary_config_from_hf({"encoder_config": {"num_mel_bins": 128}}, {}).encoder
     assert (encoder.layers, encoder.mel_bins, encoder.scaled) == (24, 128, True)
+
+
+def test_a_causal_encoder_sees_the_published_chunks() -> None:
+    for read in (nemotron_asr_config_from_hf, nemotron_3_5_asr_config_from_hf):
+        config = read({}, {})
+        assert config.encoder.causal == CausalSpec(14, 5)
+        assert (config.encoder.sampled_bins, config.source_positions) == (11, 376)
+    assert (config.blank, config.languages) == (13_087, LanguagePromptSpec(128, 2048, 101))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"default_prompt_id": 128}, "default_prompt_id is 128, expected one of the 128 of num_prompts"),
+        ({"encoder_config": {"sliding_window": 0}}, "sliding_window is '0', expected a whole number from 1"),
+        ({"encoder_config": {"default_num_lookahead_tokens": -1}}, "default_num_lookahead_tokens is '-1', expected"),
+    ],
+)
+def test_a_causal_encoder_without_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        nemotron_3_5_asr_config_from_hf(changes, {})
 
 
 @pytest.mark.parametrize(

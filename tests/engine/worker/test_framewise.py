@@ -1,5 +1,7 @@
 """A worker that decodes windows frame by frame, behind a scheduler: whole transcripts, whatever shares their steps."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.tiny_whisper import window
-from stentor.tests.parity.framewise import tiny_tdt, write_framewise
+from stentor.tests.parity.framewise import tiny_nemotron_3_5, tiny_tdt, write_framewise
 
 NOTHING = SamplingParams(max_tokens=0)
 SECONDS = (2.0, 0.3, 3.1, 1.0, 0.01)
@@ -43,6 +45,19 @@ def test_a_window_has_the_same_transcript_alone_and_among_others(engine: LocalEn
     tokens = np.frombuffer(together[0], "<f4").reshape(-1, 4)
     assert len(tokens) > 3
     assert (np.diff(tokens[:, 1]) >= 0).all(), "tokens are in the order of their positions"
+
+
+def test_a_window_is_transcribed_in_the_language_of_its_prompt(tmp_path: Path) -> None:
+    engine = LocalEngine(model_config(write_framewise(tmp_path, tiny_nemotron_3_5), max_num_batched_tokens=0))
+    pcm, found = window(0, 2.0, rules=None), []
+    for prompt in (0, 5):
+        alike = pcm._replace(digest=bytes([prompt]) * 16)
+        rid = engine.submit([prompt], NOTHING, audio=alike, pooling=Pooling("transcribe"))
+        engine.run(check=True)
+        pooled = engine.prompts[rid].pooled
+        assert pooled is not None
+        found.append(pooled.data)
+    assert found[0] != found[1]
 
 
 def test_no_death_of_a_worker_changes_a_transcript(engine: LocalEngine) -> None:

@@ -1,19 +1,25 @@
 """Transcripts of a model that decodes frame by frame: words, sentences, formats, turns, and what has no effect."""
 
+import json
 import struct
 from pathlib import Path
 
 import pytest
 from openai.types import audio as sdk
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from transformers.models.nemotron3_5_asr.processing_nemotron3_5_asr import DEFAULT_PROMPT_DICTIONARY
 
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.model_config.framewise_config import LanguagePromptSpec
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.server.app.auxiliary_models import open_transcription
 from stentor.server.asr.framewise_vocabulary import FramewiseVocabulary
+from stentor.server.asr.language_prompts import language_prompts_of
 from stentor.server.asr.options import TranscriptionOptions
 from stentor.server.asr.transcribe import transcribe_turn
 from stentor.server.config.models import TranscriptionConfig
-from stentor.tests.parity.framewise import BLANK, PIECES, tiny_ctc, write_framewise
+from stentor.tests.parity.framewise import BLANK, PIECES, tiny_ctc, tiny_nemotron_3_5, write_framewise
 from stentor.tests.server.asr.scripted import Said, Script, engine_of, model_of, sound
 from stentor.tests.server.asr.test_http import EXTENSIONS, TRANSLATIONS, model_in, post, state_with
 from stentor.tests.wire.validate import check_event, check_object, frames_of
@@ -31,6 +37,8 @@ SAID = (
     ("?", 22, 23),
 )
 """Two sentences, "hi." and "yo, i?", by their pieces and positions."""
+LANGUAGES = {"en": 0, "en-GB": 1, "de-DE": 2, "pt-BR": 3, "pt": 4, "vi-VN": 5, "auto": 6}
+TAGS = ("de-DE", "pt-BR")
 
 
 def says(*said: tuple[str, int, int]) -> Script:
@@ -116,6 +124,92 @@ async def test_audio_without_words_has_an_empty_transcript(vocabulary: Framewise
     answer = await post(state_with(says(), vocabulary), [("response_format", "verbose_json")])
     found = check_object(sdk.TranscriptionVerbose, answer.content, EXTENSIONS)
     assert (found.text, found.segments) == ("", [])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> FramewiseVocabulary:
+    """Of a model that is told one of eight languages, and names it in a token behind the text."""
+    return opened(write_told(tmp_path_factory.mktemp("nemotron")))
+
+
+def write_told(folder: Path, **languages: object) -> Path:
+    write_framewise(folder, tiny_nemotron_3_5)
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.add_special_tokens([AddedToken(f"<{locale}>", special=True, normalized=False) for locale in TAGS])
+    backend.save(str(folder / "tokenizer.json"))
+    named = {**LANGUAGES, **{name.replace("_", "-"): number for name, number in languages.items()}}
+    (folder / "processor_config.json").write_text(json.dumps({"prompt_dictionary": named}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("named", "prompt", "reported"),
+    [
+        ([], 6, "unknown"),
+        ([("language", "de")], 2, "german"),
+        ([("language", "German")], 2, "german"),
+        ([("language", "pt_BR")], 3, "portuguese"),
+        ([("language", "pt-AO")], 4, "portuguese"),
+        ([("language", "vi")], 5, "vietnamese"),
+        ([("languages[]", "vi")], 5, "vietnamese"),
+    ],
+)
+async def test_a_model_with_language_prompts_is_told_the_language(
+    told: FramewiseVocabulary, named: list[tuple[str, str]], prompt: int, reported: str
+) -> None:
+    state = state_with(says(*SAID), told)
+    answer = await post(state, [*named, ("response_format", "verbose_json")])
+    assert check_object(sdk.TranscriptionVerbose, answer.content, EXTENSIONS).language == reported
+    assert [asked.prompt for asked in engine_of(model_in(state)).asked] == [[prompt]]
+
+
+async def test_the_engine_keeps_a_transcript_of_each_language(told: FramewiseVocabulary) -> None:
+    state = state_with(says(*SAID), told)
+    for language in ("de", "vi", "de"):
+        await post(state, [("language", language)])
+    digests = [asked.audio.digest for asked in engine_of(model_in(state)).asked]
+    assert digests[0] == digests[2] != digests[1]
+
+
+async def test_the_language_that_a_transcript_names_is_reported_and_no_part_of_the_text(
+    told: FramewiseVocabulary,
+) -> None:
+    rows = [struct.pack("<4f", PIECES.index(piece), first, end, -0.5) for piece, first, end in SAID]
+    rows.append(struct.pack("<4f", len(PIECES) + TAGS.index("pt-BR"), 24, 25, -0.5))
+    state = state_with(lambda _asked: Said([], pooled=Pooled(len(rows), 4, b"".join(rows))), told)
+    answer = await post(state, [("response_format", "verbose_json")])
+    found = check_object(sdk.TranscriptionVerbose, answer.content, EXTENSIONS)
+    assert (found.text, found.language) == ("hi. yo, i?", "portuguese")
+    turn = await transcribe_turn(model_in(state), sound(3), TranscriptionOptions())
+    assert (turn.text, turn.language) == ("hi. yo, i?", "pt")
+
+
+async def test_a_language_that_the_model_is_not_told_is_refused(told: FramewiseVocabulary) -> None:
+    answer = await post(state_with(says(*SAID), told), [("language", "klingon")])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "language")
+
+
+async def test_the_published_languages_are_known_without_a_file(tmp_path: Path) -> None:
+    found = language_prompts_of(tmp_path, LanguagePromptSpec(128, 16, 101))
+    numbers = [found.number_of(name) for name in ("en", "en-GB", "he", "zh", "unknown", None)]
+    assert numbers == [0, 1, 64, 4, 101, 101]
+    published = {**DEFAULT_PROMPT_DICTIONARY}
+    for misspelt in ("auto", "enGB", "esES"):
+        del published[misspelt]
+    assert found.by_locale == published
+
+
+@pytest.mark.parametrize("named", [["de"], "de", 5])
+async def test_languages_of_another_shape_are_refused(tmp_path: Path, named: object) -> None:
+    folder = write_told(tmp_path)
+    (folder / "processor_config.json").write_text(json.dumps({"prompt_dictionary": named}))
+    with pytest.raises(CheckpointError, match="prompt_dictionary is no object"):
+        opened(folder)
+
+
+async def test_a_language_outside_the_prompts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has 8 for fr, expected a number below 8, the num_prompts"):
+        opened(write_told(tmp_path, fr=8))
 
 
 async def test_a_blank_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
