@@ -36,11 +36,11 @@ def test_an_encoder_config_leaves_out_the_defaults_of_parakeet() -> None:
 
 
 def test_a_causal_encoder_sees_the_published_chunks() -> None:
-    for read in (nemotron_asr_config_from_hf, nemotron_3_5_asr_config_from_hf):
-        config = read({}, {})
+    streaming, told = nemotron_asr_config_from_hf({}, {}), nemotron_3_5_asr_config_from_hf({}, {})
+    for config in (streaming, told):
         assert config.encoder.causal == CausalSpec(14, 5)
         assert (config.encoder.sampled_bins, config.source_positions) == (11, 376)
-    assert (config.blank, config.languages) == (13_087, LanguagePromptSpec(128, 2048, 101))
+    assert (told.blank, told.languages) == (13_087, LanguagePromptSpec(128, 2048, 101))
 
 
 @pytest.mark.parametrize(
