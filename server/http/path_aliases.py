@@ -21,8 +21,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "/health_generate": "/health",
     }
 )
-"""Whole paths. ``/completions`` and ``/embeddings`` are no aliases: in
-llama.cpp they have shapes of their own."""
+"""Whole paths. ``/completions`` and ``/embeddings`` are no aliases: in llama.cpp they have shapes of their own."""
 
 
 class PathAliasMiddleware:

@@ -305,7 +305,6 @@ def prompt_of(state: ServerState) -> str:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"echo": True}, "echo"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"logprob_token_ids": [1], "logprobs": True}, "logprob_token_ids"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
