@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final, Literal
 
 from ..model_config.attention_spec import AttentionSpec
-from ..model_config.draft_head_spec import MTPNames, mtp_layer, mtp_names
+from ..model_config.draft_head_spec import mtp_head_stored, mtp_layer, mtp_prefix
 from ..model_config.latent_attention_spec import LatentAttentionSpec
 from ..model_config.mlp_spec import MLPSpec, MoESpec
 from ..model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
@@ -131,16 +131,17 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
         }.get(stem)
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))
     layer, inner = int(block[1]), block[2]
-    if layer >= len(spec.layers) and not (spec.draft_layers and spec.drafts_read):
+    if layer >= len(spec.layers) and not mtp_head_stored(spec):
         return Part(()) if spec.draft_layers or spec.draft_prefix else Part((name,))  # heads of another form
     if layer > len(spec.layers):
         return Part(())  # only the first of several heads for multi-token prediction is used
     if layer < len(spec.layers):
         own, prefix = spec.layers[layer], f"{spec.prefix}.{layer}"
     elif inner.startswith(_HEAD):
-        return _of_head(inner.removeprefix(_HEAD), mtp_names(spec))
+        return _of_head(inner.removeprefix(_HEAD), spec)
     else:
-        own, prefix = mtp_layer(spec), mtp_names(spec).layer.removesuffix(".")
+        assert spec.mtp is not None
+        own, prefix = mtp_layer(spec), (mtp_prefix(spec) + spec.mtp.layer).removesuffix(".")
     parts = _parts(own, spec.per_layer is not None, isinstance(spec.streams, AltUpSpec))
     if (whole := parts.get(inner)) is not None:
         return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
@@ -149,16 +150,17 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
     return _named(found, prefix, f".{ending}") if found is not None else Part((name,))
 
 
-def _of_head(inner: str, names: MTPNames) -> Part:
+def _of_head(inner: str, spec: ModelSpec) -> Part:
     """Parts of a multi-token prediction head besides its layer. Embeddings and output head are the model's."""
+    assert spec.mtp is not None
     stem, _, ending = inner.rpartition(".")
     found = {
-        "enorm": names.embedding_norm,
-        "hnorm": names.hidden_norm,
-        "eh_proj": names.fc,
-        "shared_head_norm": names.norm,
+        "enorm": spec.mtp.embedding_norm,
+        "hnorm": spec.mtp.hidden_norm,
+        "eh_proj": spec.mtp.fc,
+        "shared_head_norm": spec.mtp.norm,
     }.get(stem)
-    return Part((f"{found}{ending}",) if found else ())
+    return Part((f"{mtp_prefix(spec)}{found}{ending}",) if found else ())
 
 
 def _named(part: Part, prefix: str, ending: str) -> Part:

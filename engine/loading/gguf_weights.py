@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from ..model_config.attention_spec import AttentionSpec
-from ..model_config.draft_head_spec import mtp_names
+from ..model_config.draft_head_spec import mtp_prefix
 from ..model_config.gguf_config import gguf_architecture
 from ..model_config.model_spec import ModelSpec
 from .checkpoint import Checkpoint
@@ -33,7 +33,7 @@ def gguf_weights(
     """Yield (name, tensor) in stored order; see :func:`.weights.iterate_weights`."""
     (file,) = checkpoint.files
     spec = checkpoint.decoder
-    of_head = mtp_names(spec).whole
+    of_head = mtp_prefix(spec)
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))

@@ -7,7 +7,7 @@ EAGLE (arXiv:2401.15077) and EAGLE-3 (arXiv:2503.01840) heads are separate check
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from .config_fields import ConfigError, Fields
 from .hf_common import attention_bias, common
@@ -23,29 +23,19 @@ _EAGLE3: Final = (
 )
 
 
-class MTPNames(NamedTuple):
-    """Prefixes of the names of a checkpoint's first multi-token prediction head."""
-
-    whole: str
-    layer: str
-    embedding_norm: str
-    hidden_norm: str
-    fc: str
-    norm: str
+def mtp_head_stored(model: ModelSpec) -> bool:
+    """Whether the model's checkpoint has a head for multi-token prediction in a known form."""
+    return model.draft_layers > 0 and model.mtp is not None
 
 
-def mtp_names(model: ModelSpec) -> MTPNames:
-    """The names of the model's head: DeepSeek's is stored as a further layer, Qwen's separately."""
-    if model.draft_prefix:
-        parts = ("", "layers.0.", "pre_fc_norm_embedding.", "pre_fc_norm_hidden.", "fc.", "norm.")
-        return MTPNames(*(model.draft_prefix + part for part in parts))
-    behind = f"{model.prefix}.{len(model.layers)}."
-    return MTPNames(*(behind + part for part in ("", "", "enorm.", "hnorm.", "eh_proj.", "shared_head.norm.")))
+def mtp_prefix(model: ModelSpec) -> str:
+    """Prefix of the names of all tensors of the model's first head for multi-token prediction."""
+    return model.draft_prefix or f"{model.prefix}.{len(model.layers)}."
 
 
 def mtp_layer(model: ModelSpec) -> LayerSpec:
-    """The form of the head's layer: that of the model's last layer with attention."""
-    return next(layer for layer in reversed(model.layers) if layer.keeps is not None)
+    """The layer of that head."""
+    return model.mtp_layer or next(layer for layer in reversed(model.layers) if layer.keeps is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +56,8 @@ class DraftHeadSpec:
     """Whether that projection has a bias."""
     norms: bool = False
     """Whether embedding and hidden state are normed before."""
+    hidden_first: bool = False
+    """Whether the projection takes the hidden state before the embedding."""
     norm_before_residual: bool = False
     """Whether the residual of the attention is normed too."""
     final_norm: bool = True
@@ -139,24 +131,21 @@ def eagle_head(
 def mtp_head(model: ModelSpec) -> DraftHeadSpec:
     """The first head in this model's checkpoint. Raises :class:`.config_fields.ConfigError` if there is none, or it is
     of another kind."""
-    if not (model.draft_layers and model.drafts_read):
-        unread = model.draft_layers or model.draft_prefix
-        where = "in another form than DeepSeek's or Qwen's" if unread else "without heads"
+    form = model.mtp
+    if form is None or not model.draft_layers:
+        unread = model.draft_prefix or model.draft_layers
+        where = "in a form that is not known here" if unread else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
-    names, apart = mtp_names(model), bool(model.draft_prefix)
     return DraftHeadSpec(
-        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),)),
+        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1),
         hidden_size=model.hidden_size,
         norms=True,
-        skips_first=not apart,
-        feeds_normed=apart,
-        renamed=(
-            (names.embedding_norm, "embedding_norm."),
-            (names.hidden_norm, "hidden_norm."),
-            (names.fc, "fc."),
-            (names.norm, "norm."),
-            (names.layer, _LAYER),
-        ),
+        hidden_first=form.hidden_first,
+        final_norm=bool(form.norm),
+        vocab_size=model.vocab_size if form.head else 0,
+        skips_first=form.skips_first,
+        feeds_normed=form.feeds_normed,
+        renamed=form.renamed(mtp_prefix(model), _LAYER),
     )
 
 

@@ -14,6 +14,7 @@ from .gguf_fields import ReadFloats, Shapes, head_dim_of, once, rope_of
 from .hf_config import DECODERS
 from .mlp_spec import SPLIT_MLP, UP_MLP, ExpertNames, MLPSpec, MoESpec
 from .model_spec import LayerSpec, ModelSpec, alternating_layers, checked, with_mixers
+from .mtp_form import DEEPSEEK, QWEN
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def translated_spec(
     facts = GGUFFacts(fields, shapes, stored - drafts, read_floats)
     name = row.named(facts) if row.named else row.name
     spec = DECODERS[name].read(Fields(_values(metadata, facts, read_floats, row)), name)
-    spec = replace(spec, draft_layers=drafts)
+    read = spec.mtp if spec.mtp in (DEEPSEEK, QWEN) else None  # others' form in GGUF files is not known
+    spec = replace(spec, draft_layers=drafts, mtp=read)
     if row.turned and "rope_freqs.weight" in shapes:
         divisors = read_floats("rope_freqs.weight")
         for rope in {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)} - {None}:

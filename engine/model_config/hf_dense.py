@@ -17,7 +17,8 @@ from .hf_common import (
 )
 from .hf_rope import rope_from_hf
 from .mlp_spec import FUSED_MLP
-from .model_spec import POST, SANDWICH, ModelSpec, dense_mlp, with_layers, with_mixers
+from .model_spec import POST, SANDWICH, LayerSpec, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
+from .mtp_form import QWEN
 
 
 def llama(fields: Fields, name: str) -> ModelSpec:
@@ -136,11 +137,20 @@ def smollm3(fields: Fields, name: str) -> ModelSpec:
 def exaone4(fields: Fields, name: str) -> ModelSpec:
     """If some layers have a window, the others do not rotate."""
     spec = with_layers(with_mixers(common(fields, name, eps=1e-5), qk_norm="head"), norms=POST)
-    window = window_of(fields)
-    if not window:
-        return spec
-    slides = sliding_layers(fields) or alternating(spec, fields.integer("sliding_window_pattern", 4))
-    return slide(with_mixers(spec, [not each for each in slides], rope=None), window, slides)
+    if window := window_of(fields):
+        slides = sliding_layers(fields) or alternating(spec, fields.integer("sliding_window_pattern", 4))
+        spec = slide(with_mixers(spec, [not each for each in slides], rope=None), window, slides)
+    heads = fields.integer("num_nextn_predict_layers", 0, least=0)  # EXAONE 4.5's
+    return with_mtp(spec, QWEN, heads, exaone_head(fields, spec)) if heads else spec
+
+
+def exaone_head(fields: Fields, spec: ModelSpec) -> LayerSpec:
+    """The layer of a head for multi-token prediction: it rotates, and has a window if the first layer of its own list,
+    or of the model's, has one."""
+    kinds = fields.texts("mtp_layer_types") or fields.texts("layer_types") or ()
+    turning = next(layer for layer in spec.layers if layer.attention.rope is not None)
+    window = turning.attention.window if kinds[:1] == ("sliding_attention",) else 0
+    return replace(turning, mixer=replace(turning.attention, window=window))
 
 
 def seed_oss(fields: Fields, name: str) -> ModelSpec:

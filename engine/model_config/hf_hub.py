@@ -11,7 +11,8 @@ from .hf_common import check_silu, common
 from .hf_dense import llama, qwen2
 from .hf_moe import deepseek_experts, sparse_from, with_experts
 from .mlp_spec import APART, MLPSpec
-from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
+from .mtp_form import LING, MIMO
 
 _EXAONE: Final = {
     "num_layers": "num_hidden_layers",
@@ -98,12 +99,13 @@ def ling2(fields: Fields, name: str) -> ModelSpec:
     names = (replace(APART, correction="mlp.gate.expert_bias"),)
     moe = replace(moe, names=names, correction=fields.flag("moe_router_enable_expert_bias", True))
     spec = with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
-    return replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
+    spec = replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
+    return with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 1, least=0))
 
 
 def mimo(fields: Fields, name: str) -> ModelSpec:
     """MiMo 7B: a Qwen 2 with layers that predict further tokens."""
-    return replace(qwen2(fields, name), draft_prefix="model.mtp_layers.")
+    return with_mtp(qwen2(fields, name), MIMO, fields.integer("num_nextn_predict_layers", 1, least=0))
 
 
 def nemotron_nas(fields: Fields, name: str) -> ModelSpec:

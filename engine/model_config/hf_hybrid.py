@@ -10,7 +10,8 @@ from .hf_dense import granite
 from .hf_moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .hf_rope import rope_from_hf
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
-from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
+from .mtp_form import QWEN
 from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 from .streams_spec import NGramSpec, StreamMixSpec, hash_multipliers, primes_from
 
@@ -37,8 +38,6 @@ _INDEX = tuple(f"indexer.{part}.weight" for part in ("index_qk_proj", "q_layerno
 """Of Qwen4."""
 _MOST_ROWS = 1 << 31
 """More than a table of n-grams has."""
-_DRAFTS = "mtp."
-"""Prefix of the multi-token prediction head."""
 
 
 def lfm2(fields: Fields, name: str) -> ModelSpec:
@@ -200,7 +199,7 @@ def qwen4(fields: Fields, name: str) -> ModelSpec:
             raise ConfigError(f"indexer_budget is {budget}, expected a multiple of indexer_compress_ratio, {block}")
         longest = min(longest, budget + block - 1)
     spec = replace(spec, layers=tuple(layers), streams=streams, final_norm="", max_position=longest)
-    return replace(spec, draft_prefix=_DRAFTS)
+    return replace(spec, draft_prefix=QWEN.prefix)
 
 
 def _ngrams(fields: Fields, spec: ModelSpec, streams: StreamMixSpec, layer: int) -> NGramSpec:
@@ -230,7 +229,7 @@ def _ngrams(fields: Fields, spec: ModelSpec, streams: StreamMixSpec, layer: int)
 
 def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:
     """The spec with a multi-token prediction head; files of Qwen3-Next do not mention it."""
-    return replace(spec, draft_layers=fields.integer("mtp_num_hidden_layers", 1, least=0), draft_prefix=_DRAFTS)
+    return with_mtp(spec, QWEN, fields.integer("mtp_num_hidden_layers", 1, least=0))
 
 
 def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, experts: int) -> MoESpec:

@@ -12,7 +12,8 @@ from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, spars
 from .hf_rope import rope_from_hf
 from .latent_attention_spec import IndexSpec, LatentAttentionSpec
 from .mlp_spec import APART, STACKED, MoESpec, RouterSpec
-from .model_spec import ModelSpec, dense_mlp, with_layers
+from .model_spec import ModelSpec, dense_mlp, with_layers, with_mtp
+from .mtp_form import DEEPSEEK, LING
 from .recurrent_spec import GatedDeltaSpec
 
 _KIMI_EXPERTS = replace(MIXTRAL, correction="block_sparse_moe.gate.e_score_correction_bias")
@@ -76,7 +77,7 @@ def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
     groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
     fields = Fields({**defaults, **groups, **fields.values})
     spec = latent(fields, common(fields, name))
-    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
     moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
     return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 3, least=0)))
 
@@ -108,7 +109,7 @@ def glm4_moe_lite(fields: Fields, name: str) -> ModelSpec:
     sizes = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "moe_intermediate_size": 1536}
     fields = Fields({**defaults, **sizes, **fields.values})
     spec = latent(fields, common(fields, name, eps=1e-5))
-    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
     return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=1)
 
 
@@ -143,7 +144,7 @@ def _indexed(fields: Fields, name: str) -> ModelSpec:
         interleaved=fields.flag("indexer_rope_interleave"),
     )
     spec = latent(fields, common(fields, name), index)
-    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
     return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=3)
 
 
@@ -286,6 +287,7 @@ def ling(fields: Fields, name: str) -> ModelSpec:
     moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
     moe = replace(moe, names=(replace(APART, correction="mlp.gate.expert_bias"),))
     spec = replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
+    spec = with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 1, least=0))
     return _with_listed_experts(fields, spec, moe, first=2)
 
 

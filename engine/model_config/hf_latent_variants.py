@@ -10,7 +10,8 @@ from .hf_latent import index_shares, latent
 from .hf_moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, with_experts
 from .latent_attention_spec import IndexSpec, LatentAttentionSpec
 from .mlp_spec import APART, STACKED, MoESpec, RouterSpec
-from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp
+from .model_spec import PRE, LayerSpec, ModelSpec, Norms, dense_mlp, with_mtp
+from .mtp_form import LONGCAT
 
 _LARGE4_SIZES = {
     "kv_lora_rank": 512,
@@ -200,7 +201,10 @@ def longcat_flash(fields: Fields, name: str) -> ModelSpec:
         )
         for half in range(2)
     ]
-    return replace(spec, layers=tuple(halves) * pairs, sublayers=2, draft_prefix="model.mtp.")
+    into = tuple(f"transformer_layer.{part}" for part in dense.into)
+    head = LayerSpec(mixer, replace(dense, into=into, out=f"transformer_layer.{dense.out}"), PRE)
+    spec = replace(spec, layers=tuple(halves) * pairs, sublayers=2)
+    return with_mtp(spec, LONGCAT, fields.integer("num_nextn_predict_layers", 1, least=0), head)
 
 
 def dots3_note(fields: Fields, name: str) -> ModelSpec:
@@ -238,7 +242,7 @@ def dots3_note(fields: Fields, name: str) -> ModelSpec:
     )
     number = fields.integer("n_shared_experts", 1)
     moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", inner * number))
-    spec = replace(spec, layers=tuple(layers), draft_layers=1, drafts_read=False, draft_prefix="model.mtp.")
+    spec = replace(spec, layers=tuple(layers), draft_layers=1, draft_prefix="model.mtp.")
     return with_experts(spec, moe, sparse)
 
 

@@ -9,7 +9,8 @@ from .hf_common import attention_bias, check_silu, common
 from .hf_hybrid import mamba2, mixed
 from .hf_moe import experts_of, with_experts
 from .mlp_spec import ExpertNames, MLPSpec, MoESpec, RouterSpec
-from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
+from .mtp_form import NEMOTRON
 from .recurrent_spec import Mamba2Spec, MambaNorm, MambaSpec
 from .shared_block_spec import SharedBlockSpec
 
@@ -171,20 +172,53 @@ def nemotron_h(fields: Fields, name: str) -> ModelSpec:
     }
     if "moe" in kinds:
         made["moe"] = LayerSpec(None, _nemotron_experts(fields, spec, mlp), working)
-    return replace(
+    spec = replace(
         spec,
         layers=tuple(made[kind] for kind in kinds),
         prefix="backbone.layers",
         embedding="backbone.embeddings",
         final_norm="backbone.norm_f",
-        draft_prefix="mtp.",
+        draft_prefix=NEMOTRON.prefix,
     )
+    heads = fields.integer("num_nextn_predict_layers", 0, least=0)
+    if not heads:
+        return with_mtp(spec, NEMOTRON, heads)
+    known = "moe" in made and _nemotron_kinds(fields, of_head=True) == ["full_attention", "moe"]
+    return with_mtp(spec, NEMOTRON, heads, _nemotron_head(made["full_attention"], made["moe"])) if known else spec
 
 
-def _nemotron_kinds(fields: Fields) -> list[str]:
-    """The kind of each layer, by the newest field that has it."""
-    field = next((each for each in ("layers_block_type", "layer_types") if fields.has(each)), "hybrid_override_pattern")
-    named = list(fields.text(field)) if field == "hybrid_override_pattern" else fields.texts(field) or ()
+def _nemotron_head(attends: LayerSpec, works: LayerSpec) -> LayerSpec:
+    """Both layers of the head for multi-token prediction as one; names of the second begin with ``experts.``."""
+    moe = works.mlp
+    assert isinstance(moe, MoESpec)
+    assert moe.shared is not None
+    assert NEMOTRON.also is not None
+    within = NEMOTRON.also[1]
+    names = tuple(
+        replace(
+            each,
+            router=within + each.router,
+            into=tuple(within + part for part in each.into),
+            out=within + each.out,
+            correction=within + each.correction,
+        )
+        for each in moe.names
+    )
+    there, back = moe.latent_names
+    shared = replace(moe.shared, into=(within + moe.shared.into[0],), out=within + moe.shared.out)
+    moe = replace(moe, names=names, shared=shared, latent_names=(within + there, within + back))
+    return LayerSpec(attends.mixer, moe, Norms(mixer_in="norm", mlp_in=f"{within}norm"))
+
+
+def _nemotron_kinds(fields: Fields, *, of_head: bool = False) -> list[str]:
+    """The kind of each layer, by the newest field that has it; ``of_head``: of a head for multi-token prediction."""
+    tables, pattern = ("layers_block_type", "layer_types"), "hybrid_override_pattern"
+    if of_head:
+        tables, pattern = ("mtp_layers_block_type", "mtp_layer_types"), "mtp_hybrid_override_pattern"
+    field = next((each for each in tables if fields.has(each)), pattern)
+    if of_head and not fields.has(field):
+        return []
+    named = list(fields.text(field)) if field == pattern else fields.texts(field) or ()
     kinds = [_KINDS.get(kind, kind) for kind in named]
     known = ("linear_attention", "full_attention", "mlp", "moe")
     if (odd := next((kind for kind in kinds if kind not in known), None)) is not None:

@@ -7,7 +7,8 @@ from .config_fields import ConfigError, Fields
 from .hf_common import attention_bias, common, slide, sliding_layers, window_of
 from .hf_dense import granite
 from .mlp_spec import APART, STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
-from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
+from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
+from .mtp_form import DEEPSEEK
 
 MIXTRAL = replace(
     APART,
@@ -111,7 +112,7 @@ def glm4_moe(fields: Fields, name: str) -> ModelSpec:
         qkv_bias=fields.flag("attention_bias"),
         qk_norm="head" if fields.flag("use_qk_norm") else "none",
     )
-    spec = replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
     moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
     return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 1, least=0)))
 

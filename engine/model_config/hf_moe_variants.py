@@ -7,7 +7,7 @@ from typing import Final
 
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
-from .hf_dense import exaone4, llama
+from .hf_dense import exaone4, exaone_head, llama
 from .hf_moe import (
     MIXTRAL,
     deepseek_experts,
@@ -21,7 +21,18 @@ from .hf_moe import (
 from .hf_rope import media_axes, rope_from_hf
 from .hf_variants import LAYER_NORM, command, ernie, granite_windows, hunyuan
 from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
-from .model_spec import POST, PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from .model_spec import (
+    POST,
+    PRE,
+    LayerSpec,
+    ModelSpec,
+    Norms,
+    dense_mlp,
+    with_layers,
+    with_mixers,
+    with_mtp,
+)
+from .mtp_form import ERNIE, HUNYUAN, MIMO_V2, QWEN
 
 _AFMOE_NORMS = Norms(
     mixer_in="input_layernorm",
@@ -59,7 +70,8 @@ def ernie_moe(fields: Fields, name: str) -> ModelSpec:
     last = fields.integer("moe_layer_end_index", -1, least=-1)
     last = len(spec.layers) - 1 if last == -1 else last
     sparse = [(layer + 1) % step == 0 and first <= layer <= last for layer in range(len(spec.layers))]
-    return replace(with_experts(spec, moe, sparse), draft_prefix="model.mtp_")
+    heads = fields.integer("num_nextn_predict_layers", 0, least=0)
+    return with_mtp(with_experts(spec, moe, sparse), ERNIE, heads, spec.layers[0])
 
 
 def ernie_vl_moe(fields: Fields, name: str) -> ModelSpec:
@@ -133,12 +145,9 @@ def hunyuan_v3(fields: Fields, name: str) -> ModelSpec:
     if moe.shared is not None:
         moe = replace(moe, shared=shared_experts(spec, "mlp.shared_mlp", moe.shared.inner))
     first = fields.integer("first_k_dense_replace", 1, least=0)
-    return replace(with_experts(spec, moe, sparse_kinds(fields, spec, first)), draft_prefix=_behind(spec))
-
-
-def _behind(spec: ModelSpec) -> str:
-    """Prefix of the layer behind the last, which predicts a further token."""
-    return f"{spec.prefix}.{len(spec.layers)}."
+    spec = with_experts(spec, moe, sparse_kinds(fields, spec, first))
+    spec = replace(spec, draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
+    return with_mtp(spec, HUNYUAN, fields.integer("num_nextn_predict_layers", 1, least=0))
 
 
 def mellum(fields: Fields, name: str) -> ModelSpec:
@@ -151,7 +160,10 @@ def mellum(fields: Fields, name: str) -> ModelSpec:
     spec = with_experts(spec, moe, sparse_kinds(fields, spec, 0))
     window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 1024, least=0)
     slides = sliding_layers(fields) or [False] * len(spec.layers)
-    return replace(slide(spec, window, slides), draft_prefix="mtp.")
+    spec = slide(spec, window, slides)
+    heads = fields.integer("num_nextn_predict_layers", fields.integer("num_mtp_layers", 0, least=0), least=0)
+    kind = (fields.texts("mtp_layer_types") or ("sliding_attention",))[0]
+    return with_mtp(spec, QWEN, heads, _of_kind(spec, slides, kind))
 
 
 _LAGUNA_ROPE: Final = {
@@ -201,6 +213,12 @@ def _turned_by_type(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return with_mixers(with_mixers(spec, rope=full), slides, rope=local_rope(fields, head_dim, 10_000.0))
 
 
+def _of_kind(spec: ModelSpec, slides: Sequence[bool], kind: str) -> LayerSpec | None:
+    """The last layer whose attention is of this kind, which a head for multi-token prediction has too."""
+    alike = (layer for layer, each in zip(spec.layers, slides, strict=True) if each == (kind == "sliding_attention"))
+    return next(reversed([*alike]), None)
+
+
 def flex_olmo(fields: Fields, name: str) -> ModelSpec:
     """OLMo-2 with experts."""
     spec = attention_bias(fields, common(fields, name, theta=500_000.0))
@@ -228,7 +246,8 @@ def exaone_moe(fields: Fields, name: str) -> ModelSpec:
     names = _named(correction=f"mlp.{stored}", held=f"mlp.gate.{stored}")
     moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8), names=names)
     sparse = sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 1, least=0))
-    return replace(with_experts(spec, moe, sparse), draft_prefix="mtp")
+    heads = fields.integer("num_nextn_predict_layers", 1, least=0)
+    return with_mtp(with_experts(spec, moe, sparse), QWEN, heads, exaone_head(fields, spec))
 
 
 def granite_moe_swa(fields: Fields, name: str) -> ModelSpec:
@@ -337,11 +356,15 @@ def mimo_v2_flash(fields: Fields, name: str) -> ModelSpec:
     # values times a number are the heads' output, and that of a projection without a bias, times it
     spec = with_layers(spec, mixer_scale=scale)
     sparse = _listed(fields, "moe_layer_freq", len(spec.layers)) or sparse_kinds(fields, spec, 1)
+    dense = dense_mlp(spec)
     spec = with_experts(spec, deepseek_experts(fields, spec, renormalize=True, top_k=8), sparse)
     window = fields.integer("sliding_window", 129)
     if fields.has("sliding_window_size"):  # without the token itself
         window = fields.integer("sliding_window_size") + 1
-    return replace(slide(spec, window, slides), draft_prefix="model.mtp")
+    spec = slide(spec, window, slides)
+    head = _of_kind(spec, slides, "sliding_attention") or spec.layers[-1]
+    norms = Norms(mixer_in="input_layernorm", mlp_in="pre_mlp_layernorm")
+    return with_mtp(spec, MIMO_V2, 1, replace(head, mlp=dense, norms=norms))
 
 
 def _listed(fields: Fields, name: str, layers: int) -> list[bool]:

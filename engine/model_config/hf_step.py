@@ -14,7 +14,8 @@ from .hf_common import attention_bias, common, slide, sliding_layers
 from .hf_moe import experts_of, shared_experts, sparse_kinds
 from .hf_rope import rope_from_hf
 from .mlp_spec import STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
-from .model_spec import ModelSpec, dense_mlp, with_mixers
+from .model_spec import ModelSpec, dense_mlp, with_mixers, with_mtp
+from .mtp_form import STEP
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "num_attention_groups": "num_key_value_heads",
@@ -58,7 +59,7 @@ _WINDOW, _FULL = "sliding_attention", "full_attention"
 
 def step(fields: Fields, name: str) -> ModelSpec:
     """Raises :class:`ConfigError` for what no published file asks for."""
-    fields = _uniform(fields)
+    published, fields = fields, _uniform(fields)
     layers = fields.integer("num_hidden_layers", most=MOST_LAYERS)
     slides = sliding_layers(fields) or [False] * layers
     spec = attention_bias(fields, common(_without_rotations(fields), name, eps=1e-5))
@@ -71,7 +72,7 @@ def step(fields: Fields, name: str) -> ModelSpec:
         if any(which):
             spec = with_mixers(spec, which, rope=_rope(fields, head_dim, kind, which))
     spec = slide(spec, fields.integer("sliding_window", 0, least=0), slides)
-    return _with_networks(fields, spec)
+    return _with_head(published, _with_networks(fields, spec))
 
 
 def _uniform(fields: Fields) -> Fields:
@@ -163,8 +164,23 @@ def _with_networks(fields: Fields, spec: ModelSpec) -> ModelSpec:
         elif limit:
             mlp = replace(dense_mlp(spec), limit=limit, limits_active=True)
         made.append(replace(layer, mlp=mlp))
-    heads = fields.integer("num_nextn_predict_layers", 0, least=0)
-    return replace(spec, layers=tuple(made), draft_layers=heads, drafts_read=False)
+    return replace(spec, layers=tuple(made))
+
+
+def _with_head(published: Fields, spec: ModelSpec) -> ModelSpec:
+    """The spec with its first head for multi-token prediction, of which lists say what it is behind the model's own
+    layers; ``published``: the fields with them. One with experts is not read."""
+    heads, layers = published.integer("num_nextn_predict_layers", 0, least=0), len(spec.layers)
+    kinds = published.texts("layer_types") or ()
+    kind = kinds[layers] if len(kinds) > layers else (published.texts("mtp_layer_types") or (_FULL,))[0]
+    alike = [layer for layer in spec.layers if bool(layer.attention.window) == (kind == _WINDOW)]
+    limits = _limits(published, "swiglu_limits_shared", layers + heads)
+    works = (published.texts("mlp_layer_types") or ())[layers:] or published.texts("mtp_mlp_layer_types") or ("dense",)
+    if not heads or not alike or works[0] != "dense":
+        return replace(spec, draft_layers=heads)
+    limit = limits[layers] if len(limits) > layers else 0.0
+    mlp = replace(dense_mlp(spec), limit=limit, limits_active=limit > 0)
+    return with_mtp(spec, STEP, heads, replace(alike[-1], mlp=mlp))
 
 
 def _sparse(fields: Fields, spec: ModelSpec) -> list[bool]:

@@ -24,7 +24,8 @@ from .hf_rope import media_axes
 from .hf_text_defaults import text_defaults
 from .mistral_names import usual_name
 from .mlp_spec import STACKED, MoESpec
-from .model_spec import ModelSpec, with_mixers
+from .model_spec import ModelSpec, with_mixers, with_mtp
+from .mtp_form import DEEPSEEK
 from .thinker import thinker
 
 Reader = Callable[[Fields, str], ModelSpec]
@@ -91,7 +92,7 @@ def _glm4v(fields: Fields, name: str) -> ModelSpec:
 
 def _glm_ocr(fields: Fields, name: str) -> ModelSpec:
     spec = _glm4v(Fields({**fields.values, "attention_bias": False}), name)
-    return replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+    return with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
 
 
 def _paddleocr(fields: Fields, name: str) -> ModelSpec:

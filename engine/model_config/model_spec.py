@@ -15,6 +15,7 @@ from .compressed_attention_spec import CompressedAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .latent_attention_spec import LatentAttentionSpec
 from .mlp_spec import FeedForwardSpec, MLPSpec, MoESpec
+from .mtp_form import MTPForm
 from .projection import Projection
 from .recurrent_spec import (
     GatedDeltaSpec,
@@ -313,12 +314,13 @@ class ModelSpec(Backbone):
     whole_prompts: bool = False
     """Whether all tokens of a prompt attend to each other, and only those behind it causally (PaliGemma)."""
     draft_layers: int = 0
-    """Multi-token prediction heads in its checkpoints, one layer each behind the last; see :mod:`.draft_head_spec`."""
-    drafts_read: bool = True
-    """Whether these heads have a known form; else they are ignored (Step 3.5)."""
+    """Multi-token prediction heads in its checkpoints; see :mod:`.draft_head_spec`."""
+    mtp: MTPForm | None = None
+    """How the first of them is stored; None: in an unknown form, and all are ignored."""
+    mtp_layer: LayerSpec | None = None
+    """Its layer; None: as the model's last layer with attention."""
     draft_prefix: str = ""
-    """Prefix of these heads if stored separately. Without :attr:`draft_layers` their form is unknown, and they are
-    ignored."""
+    """Prefix of these heads if they are not stored as layers behind the last."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -397,6 +399,13 @@ def alternating_layers(layers: int, period: int) -> tuple[LayerType, ...]:
     """Every ``period``-th layer is full, the others slide."""
     types: list[LayerType] = ["full" if (layer + 1) % period == 0 else "sliding" for layer in range(layers)]
     return tuple(types)
+
+
+def with_mtp(spec: ModelSpec, form: MTPForm, heads: int, layer: LayerSpec | None = None) -> ModelSpec:
+    """The spec with ``heads`` for multi-token prediction in this form; ``layer``: that of the first, if it differs from
+    the model's last with attention."""
+    prefix = form.prefix or spec.draft_prefix
+    return replace(spec, draft_layers=heads, mtp=form, mtp_layer=layer, draft_prefix=prefix)
 
 
 B = TypeVar("B", bound=Backbone)

@@ -96,7 +96,7 @@ class DraftHead:
             embedded, normed = self._embedding_norm.plain(embedded), self._hidden_norm.plain(x)
         else:
             normed = x
-        both = torch.cat((embedded, normed), dim=1)
+        both = torch.cat((normed, embedded) if spec.hidden_first else (embedded, normed), dim=1)
         if spec.joins:
             delta, residual = self._layer(None, self._fc(both), batch)
         else:

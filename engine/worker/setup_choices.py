@@ -75,7 +75,7 @@ def choose(
     check_drafts(config, family)
     check_host_tier(config, family)
     wanted = family.longest(config)
-    draft = open_draft(config, family, wanted)
+    draft = open_draft(config, family)
     if isinstance(family, PoolingFamily) and not family.groups:
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
     notes: list[str] = []

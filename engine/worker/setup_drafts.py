@@ -20,7 +20,7 @@ from ..loading.safetensors_index import read_json
 from ..loading.weight_files import weight_format, weight_index
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.config_fields import ConfigError
-from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head, mtp_names
+from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head, mtp_prefix
 from ..model_config.model_spec import ModelSpec
 from ..model_config.transformers_config import TransformersSpec
 from ..models.decoder import Decoder
@@ -118,11 +118,10 @@ class DraftSource:
         return replace(own, quantized=replace(own.quantized, stored_as=self.spec.stored_as))
 
 
-def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSource | None:
+def open_draft(config: WorkerConfig, family: Family) -> DraftSource | None:
     """Open the draft model or head, and add its layers to the groups of ``family``; None if no model proposes.
 
-    ``longest``: see :meth:`.families.Family.longest`. Raises :class:`.errors.SetupError` if it cannot propose here, and
-    the loader's errors.
+    Raises :class:`.errors.SetupError` if it cannot propose here, and the loader's errors.
     """
     asked = config.speculative
     if asked is None or asked.method not in BY_MODELS:
@@ -147,14 +146,8 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
             source = _headed(source, path, asked.method)
         except ConfigError as error:
             raise SetupError(f"{_OPTION}: {asked.model or model.architecture}: {error}") from error
-    own = source.layers
-    if any(0 < group.window < longest for group in own.cache_groups):
-        raise SetupError(
-            f"{_OPTION}: layers of the draft model ({own.architecture}) see a window of their tokens, expected ones "
-            "that see all"
-        )
     first = len(model.layers)
-    family.groups = (*family.groups, *(_behind(group, first) for group in own.cache_groups))
+    family.groups = (*family.groups, *(_behind(group, first) for group in source.layers.cache_groups))
     family.beside = (*family.beside, *source.checkpoint.files)
     return source
 
@@ -166,7 +159,7 @@ def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource
     """
     model = source.model
     if method == "mtp":
-        return replace(source, spec=mtp_head(model), within=mtp_names(model).whole)
+        return replace(source, spec=mtp_head(model), within=mtp_prefix(model))
     described, tensors = read_json(path / "config.json"), weight_index(path)
     names, files = [tensor.name for tensor in tensors], tuple(dict.fromkeys(tensor.file for tensor in tensors))
     dtype = source.checkpoint.dtype
@@ -189,7 +182,9 @@ def _unfit(spec: ModelSpec, vocab_size: int) -> str:
 
 
 def _behind(group: CacheSpec, first: int) -> CacheSpec:
-    return replace(group, layers=tuple(first + layer for layer in group.layers))
+    """The group of what drafts. Layers with a window keep all tokens: they may be a block behind the model's."""
+    kind = "full" if group.kind == "window" else group.kind
+    return replace(group, kind=kind, window=0, layers=tuple(first + layer for layer in group.layers))
 
 
 def draft_of(

@@ -7,6 +7,7 @@ from stentor.engine.model_config import nemotron_omni
 from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
+from stentor.engine.model_config.draft_head_spec import mtp_head_stored
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.hf_text_part import SEEING
 from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
@@ -51,6 +52,7 @@ _STEP: Final = {
     "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0],
     "num_nextn_predict_layers": 1,
 }
+_HEAD: Final = {"num_nextn_predict_layers": 1}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
@@ -72,8 +74,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "Mamba2ForCausalLM": {"num_heads": 8},
-    "NemotronHForCausalLM": {"hybrid_override_pattern": "M*-E"},
-    **{name: {"hybrid_override_pattern": "M*-E"} for name in ("NemotronH_Nano_VL_V2", *nemotron_omni.ARCHITECTURES)},
+    **{
+        name: {"hybrid_override_pattern": "M*-E", "mtp_hybrid_override_pattern": "*E", **_HEAD}
+        for name in ("NemotronHForCausalLM", "NemotronH_Nano_VL_V2", *nemotron_omni.ARCHITECTURES)
+    },
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
@@ -83,6 +87,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
+    **dict.fromkeys(("Ernie4_5_MoeForCausalLM", "Exaone4_5_ForConditionalGeneration", "MellumForCausalLM"), _HEAD),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
     "MiMoV2FlashForCausalLM": {"v_head_dim": 8, "partial_rotary_factor": 0.5},
@@ -183,9 +188,9 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
         found.append("media are encoded in transformers' code")
     if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
-    if spec.draft_layers and spec.drafts_read:
+    if mtp_head_stored(spec):
         found.append("may have a head for multi-token prediction")
-    elif spec.draft_layers or spec.draft_prefix:
+    elif spec.mtp is None and (spec.draft_layers or spec.draft_prefix):
         found.append("layers for multi-token prediction are ignored")
     if not parity_models(architecture):
         found.append("no parity test")

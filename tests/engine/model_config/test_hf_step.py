@@ -86,9 +86,15 @@ def test_limits_are_of_the_last_layers_alone() -> None:
     assert [each.shared.limit for each in mixtures if each.shared] == [0.0] * 41 + [16.0]
 
 
-def test_its_layers_that_predict_further_tokens_are_of_no_known_form() -> None:
-    with pytest.raises(ConfigError, match="in another form than DeepSeek's"):
-        mtp_head(model_spec_from_hf(STEP))
+def test_its_first_head_for_multi_token_prediction_is_what_lists_say_behind_the_layers() -> None:
+    """One with experts is not read."""
+    head = mtp_head(model_spec_from_hf(STEP))
+    (layer,) = head.backbone.layers
+    assert isinstance(layer.mlp, MLPSpec)
+    assert (layer.attention.heads, layer.attention.window, layer.mlp.limit) == (96, 512, 0.0)
+    assert (head.vocab_size, head.final_norm, head.feeds_normed) == (head.backbone.vocab_size, True, False)
+    with pytest.raises(ConfigError, match="in a form that is not known here"):
+        mtp_head(model_spec_from_hf({**STEP, "mlp_layer_types": ["sparse"] * 48}))
 
 
 @pytest.mark.parametrize(

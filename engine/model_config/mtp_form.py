@@ -1,0 +1,94 @@
+"""How checkpoints store heads for multi-token prediction (arXiv:2412.19437). Torch-free."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class MTPForm:
+    """The form of a checkpoint's first head. Names are prefixes of tensors' names, with their last dot."""
+
+    prefix: str = ""
+    """Of all names; "": that of a layer behind the model's last."""
+    layer: str = ""
+    """Of its layer, behind :attr:`prefix`, as are the names below."""
+    also: tuple[str, str] | None = None
+    """Further parts of the layer, and what they are called within it (Nemotron-H)."""
+    embedding_norm: str = "enorm."
+    hidden_norm: str = "hnorm."
+    fc: str = "eh_proj."
+    norm: str = "shared_head.norm."
+    """Of the norm behind the layer; "": none (ERNIE)."""
+    head: str = ""
+    """Of its own output head (Step 3.5); "": it uses the model's."""
+    hidden_first: bool = False
+    """Whether the projection takes the hidden state before the embedding (MiMo)."""
+    skips_first: bool = False
+    """Whether position 0 has no embedding."""
+    feeds_normed: bool = True
+    """Whether the normed output is fed back for a further token."""
+
+    def renamed(self, behind: str, layer: str) -> tuple[tuple[str, str], ...]:
+        """(stored prefix, replacement) pairs of names, in the order in which they apply.
+
+        ``behind``: prefix of a layer behind the model's last. ``layer``: the replacement of the layer's.
+        """
+        whole = self.prefix or behind
+        parts = (
+            (self.embedding_norm, "embedding_norm."),
+            (self.hidden_norm, "hidden_norm."),
+            (self.fc, "fc."),
+            (self.norm, "norm."),
+            (self.head, "lm_head."),
+        )
+        found = [(whole + stored, place) for stored, place in parts if stored]
+        found.append((whole + self.layer, layer))
+        if self.also is not None:
+            found.append((whole + self.also[0], layer + self.also[1]))
+        return tuple(found)
+
+
+DEEPSEEK: Final = MTPForm(skips_first=True, feeds_normed=False)
+QWEN: Final = MTPForm(
+    prefix="mtp.",
+    layer="layers.0.",
+    embedding_norm="pre_fc_norm_embedding.",
+    hidden_norm="pre_fc_norm_hidden.",
+    fc="fc.",
+    norm="norm.",
+)
+"""Also EXAONE's and Mellum 2's."""
+LING: Final = MTPForm(norm="final_layernorm.")
+HUNYUAN: Final = replace(LING, skips_first=True)
+STEP: Final = MTPForm(norm="transformer.shared_head.norm.", head="transformer.shared_head.output.", feeds_normed=False)
+ERNIE: Final = MTPForm(
+    prefix="model.mtp_",
+    layer="block.0.",
+    embedding_norm="emb_norm.0.",
+    hidden_norm="hidden_norm.0.",
+    fc="linear_proj.0.",
+    norm="",
+    skips_first=True,
+    feeds_normed=False,
+)
+MIMO: Final = MTPForm(
+    prefix="model.mtp_layers.",
+    layer="0.",
+    embedding_norm="0.token_layernorm.",
+    hidden_norm="0.hidden_layernorm.",
+    fc="0.input_proj.",
+    norm="0.final_layernorm.",
+    hidden_first=True,
+    skips_first=True,
+)
+MIMO_V2: Final = MTPForm(
+    prefix="model.mtp.",
+    layer="layers.0.",
+    embedding_norm="layers.0.enorm.",
+    hidden_norm="layers.0.hnorm.",
+    fc="layers.0.eh_proj.",
+    norm="layers.0.final_layernorm.",
+)
+LONGCAT: Final = replace(MIMO_V2, embedding_norm="layers.0.enorm.m.", hidden_norm="layers.0.hnorm.m.", norm="norm.")
+NEMOTRON: Final = replace(MIMO_V2, prefix="mtp.", norm="layers.1.final_layernorm.", also=("layers.1.", "experts."))
+"""Two layers of the model are the two parts of the head's."""

@@ -1,0 +1,295 @@
+"""Heads for multi-token prediction as their makers store them: what they propose is what a model of one layer says.
+
+The forms of DeepSeek's and Qwen's heads are in :mod:`.test_draft_heads`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.models.longcat_flash import modeling_longcat_flash
+
+from stentor.engine.model_config.draft_head_spec import mtp_head_stored
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.protocols.ipc.config import SpeculativeConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert, _proposals
+from stentor.tests.engine.worker.test_draft_models import accepted
+from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, _prompt
+from stentor.tests.parity import tiny
+
+_ENDING = {"embedding_norm": "enorm", "hidden_norm": "hnorm", "fc": "eh_proj", "norm": "final_layernorm"}
+_APART = {
+    "layer": "layers.0",
+    "embedding_norm": "pre_fc_norm_embedding",
+    "hidden_norm": "pre_fc_norm_hidden",
+    "fc": "fc",
+    "norm": "norm",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A head's names, its order of inputs, and the model of one layer that its layer is."""
+
+    names: Mapping[str, str]
+    """Of its parts behind ``prefix``."""
+    prefix: str = ""
+    """"": it is a layer behind the model's last."""
+    one: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the model of one layer."""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the config.json besides."""
+    hidden_first: bool = False
+    skips_first: bool = False
+    feeds_normed: bool = True
+    build: Callable[[Any], nn.Module] | None = None
+    """Of a configuration, in place of transformers' model of one layer."""
+    stored: Callable[[str], str] = str
+    """The stored name of a part of the layer."""
+
+
+class _LongcatLayer(nn.Module):
+    """LongCat's attention, and a dense network."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        norm = modeling_longcat_flash.LongcatFlashRMSNorm
+        self.input_layernorm, self.post_attention_layernorm = (norm(config.hidden_size) for _ in range(2))
+        self.self_attn = modeling_longcat_flash.LongcatFlashMLA(config, 0)
+        self.mlp = modeling_longcat_flash.LongcatFlashMLP(config)
+        self.rotary = modeling_longcat_flash.LongcatFlashRotaryEmbedding(config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = x.shape[1]
+        mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
+        turns = self.rotary(x, torch.arange(count)[None])
+        attended = self.self_attn(self.input_layernorm(x), position_embeddings=turns, attention_mask=mask)[0]
+        x = x + attended
+        return torch.add(x, self.mlp(self.post_attention_layernorm(x)))
+
+
+def _renamed(**parts: str) -> Callable[[str], str]:
+    """Replaces parts of names; two underscores are a dot."""
+
+    def renamed(name: str) -> str:
+        for part, stored in parts.items():
+            name = name.replace(part.replace("__", "."), stored)
+        return name
+
+    return renamed
+
+
+_FORMS: Mapping[str, Form] = {
+    "ernie-moe": Form(
+        prefix="model.mtp_",
+        names={
+            "layer": "block.0",
+            "embedding_norm": "emb_norm.0",
+            "hidden_norm": "hidden_norm.0",
+            "fc": "linear_proj.0",
+        },
+        one={"mlp_layer_types": ["dense"], "moe_layer_start_index": 9, "moe_layer_end_index": 9},
+        said={"num_nextn_predict_layers": 1},
+        skips_first=True,
+        feeds_normed=False,
+    ),
+    "exaone-moe": Form(
+        prefix="mtp.",
+        names=_APART,
+        one={"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+        said={"mtp_layer_types": ["sliding_attention"]},
+    ),
+    "mellum": Form(
+        prefix="mtp.",
+        names=_APART,
+        one={"layer_types": ["sliding_attention"], "mlp_layer_types": ["sparse"]},
+        said={"num_nextn_predict_layers": 1},
+    ),
+    "hy-v3": Form(
+        names={"layer": "", **_ENDING},
+        one={"mlp_layer_types": ["sparse"]},
+        skips_first=True,
+        stored=_renamed(
+            e_score_correction_bias="expert_bias", mlp__gate="mlp.router.gate", shared_experts="shared_mlp"
+        ),
+    ),
+    "ling": Form(
+        names={"layer": "", **_ENDING},
+        one={"layer_types": ["full_attention"], "mlp_layer_types": ["sparse"]},
+        stored=_renamed(
+            e_score_correction_bias="expert_bias", self_attn__o_proj="attention.dense", self_attn="attention"
+        ),
+    ),
+    "mimo": Form(
+        prefix="model.mtp_layers.",
+        names={
+            "layer": "0",
+            "embedding_norm": "0.token_layernorm",
+            "hidden_norm": "0.hidden_layernorm",
+            "fc": "0.input_proj",
+            "norm": "0.final_layernorm",
+        },
+        one={"layer_types": ["full_attention"]},
+        hidden_first=True,
+        skips_first=True,
+    ),
+    "mimo-v2-flash": Form(
+        prefix="model.mtp.",
+        names={"layer": "layers.0", **{part: f"layers.0.{name}" for part, name in _ENDING.items()}},
+        one={"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+        stored=_renamed(post_attention_layernorm="pre_mlp_layernorm"),
+    ),
+    "longcat": Form(
+        prefix="model.mtp.",
+        names={
+            "layer": "layers.0",
+            "embedding_norm": "layers.0.enorm.m",
+            "hidden_norm": "layers.0.hnorm.m",
+            "fc": "layers.0.eh_proj",
+            "norm": "norm",
+        },
+        build=_LongcatLayer,
+        stored=_renamed(mlp__="transformer_layer.mlp."),
+    ),
+    "nemotron-h-moe": Form(
+        prefix="mtp.",
+        names={
+            "layer": "layers",
+            **{part: f"layers.0.{name}" for part, name in _ENDING.items()},
+            "norm": "layers.1.final_layernorm",
+        },
+        one={"layers_block_type": ["full_attention", "moe"], "num_hidden_layers": 2},
+        said={"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["full_attention", "moe"]},
+    ),
+    "step3.5": Form(
+        names={
+            "layer": "",
+            **_ENDING,
+            "norm": "transformer.shared_head.norm",
+            "head": "transformer.shared_head.output",
+        },
+        one={
+            **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+            **{"swiglu_limits_shared": [0.0], "swiglu_limits": [0.0]},
+            "per_layer_config": {0: {"num_attention_heads": 8}},
+        },
+        feeds_normed=False,
+    ),
+}
+
+
+class Head(nn.Module):
+    """A plain definition over whole texts."""
+
+    def __init__(self, form: Form, model: Any) -> None:
+        super().__init__()
+        self.form, self.whole = form, [model]
+        text = model.config.get_text_config()
+        self.text = text
+        self.body = [model.get_decoder()]
+        one = type(text).from_dict({**text.to_dict(), "num_hidden_layers": 1, **form.one})
+        norm = type(getattr(self.body[0], "norm", None) or self.body[0].norm_f)
+        eps = getattr(text, "rms_norm_eps", None) or text.layer_norm_epsilon
+        self.embedding_norm, self.hidden_norm, self.norm = (norm(text.hidden_size, eps=eps) for _ in range(3))
+        self.fc = nn.Linear(2 * text.hidden_size, text.hidden_size, bias=False)
+        if "norm" not in form.names:
+            self.norm = nn.Identity()
+        if "head" in form.names:
+            self.head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        if form.build is not None:
+            self.layer = form.build(one)
+        else:
+            self.layer = type(self.body[0])._from_config(one, attn_implementation="eager")
+            for ending in ("norm", "norm_f"):
+                if hasattr(self.layer, ending):
+                    setattr(self.layer, ending, nn.Identity())
+            for embedding in ("embed_tokens", "embeddings", "word_embeddings"):
+                if hasattr(self.layer, embedding):
+                    delattr(self.layer, embedding)
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for name, tensor in self.named_parameters():
+                noise = torch.randn(tensor.shape, generator=generator)
+                tensor.copy_(1 + 0.2 * noise if "norm" in name and tensor.dim() == 1 else 0.15 * noise)
+        self.eval()
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """As checkpoints name it."""
+        names, behind = self.form.names, f"model.layers.{self.text.num_hidden_layers}."
+        found = {}
+        for name, tensor in self.state_dict().items():
+            part, _, rest = name.partition(".")
+            if part == "layer":
+                rest = self.form.stored(rest.removeprefix("layers.0." if names["layer"] != "layers" else "layers."))
+            whole = ".".join(piece for piece in (names[part], rest) if piece)
+            found[(self.form.prefix or behind) + whole] = tensor
+        return found
+
+    def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
+        form, count = self.form, len(following)
+        e: torch.Tensor = self.whole[0].get_input_embeddings()(following)
+        if form.skips_first:
+            e = e.masked_fill((torch.arange(count) == 0)[:, None], 0)
+        both = [self.embedding_norm(e), self.hidden_norm(hidden)]
+        x = self.fc(torch.cat(both[::-1] if form.hidden_first else both, dim=1))[None]
+        found = self.layer(x) if form.build else self.layer(inputs_embeds=x, use_cache=False).last_hidden_state
+        return torch.as_tensor(found[0])
+
+    @torch.no_grad()
+    def given(self, text: list[int]) -> torch.Tensor:
+        """The model's normed hidden states of a text."""
+        return torch.as_tensor(self.body[0](torch.tensor(text)[None], use_cache=False).last_hidden_state[0])
+
+    @torch.no_grad()
+    def drafts(self, text: list[int], most: int, given: torch.Tensor) -> list[int]:
+        """``given``: of this text, or a longer one that begins so."""
+        head = self.head if "head" in self.form.names else self.whole[0].lm_head
+        hidden, following = given[: len(text) - 1], torch.tensor(text[1:])
+        found: list[int] = []
+        for _ in range(most):
+            left = self.left(following, hidden)
+            logits = head(self.norm(left[-1]))
+            found.append(ALLOWED[int(logits[list(ALLOWED)].argmax())])
+            following = torch.cat((following, torch.tensor(found[-1:])))
+            hidden = torch.cat((hidden, self.norm(left[-1:]) if self.form.feeds_normed else left[-1:]))
+        return found
+
+
+@pytest.mark.proof(each="architecture")
+@pytest.mark.parametrize("architecture", _FORMS)
+def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_path: Path) -> None:
+    """In a text several times as long as a head's window."""
+    form = _FORMS[architecture]
+    model = tiny.make(architecture, tmp_path)
+    model.config._attn_implementation = "eager"
+    head = Head(form, model)
+    described = json.loads((tmp_path / "config.json").read_text())
+    described |= {"num_nextn_predict_layers": 1, **form.said} if architecture != "step3.5" else {}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert mtp_head_stored(model_spec_from_hf(described))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights |= {name: tensor.contiguous() for name, tensor in _by_expert(head.stored()).items()}
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
+    speculative = SpeculativeConfig("mtp", DRAFTS)
+    drafting = LocalEngine(model_config(tmp_path, speculative=speculative, max_prefill_chunk=16, **changes))
+    plain = LocalEngine(model_config(tmp_path, **changes))
+    proposals = _proposals(drafting)
+    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = _prompt(60, 2)
+    text = prompt + drafting.generate(prompt, params)
+    assert text[60:] == plain.generate(prompt, params)
+    assert accepted(drafting)[1] > 5
+    assert len(proposals) > 5
+    given = head.given(text)
+    for length, drafts in proposals:
+        assert drafts == head.drafts(text[:length], len(drafts), given)
