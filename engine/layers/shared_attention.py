@@ -1,4 +1,4 @@
-"""Attention to an earlier layer's keys and values."""
+"""Attention to an earlier layer's keys and values, or another model's."""
 
 from typing import Any
 
@@ -27,7 +27,8 @@ class SharedAttention:
         self._spec = spec = model.layers[layer].attention
         assert spec.qk_norm_names is not None
         prefix = model.layer_prefix(layer)
-        self._cache, self._dtype = model.cache_index(spec.shares), context.dtype
+        source = model.keys_of or model
+        self._cache, self._dtype = source.cache_index(spec.shares), context.dtype
         self._invariant = context.invariant
         into, out = spec.projections(model.hidden_size)
         self.into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
@@ -35,7 +36,7 @@ class SharedAttention:
         prefix = f"{prefix}.{spec.name}"
         self._norm = RMSNorm(weights, f"{prefix}.{spec.qk_norm_names[0]}", spec.head_dim, model.norm_eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
-        shared = f"{model.layer_prefix(spec.shares)}.{spec.name}"
+        shared = f"{source.layer_prefix(spec.shares)}.{spec.name}"
         self._scales = cache_scales(weights, shared, spec.kv_heads, context)
         # published files hold tensors that the layer does not use
         weights.pass_over(*(f"{prefix}.{name}.weight" for name in ("k_proj", "v_proj", spec.qk_norm_names[1])))

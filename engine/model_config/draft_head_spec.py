@@ -43,7 +43,7 @@ class DraftHeadSpec:
     """One head. Its inputs are tokens and the model's hidden states; its output is fed back for a further token."""
 
     backbone: ModelSpec
-    """Spec of its one layer."""
+    """Spec of its layer; an assistant has several."""
     taps: tuple[int, ...] = ()
     """The model's layers, ascending, before which the stream is copied; copies are concatenated. Empty: the input of
     the model's output head."""
@@ -70,8 +70,18 @@ class DraftHeadSpec:
     """Whether position 0 has no embedding."""
     feeds_normed: bool = False
     """Whether the normed output is fed back for a further token."""
+    projects_back: bool = False
+    """Whether what is fed back is first projected to the model's hidden size (assistants)."""
+    clusters: int = 0
+    """Clusters of equally many tokens, of which it drafts from the ``chosen_clusters`` that score best; 0: none."""
+    chosen_clusters: int = 0
     renamed: tuple[tuple[str, str], ...] = ()
     """(stored prefix, replacement) pairs of tensor names, applied in order."""
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether it attends to the model's keys and caches none."""
+        return self.backbone.keys_of is not None
 
     def name_of(self, stored: str) -> str:
         for beginning, place in self.renamed:

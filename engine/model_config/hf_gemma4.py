@@ -41,7 +41,7 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
     layers = tuple(_layer(fields, spec, kinds, number, first) for number in range(len(spec.layers)))
     default = 0 if "hidden_size_per_layer_input" in fields.values else 256  # null: none
     dim = fields.integer("hidden_size_per_layer_input", default, least=0)
-    per_layer = fields.integer("vocab_size_per_layer_input", 262_144)
+    per_layer = fields.integer("vocab_size_per_layer_input", 262_144, least=1 if dim else 0)
     return replace(
         spec,
         layers=layers,

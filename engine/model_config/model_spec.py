@@ -253,6 +253,9 @@ class Backbone:
     """None: there is one residual stream."""
     text_part: bool = False
     """Whether the checkpoint is multimodal; its other tensors are ignored."""
+    keys_of: "Backbone | None" = None
+    """The model whose keys and values all layers use (:attr:`.attention_spec.AttentionSpec.shares`), as those of Gemma
+    4's assistants; None: their own."""
 
     @property
     def output_size(self) -> int:

@@ -21,7 +21,7 @@ _PASSED_OVER: Final = ("rotary_emb.inv_freq", "t2d", "shared_head.head.weight")
 
 
 class DraftHead:
-    """A draft head of one layer, with its own embeddings and output head or the model's. Not compiled to a program."""
+    """A draft head, with its own embeddings and output head or the model's. Not compiled to a program."""
 
     def __init__(
         self, spec: DraftHeadSpec, model: Decoder | ModelSpec, context: LayerContext, max_model_len: int
@@ -50,15 +50,24 @@ class DraftHead:
         self._hidden_norm = norm("hidden_norm", hidden) if spec.norms else None
         self._fc: Linear
         if spec.joins:
-            self._fc = product("fc", hidden, hidden + spec.hidden_size, bias=spec.bias)
+            embedded = hidden if spec.embeds else spec.hidden_size
+            self._fc = product("fc", hidden, embedded + spec.hidden_size, bias=spec.bias)
         else:
             self._fc = product("fc", hidden, len(spec.taps) * spec.hidden_size, bias=spec.bias)
-        self._layer = Layer(self.weights, 0, own, RotaryTables(own.max_position, max_model_len, context), context)
+        rotary = RotaryTables(own.max_position, max_model_len, context)
+        self._layers = [Layer(self.weights, number, own, rotary, context) for number in range(len(own.layers))]
         self._norm = norm("norm", hidden) if spec.final_norm else None
         self._head: Linear | None = None
         self._offsets: torch.Tensor | None = None
         if spec.vocab_size:
             self._head = product("lm_head", spec.vocab_size, hidden)
+        self._back = product("back", spec.hidden_size, hidden) if spec.projects_back else None
+        self._clusters: Linear | None = None
+        self._by_cluster: torch.Tensor | None = None
+        if spec.clusters:
+            self._clusters = product("centroids", spec.clusters, hidden)
+            self._by_cluster = context.empty(spec.vocab_size, dtype=torch.int64)
+            self.weights.add("token_ordering", self._by_cluster)
         if 0 < spec.vocab_size < config.vocab_size:
             self._offsets = context.empty(spec.vocab_size, dtype=torch.int64)
             self.weights.add("d2t", self._offsets)
@@ -97,20 +106,25 @@ class DraftHead:
         else:
             normed = x
         both = torch.cat((normed, embedded) if spec.hidden_first else (embedded, normed), dim=1)
+        first, *others = self._layers
         if spec.joins:
-            delta, residual = self._layer(None, self._fc(both), batch)
+            delta, residual = first(None, self._fc(both), batch)
         else:
             past = normed if spec.norm_before_residual else x
-            delta, residual = self._layer(None, past.clone(), batch, both)
+            delta, residual = first(None, past.clone(), batch, both)
+        for layer in others:
+            delta, residual = layer(delta, residual, batch)
         assert isinstance(residual, torch.Tensor)
-        assert delta is not None
+        if delta is None:  # a layer that multiplies the sum has added it
+            return residual
         added = multiplied(delta)
         assert isinstance(added, torch.Tensor)
         return residual + added
 
     def fed_back(self, stream: torch.Tensor) -> torch.Tensor:
         """Output of :meth:`forward` [rows, hidden] → its ``hidden`` input for the tokens behind."""
-        return self._norm.plain(stream) if self.spec.feeds_normed and self._norm is not None else stream
+        x = self._norm.plain(stream) if self.spec.feeds_normed and self._norm is not None else stream
+        return x if self._back is None else self._back(x)
 
     def logits(self, stream: torch.Tensor) -> torch.Tensor:
         """Output of :meth:`forward` [rows, hidden] → float32 [rows, vocabulary]; -inf for tokens that it cannot
@@ -120,11 +134,21 @@ class DraftHead:
             assert isinstance(self._model, Decoder)
             return self._model.logits_of(x)
         logits = self._head(x).float()
+        if self._clusters is not None:
+            logits = self._of_clusters(x, logits)
         if self._offsets is None:
             return logits
         whole = logits.new_full((len(logits), self._vocab_size), -torch.inf)
         ids = self._offsets + torch.arange(len(self._offsets), device=logits.device)
         return whole.index_copy_(1, ids, logits)
+
+    def _of_clusters(self, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """The logits of tokens in the clusters that score best for x [rows, hidden]; -inf elsewhere."""
+        assert self._clusters is not None
+        assert self._by_cluster is not None
+        best = self._clusters(x).topk(self.spec.chosen_clusters, dim=-1).indices
+        tokens = self._by_cluster.view(self.spec.clusters, -1)[best].flatten(1)
+        return torch.full_like(logits, -torch.inf).scatter_(1, tokens, logits.gather(1, tokens))
 
     def _embedded(self, batch: ForwardBatch) -> torch.Tensor:
         tokens = batch.tokens

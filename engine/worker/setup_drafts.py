@@ -18,6 +18,7 @@ from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.generation_config import GenerationConfig
 from ..loading.safetensors_index import read_json
 from ..loading.weight_files import weight_format, weight_index
+from ..model_config.assistant_spec import assistant
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head, mtp_prefix
@@ -143,7 +144,7 @@ def open_draft(config: WorkerConfig, family: Family) -> DraftSource | None:
         raise SetupError(f"{_OPTION}: {model.architecture} runs on transformers' code, which keeps no hidden states")
     else:
         try:
-            source = _headed(source, path, asked.method)
+            source = _headed(source, path if asked.model else None, asked.method)
         except ConfigError as error:
             raise SetupError(f"{_OPTION}: {asked.model or model.architecture}: {error}") from error
     first = len(model.layers)
@@ -152,19 +153,24 @@ def open_draft(config: WorkerConfig, family: Family) -> DraftSource | None:
     return source
 
 
-def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource:
-    """The source with the head of the checkpoint at ``path``, or the model's own.
+def _headed(source: DraftSource, path: Path | None, method: DraftMethod) -> DraftSource:
+    """The source with the head or assistant of the checkpoint at ``path``, or the model's own head.
 
     Raises :class:`..model_config.config_fields.ConfigError` if there is none that fits.
     """
     model = source.model
-    if method == "mtp":
+    if path is None:
         return replace(source, spec=mtp_head(model), within=mtp_prefix(model))
     described, tensors = read_json(path / "config.json"), weight_index(path)
     names, files = [tensor.name for tensor in tensors], tuple(dict.fromkeys(tensor.file for tensor in tensors))
     dtype = source.checkpoint.dtype
     checkpoint = Checkpoint(weight_format(files), path, files, model, dtype, GenerationConfig())
-    return replace(source, checkpoint=checkpoint, spec=eagle_head(described, names, model, third=method == "eagle3"))
+    spec = (
+        assistant(described, model)
+        if method == "mtp"
+        else eagle_head(described, names, model, third=method == "eagle3")
+    )
+    return replace(source, checkpoint=checkpoint, spec=spec)
 
 
 def _unfit(spec: ModelSpec, vocab_size: int) -> str:
@@ -190,10 +196,12 @@ def _behind(group: CacheSpec, first: int) -> CacheSpec:
 def draft_of(
     source: DraftSource | None, model: Drafter | None, caches: Sequence[LayerCache]
 ) -> tuple[Sequence[LayerCache], ProposingModel | None]:
-    """The caches of the verifying model, and the proposing model with the rest of the caches."""
+    """The caches of the verifying model, and the proposing model with the rest of the caches, or the same."""
     if source is None or model is None:
         return caches, None
-    return caches[: source.first_cache], ProposingModel(model, caches[source.first_cache :], source.most)
+    own, behind = caches[: source.first_cache], caches[source.first_cache :]
+    shares = isinstance(model, DraftHead) and model.spec.shares_keys
+    return own, ProposingModel(model, own if shares else behind, source.most)
 
 
 def draft_lines(model: Drafter | None) -> list[MemoryLine]:

@@ -21,7 +21,7 @@ from .row_states import RowStates
 from .rows import RowLimits, RowTable
 from .runner import ModelRunner
 from .sampler import Sampler
-from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
+from .speculation import AssistantPass, Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class SyncCompute:
         """
         self.model = model
         draft, proposer = (drafts, None) if isinstance(drafts, ProposingModel) else (None, drafts)
-        kept = caches if draft is None else [*caches, *draft.caches]
+        shares = draft is not None and isinstance(draft.model, DraftHead) and draft.model.spec.shares_keys
+        kept = caches if draft is None or shares else [*caches, *draft.caches]
         self._copier = BlockCopier(cache_tensors(kept), host)
         groups = 1 + max((cache.group for cache in kept), default=0)
         self.rows = RowTable(limits.slots, limits.max_model_len, limits.block_size, groups)
@@ -72,13 +73,14 @@ class SyncCompute:
         self.graphs: list[PassGraphs] = []
         """Of the model, and of a model that drafts for it."""
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
-        self._head: HeadPass | None = None
+        self._head: HeadPass | AssistantPass | None = None
         self._taps: tuple[int, ...] = ()
         """Layers before which the draft head takes the stream."""
         if draft is not None:
             if isinstance(draft.model, DraftHead):
                 self._taps = draft.model.spec.taps
-                self._head = HeadPass(draft.model, draft.caches, self.rows, device)
+                run_head = AssistantPass if draft.model.spec.shares_keys else HeadPass
+                self._head = run_head(draft.model, draft.caches, self.rows, device)
                 drafter = DraftModel(self._head, self.rows, sampler, draft.most, behind=1)
             else:
                 own = None if graphs is None else graphs(draft.model, draft.caches, self.rows)

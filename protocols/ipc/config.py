@@ -34,11 +34,11 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     method: DraftMethod
     """``ngram``: continuations of the last tokens' earlier matches in the sequence; ``suffix``: also matches in
     finished answers; ``draft_model``: samples of a smaller model; ``eagle``, ``eagle3``: samples of a head that was
-    trained on the model's hidden states; ``mtp``: samples of the checkpoint's own head."""
+    trained on the model's hidden states; ``mtp``: samples of the checkpoint's own head, or of Gemma 4's assistant."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 0
     """Most drafts of a sequence in a step. Only ``suffix`` may omit it; then it is the suffix depth."""
     model: str = ""
-    """The draft model, or EAGLE's head: named as MODEL is; a local path once located."""
+    """The draft model, EAGLE's head or an assistant: named as MODEL is; a local path once located."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
     """Length of the shortest match."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 5
@@ -56,7 +56,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """Raises ValueError for contradictory settings."""
-        if bool(self.model) != (self.method in BY_MODELS and self.method != "mtp"):
+        if self.method != "mtp" and bool(self.model) != (self.method in BY_MODELS):
             expected = f"no model, and it is {self.model}" if self.model else "the model that proposes, as model"
             raise ValueError(f"method {self.method} takes {expected}")
         if not self.num_speculative_tokens:
@@ -311,9 +311,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "speculative decoding, as JSON with vLLM's keys: method is ngram (continuations of earlier "
             "matches in the prompt or answer), suffix (also in earlier answers with the same cache salt), "
             "draft_model (a smaller model with the same tokenizer), eagle or eagle3 (a separate head) or mtp "
-            "(MODEL's own head); num_speculative_tokens; model (of draft_model, eagle and eagle3, named as "
-            "MODEL is); prompt_lookup_min and prompt_lookup_max; num_speculative_tokens_per_batch_size; and "
-            "the four suffix_decoding keys; by default none",
+            "(MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of draft_model, eagle, "
+            "eagle3 and an assistant, named as MODEL is); prompt_lookup_min and prompt_lookup_max; "
+            "num_speculative_tokens_per_batch_size; and the four suffix_decoding keys; by default none",
             kind="speculative",
             name="speculative-config",
         ),

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -72,3 +73,64 @@ class HeadPass:
         for row, each in zip((row for row in rows if row.sample), fed_back, strict=True):
             self._left[row.slot] = each
         return Passed(self._head.logits(last))
+
+
+class AssistantPass:
+    """Runs a head that attends to the model's keys: all drafts of a row from its last position with keys.
+
+    See :class:`HeadPass`. It keeps the hidden states of a row's last step alone, and computes nothing for rows that do
+    not draft.
+    """
+
+    def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
+        """``caches``: the model's."""
+        self._head = head
+        self._caches = caches
+        self._rows = rows
+        self._device = device
+        self._last: dict[int, tuple[int, torch.Tensor]] = {}
+        """By slot: the position of the last step's last token but for drafts, and hidden states from it on."""
+        self._drafting: dict[int, tuple[int, torch.Tensor]] = {}
+        """By slot: the position that drafts, and what is fed back."""
+
+    def observed(self, rows: Sequence[RowStep], passed: Passed) -> None:
+        """Keep the model's hidden states of these rows."""
+        if passed.states is None:
+            return
+        starts, hidden = passed.states
+        for row, at in zip(rows, starts, strict=True):
+            before = row.count - 1 - row.num_drafts
+            features = self._head.features(hidden[at + before : at + row.count], None)
+            self._last[row.slot] = row.start + before, features
+
+    def remove(self, slot: int) -> None:
+        self._last.pop(slot, None)
+        self._drafting.pop(slot, None)
+
+    def run(self, rows: Sequence[RowStep]) -> Passed:
+        """Run the last position of each row that drafts."""
+        drafting = [row for row in rows if row.sample]
+        for row in drafting:
+            first, features = self._last[row.slot]
+            position = row.start + row.count - 1
+            self._drafting[row.slot] = position, features[position - first]
+        return self._passed(drafting, [row.start + row.count for row in drafting])
+
+    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+        """Run the same positions with the token behind each row's last one, and what was fed back."""
+        return self._passed(rows, [row.start + 1 for row in rows])
+
+    def _passed(self, rows: Sequence[RowStep], following: Sequence[int]) -> Passed:
+        """``following``: positions of the tokens that rows take."""
+        if not rows:
+            return Passed()
+        positions, fed = zip(*(self._drafting[row.slot] for row in rows), strict=True)
+        steps = [RowStep(row.slot, position, 1, [], True) for row, position in zip(rows, positions, strict=True)]
+        forward = build_batch(steps, self._rows, self._caches, self._device).forward
+        tokens = torch.from_numpy(self._rows.tokens[[row.slot for row in rows], following]).to(self._device)
+        # queries are rotated to the place of the row's last token, which has no keys yet
+        forward = replace(forward, tokens=tokens, positions=forward.positions + 1)
+        left = self._head.forward(forward, torch.stack(fed))
+        for row, position, back in zip(rows, positions, self._head.fed_back(left), strict=True):
+            self._drafting[row.slot] = position, back
+        return Passed(self._head.logits(left))
