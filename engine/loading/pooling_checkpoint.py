@@ -132,7 +132,7 @@ def _read(
         sparse = sparse_head(config, backbone)
     elif retriever is not None:
         vectors = retriever[1]
-    elif (found := _colbert(folder, config, backbone, modules)) is not None:
+    elif (found := _colbert(folder, config, modules)) is not None:
         vectors, modules = found
     return PoolingConfig(
         backbone=backbone,
@@ -261,7 +261,7 @@ def _has_cls_vectors(folder: Path) -> bool:
 
 
 def _colbert(
-    folder: Path, config: Mapping[str, object], backbone: Backbone, modules: SentenceModules
+    folder: Path, config: Mapping[str, object], modules: SentenceModules
 ) -> tuple[TokenVectors, SentenceModules] | None:
     """A layer on every token: ``linear`` of Stanford's files, or the first dense module of PyLate's."""
     names = config.get("architectures")

@@ -60,7 +60,7 @@ def write_latents_(latents: Tensor, cache: Tensor, slots: Tensor) -> None:
     cache.view(-1, cache.shape[2]).index_copy_(0, slots, latents)
 
 
-def choose(q: Tensor, cache: Tensor, rank: int, variant: Choice = "auto") -> Variant:
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """Returns the variant that :func:`latent_attention` runs. Raises ValueError if one is asked for that cannot run."""
     return select_variant(
         variant,
@@ -130,7 +130,7 @@ def latent_attention(
         sinks.shape != (q.shape[1],) or sinks.dtype != torch.float32 or not sinks.is_contiguous()
     ):
         raise ValueError(f"latent_attention: sinks {describe(sinks)} must be contiguous float32 [{q.shape[1]}]")
-    selected = choose(q, cache, rank, variant)
+    selected = choose(q, variant)
     if selected == "reference":
         return reference.latent_attention(q, cache, batch, rank, scale, chosen, sinks)
     if selected == "triton":

@@ -117,7 +117,7 @@ def draw_rows(
             member_logits, vocabulary, tiles, config=scan, TILES=tile_count, ROOM=bracket["ROOM"], **shared,
         )  # fmt: skip
     launch(
-        choose_tokens, (rows,), *row, slot_params, seen, mask, tile_max, tile_best, brackets, counts, masses,
+        choose_tokens, (rows,), *row, slot_params, seen, mask, tile_max, tile_best, counts, masses,
         member_ids, member_logits, ends, out, vocabulary, tiles, config=finish, SEEN=has_seen, FILTERS=filters,
         LISTS=lists, LIMITS=limits, ACCEPT=accept, TILES=tile_count, BLOCK=scan["BLOCK"], ROOM=bracket["ROOM"],
         **shared,
