@@ -14,7 +14,7 @@ from ..model_config.config_fields import ConfigError, Fields, UnknownArchitectur
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
 from ..model_config.hf_config import model_spec_from_hf
-from ..model_config.hf_text_part import SEEING
+from ..model_config.hf_text_part import MEDIA_FAMILIES
 from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
 from ..model_config.pooling_config import (
     JINA_VL,
@@ -170,7 +170,7 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         for ending in _HEADS:
             if stem.endswith(ending):
                 bare = stem.removesuffix(ending)
-                as_causal["architectures"] = [bare + (_SEES if bare + _SEES in SEEING else _CAUSAL)]
+                as_causal["architectures"] = [bare + (_SEES if bare + _SEES in MEDIA_FAMILIES else _CAUSAL)]
                 break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = model_spec_from_hf(as_causal)

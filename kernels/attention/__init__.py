@@ -10,7 +10,7 @@ from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsuppo
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason, triton_cache_unsupported_reason
 from ..kv_cache.layout import FP8, INT8
 from ..native import by_dtype, pointers, threads
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .arguments import AttentionArgs, AttentionTensors
@@ -29,7 +29,7 @@ _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
     for code, name in ((INT8, "int8"), (FP8, "float8"))
 }
-_LAUNCHES: "Kept[AttentionLaunch]" = Kept()
+_LAUNCHES: "LaunchCache[AttentionLaunch]" = LaunchCache()
 MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 

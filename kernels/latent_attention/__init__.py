@@ -10,7 +10,7 @@ from ..attention import AttentionBatch
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
 from ..native import by_dtype, pointers, threads
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .reference import latents_of
@@ -23,7 +23,7 @@ __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "wr
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _P, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
-_LAUNCHES: "Kept[LatentLaunch]" = Kept()
+_LAUNCHES: "LaunchCache[LatentLaunch]" = LaunchCache()
 
 
 def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int, int, int]:

@@ -117,8 +117,8 @@ def latent_key(dim: int, rank: int, heads: int, size: int, dtype: torch.dtype, *
 
 
 def default_config(heads: int, dtype: torch.dtype, *, sparse: bool = False) -> Config:
-    """Returns the default: TILE latents per turn, of BLOCK_M heads; parts have MIN_KEYS or more, with PROGRAMS_PER_SM
-    of them.
+    """Returns the default: TILE latents per iteration, of BLOCK_M heads; parts have MIN_KEYS or more, with
+    PROGRAMS_PER_SM of them.
 
     If latents are chosen, their positions take registers, and 64 heads would spill.
     """

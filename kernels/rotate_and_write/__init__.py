@@ -5,14 +5,14 @@ from torch import Tensor
 from ..guards import describe, triton_unsupported_reason
 from ..kv_cache import check_write, native_cache_unsupported_reason, triton_cache_unsupported_reason, write_kv_
 from ..norm import rms_norm
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
 __all__ = ["choose", "rotate_and_write_kv_"]
 
-_STARTS: Kept[Start] = Kept()
+_STARTS: LaunchCache[Start] = LaunchCache()
 
 
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:

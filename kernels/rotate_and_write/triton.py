@@ -12,7 +12,7 @@ from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, til
 from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument
 from ..repeated import Start, prepare
-from ..rotary.triton import load_angles, load_pairs, section_ends, store_pairs, turn
+from ..rotary.triton import load_angles, load_pairs, rotate_pairs, section_ends, store_pairs
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def _prepare_heads(
             weight = tl.load(norm + (head * 0)[:, None] + rest_dim[None, :], mask=fits, other=0.0).to(tl.float32)
             rest = _scaled(rest, factor, weight, dtype, PLUS_ONE)
     c, s = load_angles(cos, sin, positions, positions_stride, token, inside, HALF, WIDTH, SECTION_1, SECTION_2)
-    first, second = turn(first, second, c, s)
+    first, second = rotate_pairs(first, second, c, s)
     first, second = first.to(dtype), second.to(dtype)
     if cache is None:
         store_pairs(rows, inside, first, second, None, HALF, WIDTH, INTERLEAVED, 1, False)

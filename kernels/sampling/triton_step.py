@@ -20,7 +20,7 @@ _FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SamplerScratch:
     """Intermediate results of a draw that later kernels read."""
 
     tile_max: torch.Tensor
@@ -68,7 +68,7 @@ def draw_rows(
     filters: bool = True,
     accept: bool = False,
     limits: bool = False,
-) -> Drawn:
+) -> SamplerScratch:
     """Draws ``out`` [R] from logits [R, V], in which each of ``slots`` [S] has R / S consecutive rows.
 
     Without ``tables`` nothing is edited, and ``out`` is -1 if nothing can be drawn.
@@ -122,7 +122,7 @@ def draw_rows(
         LISTS=lists, LIMITS=limits, ACCEPT=accept, TILES=tile_count, BLOCK=scan["BLOCK"], ROOM=bracket["ROOM"],
         **shared,
     )  # fmt: skip
-    return Drawn(tile_max, work, ends, scan["BLOCK"], brackets, counts)
+    return SamplerScratch(tile_max, work, ends, scan["BLOCK"], brackets, counts)
 
 
 def without(config: Config, *names: str) -> Config:

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.steps import RowStep
 from ...layers.forward_batch import LayerCache
 from ...models.draft_head import DraftHead
 from ..batch import build_batch
-from ..model_pass import Passed
+from ..model_pass import PassResult
 from ..rows import RowTable
 
 
@@ -33,7 +33,7 @@ class HeadPass:
         self._left: dict[int, torch.Tensor] = {}
         """By slot: the layer's output [hidden] at the last position of a row that drafts, which is fed back."""
 
-    def observed(self, rows: Sequence[RowStep], passed: Passed) -> None:
+    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
         """Keep the model's hidden states of these rows."""
         if passed.states is None:
             return
@@ -48,7 +48,7 @@ class HeadPass:
         self._waiting.pop(slot, None)
         self._left.pop(slot, None)
 
-    def run(self, rows: Sequence[RowStep]) -> Passed:
+    def run(self, rows: Sequence[RowStep]) -> PassResult:
         """Run positions whose hidden states are kept."""
         parts = []
         for row in rows:
@@ -58,17 +58,17 @@ class HeadPass:
             self._waiting[row.slot] = first + end, features[end:]
         return self._passed(rows, self._head.combined(torch.cat(parts)))
 
-    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+    def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run the token behind each row's last one, with the layer's output there."""
         return self._passed(rows, torch.stack([self._left[row.slot] for row in rows]))
 
-    def _passed(self, rows: Sequence[RowStep], hidden: torch.Tensor) -> Passed:
+    def _passed(self, rows: Sequence[RowStep], hidden: torch.Tensor) -> PassResult:
         batch = build_batch(rows, self._rows, self._caches, self._device)
         left = self._head.forward(batch.forward, hidden)
         if not len(batch.last):
-            return Passed()
+            return PassResult()
         last = left[batch.last]
         fed_back = self._head.fed_back(last)
         for row, each in zip((row for row in rows if row.sample), fed_back, strict=True):
             self._left[row.slot] = each
-        return Passed(self._head.logits(last))
+        return PassResult(self._head.logits(last))

@@ -63,7 +63,7 @@ def test_submitting_and_aborting_cost_the_same_however_many_wait() -> None:
     for waiting in (10, 2000):
         scheduler = busy_scheduler(rows=2, waiting=waiting)
         submit = Submit(9999, [1, 2], SamplingParams(max_tokens=1), [1], 0, "", 1e6)
-        costs.append(lines_executed(lambda s=scheduler, m=submit: s.submit(m, 0.0)))  # type: ignore[misc]
+        costs.append(lines_executed(lambda s=scheduler, m=submit: s.submit(m)))  # type: ignore[misc]
         costs.append(lines_executed(lambda s=scheduler: s.abort(9999, -1)))  # type: ignore[misc]
     assert costs[:2] == costs[2:]
 
