@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionBatch
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import FLOATS, check_float32, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
 from ..native import by_dtype, pointers, threads
 from ..repeated import LaunchCache
@@ -126,10 +126,8 @@ def latent_attention(
         chosen.dim() != 2 or chosen.dtype != torch.int32 or len(chosen) != len(q) or not chosen.is_contiguous()
     ):
         raise ValueError(f"latent_attention: chosen {describe(chosen)} must be contiguous int32 [{len(q)}, top_k]")
-    if sinks is not None and (
-        sinks.shape != (q.shape[1],) or sinks.dtype != torch.float32 or not sinks.is_contiguous()
-    ):
-        raise ValueError(f"latent_attention: sinks {describe(sinks)} must be contiguous float32 [{q.shape[1]}]")
+    if sinks is not None:
+        check_float32("latent_attention", "sinks", sinks, (q.shape[1],))
     selected = choose(q, variant)
     if selected == "reference":
         return reference.latent_attention(q, cache, batch, rank, scale, chosen, sinks)

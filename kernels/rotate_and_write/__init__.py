@@ -9,6 +9,7 @@ from ..repeated import LaunchCache, Start
 from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
 from ..variants import Choice, Variant, select_variant
 from . import reference
+from .reference import HeadTensors
 
 __all__ = ["choose", "rotate_and_write_kv_"]
 
@@ -100,7 +101,7 @@ def rotate_and_write_kv_(
     if chosen == "triton":
         from .triton import prepare_rotate_and_write  # late: heavy
 
-        start = prepare_rotate_and_write(*tensors, eps, plus_one, interleaved, sections)
+        start = prepare_rotate_and_write(HeadTensors(*tensors), eps, plus_one, interleaved, sections)
         _STARTS.keep(key, start)(*tensors)
         return q
-    return reference.rotate_and_write_kv_(*tensors, eps, plus_one, interleaved, sections)
+    return reference.rotate_and_write_kv_(HeadTensors(*tensors), eps, plus_one, interleaved, sections)
