@@ -40,7 +40,7 @@ _dtype = attrgetter("dtype")
 _LEAST_INT32, _MOST_INT32, _MOST_INT64 = -(1 << 31), (1 << 31) - 1, (1 << 63) - 1
 
 
-class Found(NamedTuple):
+class ReadyKernel(NamedTuple):
     """A compiled kernel ready to launch."""
 
     start: Start
@@ -60,7 +60,7 @@ class Launcher:
 
     def start(
         self, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]
-    ) -> "Found | None":
+    ) -> "ReadyKernel | None":
         """Launches ``kernel[grid](*args, **sizes and options of config, **constants)``. Returns what was launched, or
         None if Triton has to launch such calls."""
         values = tuple(constants.values())
@@ -82,14 +82,14 @@ class Launcher:
             if start is None:
                 start = starter(start_slowly(self._kernel, grid, args, config, constants))
                 signature.keep(key, start)
-                return Found(start, signature.tail, driver, device)
+                return ReadyKernel(start, signature.tail, driver, device)
         given = list(args)
         for place, address in zip(signature.tensors, addresses, strict=True):
             given[place] = address
         given += signature.tail
         x, y, z = (*grid, 1, 1)[:3]
         start(x, y, z, driver.get_current_stream(device), given)
-        return Found(start, signature.tail, driver, device)
+        return ReadyKernel(start, signature.tail, driver, device)
 
 
 class Repeated:
@@ -100,7 +100,7 @@ class Repeated:
         grid: Sequence[int],
         tensors: Sequence[torch.Tensor | None],
         numbers: tuple[Any, ...],
-        start: Callable[[Sequence[torch.Tensor | None]], Found | None],
+        start: Callable[[Sequence[torch.Tensor | None]], ReadyKernel | None],
     ) -> None:
         """Takes a kernel whose first arguments are ``tensors`` and whose others are ``numbers``.
 
@@ -113,7 +113,7 @@ class Repeated:
         places = iter(range(len(there)))
         self._places = [len(there) if tensor is None else next(places) for tensor in tensors]
         """The positions of the kernel's first arguments among the addresses and a final None."""
-        self._found: Found | None = None
+        self._found: ReadyKernel | None = None
         self._behind: tuple[Any, ...] = ()
         self._order: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
 

@@ -1,5 +1,7 @@
 """Argument checks that every public function begins with: one clear error in place of a wrong result."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,9 +22,20 @@ def check_heads(operation: str, name: str, heads: Tensor, dtype: torch.dtype) ->
     contiguous; tokens may be strided."""
     if heads.dim() != 3 or heads.dtype not in FLOATS or heads.dtype != dtype:
         raise ValueError(f"{operation}: {name} {describe(heads)} must be [tokens, heads, dim] of one float dtype")
+    check_contiguous_heads(operation, name, heads)
+
+
+def check_contiguous_heads(operation: str, name: str, heads: Tensor) -> None:
+    """Raises ValueError unless the heads and dims of ``heads`` [tokens, heads, dim] are contiguous."""
     _, head_stride, dim_stride = heads.stride()
     if (dim_stride != 1 and heads.shape[2] > 1) or (head_stride != heads.shape[2] and heads.shape[1] > 1):
         raise ValueError(f"{operation}: heads and dims of {name} must be contiguous, strides are {heads.stride()}")
+
+
+def check_float32(operation: str, name: str, tensor: Tensor, shape: Sequence[int]) -> None:
+    """Raises ValueError unless ``tensor`` is contiguous float32 of ``shape``."""
+    if tensor.shape != tuple(shape) or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        raise ValueError(f"{operation}: {name} {describe(tensor)} must be contiguous float32 {[*shape]}")
 
 
 def native_unsupported_reason(function: NativeFunction | None, tensor: Tensor) -> str | None:

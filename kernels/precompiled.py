@@ -29,7 +29,7 @@ _DRIVER_FUNCTION: Final = re.compile(r"\b(cu[A-Z]\w*)\s*\(")
 
 
 @dataclass(frozen=True)
-class About:
+class Toolchain:
     """What must be the same on the machine that uses the folder."""
 
     triton: str
@@ -41,7 +41,7 @@ class About:
     """The suffix of extension modules: the kernel launcher is one."""
 
     @classmethod
-    def here(cls) -> "About":
+    def here(cls) -> "Toolchain":
         from triton import __version__  # late: heavy
         from triton.backends.nvidia.compiler import get_ptxas_version
         from triton.runtime.cache import triton_key
@@ -65,7 +65,7 @@ def differences(folder: Path) -> list[str]:
 
     Raises OSError or ValueError for a folder that :func:`fill` did not make.
     """
-    made, here = json.loads((folder / _ABOUT).read_text()), asdict(About.here())
+    made, here = json.loads((folder / _ABOUT).read_text()), asdict(Toolchain.here())
     return [f"{name} is {here[name]}, not {made.get(name)}" for name in here if here[name] != made.get(name)]
 
 
@@ -104,7 +104,7 @@ def fill(folder: Path, made: Iterable[Any]) -> int:
         _stand_in_library(library, modules)
         for name, source in modules:
             _build(folder, library, name, source)
-    (folder / _ABOUT).write_text(json.dumps(asdict(About.here()), indent=1) + "\n")
+    (folder / _ABOUT).write_text(json.dumps(asdict(Toolchain.here()), indent=1) + "\n")
     return len(kernels)
 
 

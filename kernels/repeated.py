@@ -29,7 +29,7 @@ T = TypeVar("T")
 _shape, _stride, _dtype, _device = attrgetter("shape"), Tensor.stride, attrgetter("dtype"), Tensor.get_device
 
 
-class Kept(Generic[T]):
+class LaunchCache(Generic[T]):
     """The prepared launches of one operation."""
 
     def __init__(self) -> None:

@@ -7,12 +7,12 @@ import triton.language as tl
 
 @triton.jit
 def waited(sums, WAITS: tl.constexpr):
-    """Returns ``sums``, the accumulator of products, after waiting for them, so that the loop's next turn begins with
-    it complete.
+    """Returns ``sums``, the accumulator of products, after waiting for them, so that the loop's next iteration begins
+    with it complete.
 
-    Triton lets the last product of a turn run on into the next. If that turn computes an operand in registers
-    meanwhile, the assembler takes it for the accumulator and serialises the products. This emits no instruction; it is
-    a use of the accumulator, before which Triton waits.
+    Triton lets the last product of an iteration run on into the next. If that iteration computes an operand in
+    registers meanwhile, the assembler takes it for the accumulator and serialises the products. This emits no
+    instruction; it is a use of the accumulator, before which Triton waits.
     """
     if WAITS:
         return tl.inline_asm_elementwise("", "=r,0", [sums], dtype=sums.dtype, is_pure=True, pack=1)

@@ -63,7 +63,7 @@ class SteadyDecode:
         for number in range(rows + queue):
             prompt = [draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)]
             params = SamplingParams(max_tokens=length - PROMPT_TOKENS, temperature=0.0)
-            refused = self.scheduler.submit(Submit(number, prompt, params, [1], 0, "", float(number)), 0.0)
+            refused = self.scheduler.submit(Submit(number, prompt, params, [1], 0, "", float(number)))
             assert refused is None, "the measurement asks for what cannot run"
         while len(self._flying) < 2 or not self._is_steady(rows):
             if len(self._flying) == 2:

@@ -127,7 +127,7 @@ class EndRequested(Exception):
     """The client asked for the engine's end."""
 
 
-class _BrokeDown(Exception):
+class _LoopFailed(Exception):
     """The loop failed by a bug of its own (``__cause__``). A new engine may succeed."""
 
 
@@ -176,7 +176,7 @@ async def run(
         raise
     except Exception as error:
         logger.exception("the engine failed")
-        final = not isinstance(error, _BrokeDown)
+        final = not isinstance(error, _LoopFailed)
         cause = first_cause(error if final else error.__cause__ or error)
         why = f"the engine failed: {type(cause).__name__}: {one_line(cause)}"
     finally:
@@ -212,13 +212,13 @@ async def _run_worker(
 
 
 async def _serve(loop: EngineLoop) -> None:
-    """Run the loop. Raises :class:`_BrokeDown` for any error other than a lost worker or client."""
+    """Run the loop. Raises :class:`_LoopFailed` for any error other than a lost worker or client."""
     try:
         await loop.run()
     except (WorkerLost, PeerDied):
         raise
     except Exception as error:
-        raise _BrokeDown from error
+        raise _LoopFailed from error
 
 
 async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerGroup, WorkerReady]:
@@ -256,7 +256,7 @@ async def _await_shutdown(client: Endpoint) -> None:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 
 
-class _Given(NamedTuple):
+class _Descriptors(NamedTuple):
     """Descriptors from the command line, named as in :func:`run`; None if absent."""
 
     weights_fds: list[int]
@@ -265,7 +265,7 @@ class _Given(NamedTuple):
     arena_fd: int | None
 
     @classmethod
-    def read(cls, arguments: tuple[str, ...]) -> "_Given":
+    def read(cls, arguments: tuple[str, ...]) -> "_Descriptors":
         parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
         parser.add_argument("--weights-fd", type=int, action="append", default=[], dest="weights_fds")
         parser.add_argument("--fork-server-fd", type=int)
@@ -282,7 +282,9 @@ def main() -> int:
     inherited = become_child("stentor-engine")
     client = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return anyio.run(partial(run, client, *_Given.read(inherited.arguments)), backend_options={"use_uvloop": True})
+        return anyio.run(
+            partial(run, client, *_Descriptors.read(inherited.arguments)), backend_options={"use_uvloop": True}
+        )
     except PeerDied:
         # the server is gone: nobody is left to tell
         return 0

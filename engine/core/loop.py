@@ -296,7 +296,7 @@ class EngineLoop:
         """Submit a request, and begin to compile its grammar; append the ends of a refusal to ``out``."""
         _log_arrival(request)
         awaits: frozenset[Resource] = frozenset(["grammar"]) if is_constrained(request) else NOTHING
-        ended = self._scheduler.submit(request, time.monotonic(), awaits=awaits)
+        ended = self._scheduler.submit(request, awaits=awaits)
         _add(out, ended)
         if ended is None and awaits:
             self._tasks.start_soon(self._prepare, request)

@@ -115,7 +115,7 @@ class AdapterPlace:
     """One, or one an expert."""
     column: int
     outputs: int
-    turned: bool = False
+    transposed: bool = False
     """Whether all experts are stored as [experts, inputs, outputs]."""
     interleaved: bool = False
     """Whether gates and ups alternate."""

@@ -104,11 +104,12 @@ class AltUp:
         assert delta is None
         if isinstance(residual, Traced):
             predicted = residual.call("streams predicted", lambda rows, _: self._predicted(rows), residual.width)
-            active = self._computed(predicted.call("the stream of a layer", self._active, self._hidden), batch)
+            read = predicted.call("the stream of a layer", lambda rows, _: self._active(rows), self._hidden)
+            active = self._computed(read, batch)
             assert isinstance(active, Traced)
             return None, predicted.call("streams corrected", self._corrected, residual.width, active)
         predictions = self._predicted(residual).to(self._stream)
-        computed = self._computed(self._active(predictions, batch), batch)
+        computed = self._computed(self._active(predictions), batch)
         assert isinstance(computed, torch.Tensor)
         return None, self._corrected(predictions, computed, batch).to(self._stream)
 
@@ -116,7 +117,7 @@ class AltUp:
         delta, active = self._layer(None, active, batch)
         return active if delta is None else added_(active, delta)
 
-    def _active(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+    def _active(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, streams · hidden] → [tokens, hidden], which may be written"""
         first = self._spec.active * self._hidden
         return x[:, first : first + self._hidden].clone()

@@ -241,11 +241,11 @@ class Attention:
 
     def _turned(self, q: torch.Tensor, k: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Normed and rotated queries and keys, in the spec's order; mutates its inputs."""
-        norms, last = self._head_norms, self._spec.turned_first
+        norms, last = self._head_norms, self._spec.rotated_first
         if norms is not None and not last:
             q, k = norms[0].plain(q), norms[1].plain(k)
         if self._spec.rope is not None:
-            cos, sin = (self._cos, self._sin) if batch.turns is None else batch.turns
+            cos, sin = (self._cos, self._sin) if batch.rotation is None else batch.rotation
             kernels.rotary_(q, k, cos, sin, batch.positions, interleaved=self._interleaved)
         return (norms[0].plain(q), norms[1].plain(k)) if norms is not None and last else (q, k)
 
@@ -262,7 +262,7 @@ class Attention:
         attention = batch.attention[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = scales = cache.scales(self._scales)
-        if spec.turned_first or (self._invariant and self._head_norms is not None):
+        if spec.rotated_first or (self._invariant and self._head_norms is not None):
             # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
             kernels.write_kv_(k, v, cache.k, cache.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
@@ -334,7 +334,7 @@ class Attention:
             interleaved=self._interleaved,
             norms=None if norms is None else (norms[0].factors, norms[1].factors),
             eps=self._eps,
-            turned_first=spec.turned_first,
+            rotated_first=spec.rotated_first,
             query_scales=self._query_scales,
         )
         scores = Scores(spec.scale, self._window, self._chunk, spec.softcap, self._sinks, self._slopes)

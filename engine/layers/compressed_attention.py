@@ -9,7 +9,7 @@ from stentor.kernels.forward import Traced
 
 from ..model_config.compressed_attention_spec import CompressedAttentionSpec
 from ..model_config.model_spec import Backbone
-from .compressor import Compressor, turned, written_
+from .compressor import Compressor, rotated, written_
 from .elementwise import elementwise
 from .entry_blocks import EntryBlocks
 from .entry_index import EntryIndex
@@ -72,12 +72,12 @@ class CompressedAttention:
         self._head_norm = RMSNorm(weights, None, spec.head_dim, spec.norm_eps, context)
         self._sinks = context.empty(spec.heads, dtype=torch.float32)
         weights.add(f"{name}.attn_sink", self._sinks)
-        turns = self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
+        table = self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._compressing = linear(spec.compressing(hidden)) if spec.ratio else None
         self._compressors = [
-            Compressor(weights, prefix, part, size, spec, turns, context) for part, size in spec.compressed
+            Compressor(weights, prefix, part, size, spec, table, context) for part, size in spec.compressed
         ]
-        self._index = EntryIndex(weights, prefix, spec, hidden, turns, context) if spec.index else None
+        self._index = EntryIndex(weights, prefix, spec, hidden, table, context) if spec.index else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same; writes vectors to states, and entries to the cache."""
@@ -134,7 +134,7 @@ class CompressedAttention:
 
     def _turned(self, x: torch.Tensor, positions: torch.Tensor, *, back: bool = False) -> torch.Tensor:
         sin = -self._sin if back else self._sin
-        return turned(x, self._cos, sin, positions, self._spec.rope_dim)
+        return rotated(x, self._cos, sin, positions, self._spec.rope_dim)
 
     def _compress(self, inputs: TokenHistory, tokens: _Tokens, cache: LayerCache, blocks: EntryBlocks) -> None:
         """Write the entries that tokens of the pass complete."""

@@ -24,13 +24,13 @@ class Compressor:
         name: str,
         size: int,
         spec: CompressedAttentionSpec,
-        turns: RotaryTable,
+        table: RotaryTable,
         context: LayerContext,
     ) -> None:
         """``prefix``: of the layer. ``name``, ``size``: see
         :attr:`..model_config.compressed_attention_spec.CompressedAttentionSpec.compressed`."""
         self._spec, self._size, self._dtype = spec, size, context.dtype
-        self._cos, self._sin = turns
+        self._cos, self._sin = table
         self._bias = context.empty(spec.ratio, spec.halves * size, dtype=torch.float32)
         weights.add(f"{prefix}.{name}.ape", self._bias)
         self._norm = RMSNorm(weights, f"{prefix}.{name}.norm", size, spec.norm_eps, context)
@@ -54,7 +54,7 @@ class Compressor:
             total = total + raised[:, at]
             summed = summed + vectors[:, at] * raised[:, at]
         entries = self._norm.plain((summed / total).to(self._dtype))
-        return turned(entries[:, None], self._cos, self._sin, first, spec.rope_dim)[:, 0]
+        return rotated(entries[:, None], self._cos, self._sin, first, spec.rope_dim)[:, 0]
 
     def _halved(self, x: torch.Tensor) -> torch.Tensor:
         """[n, depth, 2 · size] → [n, depth, size]: the first half of the first tokens, the second of the others."""
@@ -62,7 +62,7 @@ class Compressor:
         return torch.cat([x[:, :ratio, :size], x[:, ratio:, size:]], dim=1)
 
 
-def turned(
+def rotated(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, rotating: int
 ) -> torch.Tensor:
     """x [tokens, heads, dims] with its last dimensions rotated, neighbours together."""

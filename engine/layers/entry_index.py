@@ -5,7 +5,7 @@ import torch
 from stentor import kernels
 
 from ..model_config.compressed_attention_spec import CompressedAttentionSpec
-from .compressor import turned
+from .compressor import rotated
 from .entry_blocks import EntryBlocks
 from .forward_batch import LayerCache
 from .layer_context import LayerContext
@@ -25,13 +25,13 @@ class EntryIndex:
         prefix: str,
         spec: CompressedAttentionSpec,
         hidden: int,
-        turns: RotaryTable,
+        table: RotaryTable,
         context: LayerContext,
     ) -> None:
         """``prefix``: of the layer."""
         assert spec.index is not None
         self._spec, self._rope_dim = spec.index, spec.rope_dim
-        self._cos, self._sin = turns
+        self._cos, self._sin = table
         queries, by_head = spec.indexing(hidden)
         self._queries = Linear.of(weights, prefix, queries, context, dtype=context.dtype)
         exact = context.exact(f"{prefix}.{by_head.parts[0][0]}")
@@ -60,7 +60,7 @@ class EntryIndex:
             attention: the sequences and blocks of the layer's cache.
         """
         spec = self._spec
-        q = turned(
+        q = rotated(
             self._queries(low).view(len(x), spec.heads, spec.head_dim), self._cos, self._sin, positions, self._rope_dim
         )
         by_head = self._by_head(x.float()) * spec.scale

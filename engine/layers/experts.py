@@ -101,8 +101,8 @@ class Experts(ABC):
 
     def _fill(self, tensor: ExpertTensor, names: ExpertNames, name: str, stored: torch.Tensor) -> None:
         """Fill from a plain tensor, stored with inputs first or as transformers 5 does. Raises :class:`WeightError`."""
-        turned = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
-        if names.transposed and tuple(stored.shape) == turned != tensor.shape:
+        transposed = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
+        if names.transposed and tuple(stored.shape) == transposed != tensor.shape:
             stored = stored.transpose(-1, -2)
         check_shape(name, stored, tensor.shape)
         check_plain(name, stored)

@@ -249,7 +249,7 @@ class ForwardBatch:
     """The task adapter of each text, -1 for none; empty: no text has one."""
     adapter_rows: AdapterRows | None = None
     """The adapter of each row, of a task or a request; None: no row has one."""
-    turns: tuple[torch.Tensor, torch.Tensor] | None = None
+    rotation: tuple[torch.Tensor, torch.Tensor] | None = None
     """Cosines and sines that replace the layers' rotary tables, float32 [positions, rotating pairs] each."""
     taps: Taps | None = None
     """None: nothing is copied."""

@@ -82,8 +82,10 @@ class LatentAttention:
         self._kv_norm = norms[-1] if spec.shares < 0 else None
         keys, self._values = self._by_head(self._made)
         if spec.made_apart:
-            turned = (spec.heads, spec.kv_lora_rank, spec.nope_dim)
-            weights.add(f"{prefix}.{spec.name}.k_b_proj.weight", keys, shape=turned, read=lambda k: k.transpose(1, 2))
+            transposed = (spec.heads, spec.kv_lora_rank, spec.nope_dim)
+            weights.add(
+                f"{prefix}.{spec.name}.k_b_proj.weight", keys, shape=transposed, read=lambda k: k.transpose(1, 2)
+            )
             weights.add(f"{prefix}.{spec.name}.v_b_proj.weight", self._values)
         self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
         """Projects queries into the latent space."""

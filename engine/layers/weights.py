@@ -273,7 +273,7 @@ def cut_tensor(name: str, tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
     if cut.scale and tensor.numel() == 1:
         return tensor
     stored = tensor[:, 0, :, 0] if cut.scale and tensor.dim() == 4 else tensor
-    if cut.turned and stored.dim() == 3 and stored.shape[cut.dim] != cut.size:
+    if cut.transposed and stored.dim() == 3 and stored.shape[cut.dim] != cut.size:
         stored = stored.transpose(-1, -2)
     if not -stored.dim() <= cut.dim < stored.dim() or stored.shape[cut.dim] != cut.size:
         raise WeightError(

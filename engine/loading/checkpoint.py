@@ -43,7 +43,7 @@ from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
-    from .mmproj import Paired
+    from .mmproj import PairedModel
     from .mmproj_modules import ModuleParts
 
 CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
@@ -340,11 +340,11 @@ def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
     )
 
 
-def _by_projector(paired: "Paired") -> StoredTower:
+def _by_projector(paired: "PairedModel") -> StoredTower:
     return StoredTower((paired.file,), paired.nbytes, paired.described, paired.tower, paired.quantized)
 
 
-def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> "Paired | None":
+def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> "PairedModel | None":
     """The model with the first suitable projector file beside it; adds why others are unsuitable to ``notes``."""
     from .mmproj import beside, pair
 

@@ -12,7 +12,7 @@ _PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model
 """Fields that name another model, and fields that hold its config.json."""
 
 
-class Whole(NamedTuple):
+class JoinedConfig(NamedTuple):
     config: Mapping[str, object]
     """The config.json with those of its companions."""
     folders: tuple[Path, ...]
@@ -53,7 +53,7 @@ def voice_codec(folder: Path) -> str | None:
     return named if isinstance(named, str) and named else None
 
 
-def with_companions(config: Mapping[str, object]) -> Whole:
+def with_companions(config: Mapping[str, object]) -> JoinedConfig:
     """Add the companions' configs. Raises :class:`CheckpointError` if one has not been fetched."""
     found, folders = dict(config), []
     for part, named in companions(config):
@@ -64,7 +64,7 @@ def with_companions(config: Mapping[str, object]) -> Whole:
             raise CheckpointError(f"{named} takes media itself, expected a text model: nothing keeps both apart here.")
         found[part] = described
         folders.append(folder)
-    return Whole(found, tuple(folders))
+    return JoinedConfig(found, tuple(folders))
 
 
 def companion_folder(named: str, beside: Path = Path()) -> Path:

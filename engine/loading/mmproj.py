@@ -6,7 +6,7 @@ from pathlib import Path
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import tapped_layers
 from ..model_config.mmproj_config import described_by, is_native, seeing, tower_spec
-from ..model_config.mmproj_file import Projecting, TextFile
+from ..model_config.mmproj_file import ProjectorFile, TextFile
 from ..model_config.model_spec import ModelSpec
 from ..model_config.vision_spec import VisionSpec
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
@@ -20,7 +20,7 @@ from .mmproj_tensors import TowerParts, is_changed
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedModel:
     """A text model with its media encoder."""
 
     spec: ModelSpec
@@ -40,12 +40,12 @@ def beside(model: Path) -> list[Path]:
     return [names[name] for name in by_preference(names)]
 
 
-def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
+def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> PairedModel:
     """Pair a text model with the tower in ``file``. Raises :class:`CheckpointError` if they do not fit."""
     with GGUFFile(file) as opened:
         check_tensors(opened)
         shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
-        projecting = Projecting(opened.metadata, shapes)
+        projecting = ProjectorFile(opened.metadata, shapes)
         try:
             described = described_by(projecting, TextFile(model.metadata, spec))
             tower = tower_spec(projecting, described, spec.hidden_size) if is_native(described) else None
@@ -55,7 +55,7 @@ def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
         nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
         if tower is None:
             modules = ModuleParts(str(described["model_type"]), tuple(tapped_layers(described)))
-            return Paired(seen, described, modules, file, nbytes, None)
+            return PairedModel(seen, described, modules, file, nbytes, None)
         parts = TowerParts(tower, swapped=projecting.swapped)
         stored = {parts.of(name).name: tensor.type for name, tensor in opened.tensors.items() if len(tensor.shape) == 2}
         formats: dict[str, Format] = {
@@ -64,4 +64,4 @@ def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
             if kind not in FLOATS and not is_changed(tower, name)
         }
         quantized = QuantizedCheckpoint("gguf", parts=formats) if formats else None
-        return Paired(seen, described, tower, file, nbytes, quantized)
+        return PairedModel(seen, described, tower, file, nbytes, quantized)

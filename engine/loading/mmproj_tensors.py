@@ -53,7 +53,7 @@ class TowerParts:
     """The names of one file."""
 
     def __init__(self, spec: VisionSpec, *, swapped: bool) -> None:
-        """``swapped``: see :attr:`..model_config.mmproj_config.Projecting.swapped`."""
+        """``swapped``: see :attr:`..model_config.mmproj_config.ProjectorFile.swapped`."""
         self._spec = spec
         interleaved = spec.source == "sized"  # Pixtral
         self._layers = [dict(_of_layer(layer, swapped=swapped)) for layer in spec.layers]

@@ -14,7 +14,7 @@ from ..model_config.config_fields import ConfigError, Fields, UnknownArchitectur
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
 from ..model_config.hf_config import model_spec_from_hf
-from ..model_config.hf_text_part import SEEING
+from ..model_config.hf_text_part import MEDIA_FAMILIES
 from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
 from ..model_config.pooling_config import (
     JINA_VL,
@@ -132,7 +132,7 @@ def _read(
         sparse = sparse_head(config, backbone)
     elif retriever is not None:
         vectors = retriever[1]
-    elif (found := _colbert(folder, config, backbone, modules)) is not None:
+    elif (found := _colbert(folder, config, modules)) is not None:
         vectors, modules = found
     return PoolingConfig(
         backbone=backbone,
@@ -170,7 +170,7 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         for ending in _HEADS:
             if stem.endswith(ending):
                 bare = stem.removesuffix(ending)
-                as_causal["architectures"] = [bare + (_SEES if bare + _SEES in SEEING else _CAUSAL)]
+                as_causal["architectures"] = [bare + (_SEES if bare + _SEES in MEDIA_FAMILIES else _CAUSAL)]
                 break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = model_spec_from_hf(as_causal)
@@ -261,7 +261,7 @@ def _has_cls_vectors(folder: Path) -> bool:
 
 
 def _colbert(
-    folder: Path, config: Mapping[str, object], backbone: Backbone, modules: SentenceModules
+    folder: Path, config: Mapping[str, object], modules: SentenceModules
 ) -> tuple[TokenVectors, SentenceModules] | None:
     """A layer on every token: ``linear`` of Stanford's files, or the first dense module of PyLate's."""
     names = config.get("architectures")

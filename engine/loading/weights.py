@@ -12,7 +12,7 @@ from zlib import crc32
 import torch
 
 from ..model_config.hf_text_part import RETRIEVER, is_of_tower, text_name
-from ..model_config.mmproj_file import Projecting
+from ..model_config.mmproj_file import ProjectorFile
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.vision_spec import VisionSpec
@@ -258,7 +258,7 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
         opened = stack.enter_context(GGUFFile(file))
         reader = TensorReader(file, stack.enter_context(FileIO(file)))
         shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
-        parts = TowerParts(spec, swapped=Projecting(opened.metadata, shapes).swapped)
+        parts = TowerParts(spec, swapped=ProjectorFile(opened.metadata, shapes).swapped)
         for name, tensor in opened.tensors.items():
             if name in IGNORED or name == SECOND_FRAME:
                 continue

@@ -131,7 +131,7 @@ class AttentionSpec:
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4)."""
-    turned_first: bool = False
+    rotated_first: bool = False
     """Whether heads are normed after the rotation (HunYuan)."""
     v_norm: bool = False
     """Whether values are normed by head, without weights (Gemma 4)."""
@@ -308,7 +308,7 @@ class AttentionSpec:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
         if self.chunked and not self.window:
             raise ConfigError("attention in chunks has a chunk of no tokens")
-        if self.qk_norm.startswith("layer") and (self.turned_first or self.qk_norm_names is None):
+        if self.qk_norm.startswith("layer") and (self.rotated_first or self.qk_norm_names is None):
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.by_group and (self.gated or not self.fused):
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")

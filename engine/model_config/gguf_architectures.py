@@ -104,7 +104,7 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     "hunyuan-dense": GGUFArchitecture(
         "HunYuanDenseV1ForCausalLM",
         qk_norm="head",
-        mixer={"qk_norm_names": ("query_layernorm", "key_layernorm"), "turned_first": True},
+        mixer={"qk_norm_names": ("query_layernorm", "key_layernorm"), "rotated_first": True},
     ),
     "arcee": GGUFArchitecture("ArceeForCausalLM", permuted=True, mlp=_RELU2),
     "nemotron": GGUFArchitecture("NemotronForCausalLM", norms=LAYER_NORM, plus_one=True, mlp=_RELU2),

@@ -363,7 +363,7 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         },
         made=step35,
         finish=stretched_full,
-        turned=False,
+        common_rope=False,
         plus_one=True,
     ),
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
@@ -405,10 +405,10 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
             "altup_active_idx": "altup.active_idx",
         },
         made=gemma3n,
-        turned=False,
+        common_rope=False,
     ),
     "gemma4": GGUFTranslation(
-        "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=gemma4, turned=False
+        "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=gemma4, common_rope=False
     ),
 }
 """By llama.cpp's names."""

@@ -99,7 +99,7 @@ class GGUFTranslation:
     """Chooses among the classes by the file."""
     finish: Callable[[ModelSpec, GGUFFacts], ModelSpec] | None = None
     """Sets properties that a config.json cannot express."""
-    turned: bool = True
+    common_rope: bool = True
     """Whether rotary settings are read in the common way; otherwise :attr:`made` has them."""
     permuted: bool = False
     """Whether query and key rows are stored as interleaved rotary pairs."""
@@ -156,7 +156,7 @@ def translated_spec(
     spec = DECODERS[name].read(Fields(_values(metadata, facts, read_floats, row)), name)
     read = spec.mtp if spec.mtp in (DEEPSEEK, QWEN) else None  # others' form in GGUF files is not known
     spec = replace(spec, draft_layers=drafts, mtp=read)
-    if row.turned and "rope_freqs.weight" in shapes:
+    if row.common_rope and "rope_freqs.weight" in shapes:
         divisors = read_floats("rope_freqs.weight")
         for rope in {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)} - {None}:
             rotates = [isinstance(each.mixer, AttentionSpec) and each.mixer.rope == rope for each in spec.layers]

@@ -320,10 +320,10 @@ def biogpt(fields: Fields, name: str) -> ModelSpec:
 def gptj(fields: Fields, name: str) -> ModelSpec:
     """GPT-J: adjacent dimensions rotate, in a part of each head; attention and network share a norm."""
     spec = _common(fields, name, activation="gelu_new")
-    turned = RopeConfig(rotary_dim=fields.integer("rotary_dim", 64), interleaved=True)
-    if turned.rotary_dim == spec.layers[0].attention.head_dim:
-        turned = replace(turned, rotary_dim=0)
-    spec = with_mixers(spec, rope=turned, name="attn", out="out_proj")
+    rope = RopeConfig(rotary_dim=fields.integer("rotary_dim", 64), interleaved=True)
+    if rope.rotary_dim == spec.layers[0].attention.head_dim:
+        rope = replace(rope, rotary_dim=0)
+    spec = with_mixers(spec, rope=rope, name="attn", out="out_proj")
     norms = Norms(mixer_in="ln_1", kind="layer", bias=True)
     spec = with_layers(spec, norms=norms, mlp=_network(spec, "mlp.fc_in", "mlp.fc_out"), parallel=True)
     return replace(

@@ -268,11 +268,11 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
     check_silu(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     rope = Fields(fields.table("rope_parameters") or {})
-    turns = rope.has("rope_theta") or fields.has("rope_theta")
-    values = {**fields.values} if turns else {**fields.values, "rope_parameters": None, "rope_scaling": None}
+    rotates = rope.has("rope_theta") or fields.has("rope_theta")
+    values = {**fields.values} if rotates else {**fields.values, "rope_parameters": None, "rope_scaling": None}
     spec = attention_bias(fields, common(Fields(values), name))
     spec = with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
-    if not turns:
+    if not rotates:
         spec = with_mixers(spec, rope=None)
     k_heads = fields.integer("linear_num_key_heads", heads)
     k_dim = fields.integer("linear_key_head_dim", max(1, int(0.75 * hidden / k_heads)))

@@ -77,8 +77,8 @@ def mistral_large4(fields: Fields, name: str) -> ModelSpec:
         growth=_GROWTH,
     )
     spec = latent(fields, spec, index)
-    turns = _turns(fields, count)
-    shares, sources = index_shares(fields, count), _sources(fields, turns)
+    rotates = _rotating(fields, count)
+    shares, sources = index_shares(fields, count), _sources(fields, rotates)
     layers = []
     for number, layer in enumerate(spec.layers):
         mixer = layer.mixer
@@ -86,7 +86,7 @@ def mistral_large4(fields: Fields, name: str) -> ModelSpec:
         assert mixer.rope is not None
         learned = replace(mixer.rope, learned="model.rotary_emb.alpha")
         mixer = replace(mixer, growth=_GROWTH, index=replace(index, shared=shares[number]), rope=learned)
-        if not turns[number]:
+        if not rotates[number]:
             mixer = replace(mixer, rope=None, nope_dim=plain + turning, rope_dim=0)
         if sources[number] != number:
             mixer = replace(mixer, shares=sources[number])
@@ -99,7 +99,7 @@ def mistral_large4(fields: Fields, name: str) -> ModelSpec:
     return with_experts(spec, moe, sparse_kinds(fields, spec, first))
 
 
-def _turns(fields: Fields, layers: int) -> Sequence[bool]:
+def _rotating(fields: Fields, layers: int) -> Sequence[bool]:
     """Which layers rotate: those with a 1 in a list, or all but the last of every few."""
     listed = fields.numbers("no_rope_layers")
     if not listed:
@@ -107,12 +107,12 @@ def _turns(fields: Fields, layers: int) -> Sequence[bool]:
         return [(layer + 1) % every != 0 for layer in range(layers)]
     if len(listed) < layers or not {*listed} <= {0, 1}:
         raise ConfigError(f"no_rope_layers is not 0 or 1 for each of {layers} layers")
-    return [turns == 1 for turns in listed[:layers]]
+    return [flag == 1 for flag in listed[:layers]]
 
 
-def _sources(fields: Fields, turns: Sequence[bool]) -> Sequence[int]:
+def _sources(fields: Fields, rotates: Sequence[bool]) -> Sequence[int]:
     """The layer whose latents each layer uses, itself by default."""
-    given, layers = fields.numbers("kv_source_layers"), len(turns)
+    given, layers = fields.numbers("kv_source_layers"), len(rotates)
     if not given:
         return range(layers)
     sources = [int(source) for source in given]
@@ -122,7 +122,7 @@ def _sources(fields: Fields, turns: Sequence[bool]) -> Sequence[int]:
             f"kv_source_layers is not, for each of {layers} layers, itself or an earlier layer with latents of its own"
         )
     for at, source in enumerate(sources):
-        if turns[source] != turns[at]:
+        if rotates[source] != rotates[at]:
             raise ConfigError(f"layer {at} uses the latents of layer {source}, expected both to rotate, or neither")
     return sources
 

@@ -39,7 +39,7 @@ def _with_chunks(fields: Fields, spec: ModelSpec) -> ModelSpec:
     assert rope is not None
     rotating: dict[str, object] = {"rope": replace(rope, interleaved=True)}
     if fields.flag("use_qk_norm", True):
-        rotating |= {"qk_norm": "head", "qk_norm_names": None, "turned_first": True}
+        rotating |= {"qk_norm": "head", "qk_norm_names": None, "rotated_first": True}
     still: dict[str, object] = {"rope": None}
     if fields.values.get("attn_temperature_tuning", True):  # early files have 4
         still |= {

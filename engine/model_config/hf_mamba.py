@@ -171,7 +171,7 @@ def nemotron_h(fields: Fields, name: str) -> ModelSpec:
         "mlp": LayerSpec(None, mlp, working),
     }
     if "moe" in kinds:
-        made["moe"] = LayerSpec(None, _nemotron_experts(fields, spec, mlp), working)
+        made["moe"] = LayerSpec(None, _nemotron_experts(fields, mlp), working)
     spec = replace(
         spec,
         layers=tuple(made[kind] for kind in kinds),
@@ -248,7 +248,7 @@ def _mixer(fields: Fields, *, heads: str, head_dim: str, state: str) -> Mamba2Sp
     )
 
 
-def _nemotron_experts(fields: Fields, spec: ModelSpec, mlp: MLPSpec) -> MoESpec:
+def _nemotron_experts(fields: Fields, mlp: MLPSpec) -> MoESpec:
     """Experts without a gate, routed as in DeepSeek-V3; Nemotron 3 Super's work on latents."""
     if mlp.activation not in ("silu", "gelu_tanh", "gelu", "relu2"):
         raise ConfigError(f"mlp_hidden_act is {mlp.activation!r}, and experts take 'relu2', 'silu' or 'gelu' alone")

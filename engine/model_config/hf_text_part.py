@@ -168,7 +168,7 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
 """Model types in published files that stand for others."""
 
 
-class Seeing(NamedTuple):
+class MediaFamily(NamedTuple):
     """A model that takes media."""
 
     model_type: str
@@ -180,108 +180,112 @@ class Seeing(NamedTuple):
     """Whether all tokens of a prompt see each other (:attr:`.model_spec.ModelSpec.whole_prompts`)."""
 
 
-SEEING: Final[Mapping[str, Seeing]] = {
-    "AriaForConditionalGeneration": Seeing("aria", "aria_text"),
-    "AudioFlamingo3ForConditionalGeneration": Seeing("audioflamingo3", "qwen2", "audio"),
-    "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
-    "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
-    "Cosmos3OmniForConditionalGeneration": Seeing("cosmos3_omni", "qwen3_vl_text", "images, video"),
-    "DeepseekOCR2ForCausalLM": Seeing("deepseek_vl_v2", "deepseek_v2"),
-    "DeepseekOCRForCausalLM": Seeing("deepseek_vl_v2", "deepseek_v2"),
-    "DeepseekOcr2ForConditionalGeneration": Seeing("deepseek_ocr2", "deepseek_ocr2_text"),
-    "DeepseekVLForConditionalGeneration": Seeing("deepseek_vl", "llama"),
-    "DeepseekVLHybridForConditionalGeneration": Seeing("deepseek_vl_hybrid", "llama"),
-    "Dots3NoteForConditionalGeneration": Seeing("dots3_note", "dots3_note_text", takes=""),
-    "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
-    "Ernie4_5_VLMoeForConditionalGeneration": Seeing("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
-    "Exaone4_5_ForConditionalGeneration": Seeing("exaone4_5", "exaone4"),
-    "FunAudioChatForConditionalGeneration": Seeing("funaudiochat", "qwen3", "audio"),
-    "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
-    "Gemma3nForConditionalGeneration": Seeing("gemma3n", "gemma3n_text", "audio"),
-    "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video, audio"),
-    "Gemma4UnifiedForConditionalGeneration": Seeing("gemma4_unified", "gemma4_unified_text", "images, video, audio"),
-    "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
-    "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),
-    "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
-    "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
-    "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
-    "GotOcr2ForConditionalGeneration": Seeing("got_ocr2", "qwen2"),
-    "Granite4VisionForConditionalGeneration": Seeing("granite4_vision", _GRANITE4),
-    "GraniteDoclingForConditionalGeneration": Seeing("granite_docling", "granite_docling_text"),
-    "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
-    "GraniteSpeechPlusForConditionalGeneration": Seeing("granite_speech_plus", "granite", "audio"),
-    "HunYuanVLForConditionalGeneration": Seeing("hunyuan_vl", "hunyuan_vl_text"),
-    "HyperCLOVAXVisionV2ForConditionalGeneration": Seeing("hyperclovax_vision_v2", "hyperclovax"),
-    "Idefics2ForConditionalGeneration": Seeing("idefics2", "mistral"),
-    "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
-    "InternVLChatModel": Seeing("internvl_chat", "qwen2"),
-    "InternVLForConditionalGeneration": Seeing("internvl", "qwen2", "images, video"),
-    "JanusForConditionalGeneration": Seeing("janus", "llama"),
-    "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
-    "KimiVLForConditionalGeneration": Seeing("kimi_vl", "deepseek_v3"),
-    "Kimi_K25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
-    "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
-    "Lfm3VlForConditionalGeneration": Seeing("lfm3_vl", "lfm3"),
-    "LightOnOcrForConditionalGeneration": Seeing("lighton_ocr", "qwen3"),
-    "Llama4ForConditionalGeneration": Seeing("llama4", "llama4_text"),
-    "Llama_Nemotron_Nano_VL": Seeing("Llama_Nemotron_Nano_VL", "llama"),
-    "LlavaForConditionalGeneration": Seeing("llava", "llama"),
-    "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
-    "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
-    "MiniCPMOcrForConditionalGeneration": Seeing("minicpm_ocr", "qwen3_5_text"),
-    "MiniCPMV4_6ForConditionalGeneration": Seeing("minicpmv4_6", "qwen3_5_text"),
-    "MiniMaxM3SparseForConditionalGeneration": Seeing("minimax_m3_vl", "minimax_m3_vl_text"),
-    "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
-    "MllamaForConditionalGeneration": Seeing("mllama", "mllama_text_model"),
-    "MistralLarge4ForConditionalGeneration": Seeing("mistral_large4", "mistral_large4_text"),
-    "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
+MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
+    "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
+    "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
+    "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
+    "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
+    "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
+    "DeepseekOCRForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
+    "DeepseekOcr2ForConditionalGeneration": MediaFamily("deepseek_ocr2", "deepseek_ocr2_text"),
+    "DeepseekVLForConditionalGeneration": MediaFamily("deepseek_vl", "llama"),
+    "DeepseekVLHybridForConditionalGeneration": MediaFamily("deepseek_vl_hybrid", "llama"),
+    "Dots3NoteForConditionalGeneration": MediaFamily("dots3_note", "dots3_note_text", takes=""),
+    "Eagle2_5_VLForConditionalGeneration": MediaFamily("eagle_2_5_vl", "qwen2"),
+    "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
+    "Exaone4_5_ForConditionalGeneration": MediaFamily("exaone4_5", "exaone4"),
+    "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
+    "Gemma3ForConditionalGeneration": MediaFamily("gemma3", "gemma3_text"),
+    "Gemma3nForConditionalGeneration": MediaFamily("gemma3n", "gemma3n_text", "audio"),
+    "Gemma4ForConditionalGeneration": MediaFamily("gemma4", "gemma4_text", "images, video, audio"),
+    "Gemma4UnifiedForConditionalGeneration": MediaFamily(
+        "gemma4_unified", "gemma4_unified_text", "images, video, audio"
+    ),
+    "Glm46VForConditionalGeneration": MediaFamily("glm46v", "glm4v_text", "images, video"),
+    "Glm4vForConditionalGeneration": MediaFamily("glm4v", "glm4v_text", "images, video"),
+    "Glm4vMoeForConditionalGeneration": MediaFamily("glm4v_moe", "glm4v_moe_text", "images, video"),
+    "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),
+    "GlmOcrForConditionalGeneration": MediaFamily("glm_ocr", "glm_ocr_text"),
+    "GotOcr2ForConditionalGeneration": MediaFamily("got_ocr2", "qwen2"),
+    "Granite4VisionForConditionalGeneration": MediaFamily("granite4_vision", _GRANITE4),
+    "GraniteDoclingForConditionalGeneration": MediaFamily("granite_docling", "granite_docling_text"),
+    "GraniteSpeechForConditionalGeneration": MediaFamily("granite_speech", "granite", "audio"),
+    "GraniteSpeechPlusForConditionalGeneration": MediaFamily("granite_speech_plus", "granite", "audio"),
+    "HunYuanVLForConditionalGeneration": MediaFamily("hunyuan_vl", "hunyuan_vl_text"),
+    "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
+    "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
+    "Idefics3ForConditionalGeneration": MediaFamily("idefics3", "llama"),
+    "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
+    "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
+    "JanusForConditionalGeneration": MediaFamily("janus", "llama"),
+    "KimiK25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
+    "KimiVLForConditionalGeneration": MediaFamily("kimi_vl", "deepseek_v3"),
+    "Kimi_K25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
+    "Lfm2VlForConditionalGeneration": MediaFamily("lfm2_vl", "lfm2"),
+    "Lfm3VlForConditionalGeneration": MediaFamily("lfm3_vl", "lfm3"),
+    "LightOnOcrForConditionalGeneration": MediaFamily("lighton_ocr", "qwen3"),
+    "Llama4ForConditionalGeneration": MediaFamily("llama4", "llama4_text"),
+    "Llama_Nemotron_Nano_VL": MediaFamily("Llama_Nemotron_Nano_VL", "llama"),
+    "LlavaForConditionalGeneration": MediaFamily("llava", "llama"),
+    "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
+    "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
+    "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
+    "MiniCPMV4_6ForConditionalGeneration": MediaFamily("minicpmv4_6", "qwen3_5_text"),
+    "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
+    "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
+    "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
+    "MistralLarge4ForConditionalGeneration": MediaFamily("mistral_large4", "mistral_large4_text"),
+    "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),
     **{
-        name: Seeing(kind, "nemotron_h", "images, video, audio")
+        name: MediaFamily(kind, "nemotron_h", "images, video, audio")
         for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
     },
-    "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
-    "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
-    "PaddleOCRVLForConditionalGeneration": Seeing("paddleocr_vl", "paddleocr_vl_text"),
-    "Phi4MultimodalForCausalLM": Seeing("phi4_multimodal", "phi3"),
-    "PaliGemmaForConditionalGeneration": Seeing("paligemma", "gemma", whole_prompts=True),
-    "QianfanOCRForConditionalGeneration": Seeing("qianfan_ocr", "qwen3"),
-    "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
-    "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
-    "Qwen2_5OmniForConditionalGeneration": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
-    "Qwen2_5OmniThinkerForConditionalGeneration": Seeing(
+    "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
+    "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
+    "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
+    "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
+    "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
+    "QianfanOCRForConditionalGeneration": MediaFamily("qianfan_ocr", "qwen3"),
+    "Qwen2AudioForConditionalGeneration": MediaFamily("qwen2_audio", "qwen2", "audio"),
+    "Qwen2_5OmniModel": MediaFamily("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
+    "Qwen2_5OmniForConditionalGeneration": MediaFamily("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
+    "Qwen2_5OmniThinkerForConditionalGeneration": MediaFamily(
         "qwen2_5_omni_thinker", "qwen2_5_omni_text", "images, video, audio"
     ),
-    "Qwen2VLForConditionalGeneration": Seeing("qwen2_vl", "qwen2_vl_text", "images, video"),
-    "Qwen2_5_VLForConditionalGeneration": Seeing("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
-    "Qwen3ASRForConditionalGeneration": Seeing("qwen3_asr", "qwen3", "audio"),
-    "Qwen3OmniMoeForConditionalGeneration": Seeing("qwen3_omni_moe", "qwen3_omni_moe_text", "images, video, audio"),
-    "Qwen3OmniMoeThinkerForConditionalGeneration": Seeing(
+    "Qwen2VLForConditionalGeneration": MediaFamily("qwen2_vl", "qwen2_vl_text", "images, video"),
+    "Qwen2_5_VLForConditionalGeneration": MediaFamily("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
+    "Qwen3ASRForConditionalGeneration": MediaFamily("qwen3_asr", "qwen3", "audio"),
+    "Qwen3OmniMoeForConditionalGeneration": MediaFamily(
+        "qwen3_omni_moe", "qwen3_omni_moe_text", "images, video, audio"
+    ),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": MediaFamily(
         "qwen3_omni_moe_thinker", "qwen3_omni_moe_text", "images, video, audio"
     ),
-    "Qwen3VLForConditionalGeneration": Seeing("qwen3_vl", "qwen3_vl_text", "images, video"),
-    "Qwen3VLMoeForConditionalGeneration": Seeing("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
-    "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
-    "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
-    "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama", "images, video"),
-    "Step3p7ForConditionalGeneration": Seeing("step3p7", "step3p5"),
-    "UltravoxModel": Seeing("ultravox", "llama", "audio"),
-    "VideoLlama3ForConditionalGeneration": Seeing("video_llama_3", "qwen2", "images, video"),
-    "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
+    "Qwen3VLForConditionalGeneration": MediaFamily("qwen3_vl", "qwen3_vl_text", "images, video"),
+    "Qwen3VLMoeForConditionalGeneration": MediaFamily("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
+    "Qwen3_5ForConditionalGeneration": MediaFamily("qwen3_5", "qwen3_5_text", "images, video"),
+    "Qwen3_5MoeForConditionalGeneration": MediaFamily("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
+    "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
+    "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
+    "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
+    "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
+    "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
 }
 """By architecture."""
 
 
-def text_reader(seeing: Seeing, known: Mapping[str, Reader]) -> Reader:
+def text_reader(family: MediaFamily, known: Mapping[str, Reader]) -> Reader:
     """The reader of a text part; ``known``: readers of text-only models by model type."""
-    return partial(_text, seeing, {**known, **PARTS})
+    return partial(_text, family, {**known, **PARTS})
 
 
-def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: str) -> ModelSpec:
+def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, name: str) -> ModelSpec:
     """The text part. End tokens and head tying may be in the whole model's fields, as all text fields are in old
     files."""
     fields = Fields(thinker(fields.values))
     text = next((table for each in _TEXT_FIELDS if (table := fields.table(each))), None)
-    kind = seeing.text
+    kind = family.text
     if text is None and fields.has("hidden_size"):
         text = fields.values
     elif text is not None:
@@ -291,12 +295,12 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         raise ConfigError("text_config is missing, expected a table")
     if kind not in readers:
         raise ConfigError(
-            f"text_config.model_type is {kind!r}, which is not native here, expected such as {seeing.text!r}"
+            f"text_config.model_type is {kind!r}, which is not native here, expected such as {family.text!r}"
         )
     whole = ("bos_token_id", "eos_token_id", "tie_word_embeddings")
     above = {key: fields.values[key] for key in whole if fields.has(key)}
-    defaults = text_defaults(seeing.model_type, kind)
-    if seeing.whole_prompts:  # transformers sets this beside masks of its own
+    defaults = text_defaults(family.model_type, kind)
+    if family.whole_prompts:  # transformers sets this beside masks of its own
         text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
     fields = Fields({**defaults, **text, **above})
     spec = readers[kind](fields, name)
@@ -304,7 +308,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind.startswith("gemma4") and fields.text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
-    if seeing.whole_prompts:
+    if family.whole_prompts:
         spec = replace(_sees_pictures_whole(spec, windows_alone=False), whole_prompts=True)
     return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING) and kind != _GRANITE4)
 

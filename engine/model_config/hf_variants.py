@@ -153,7 +153,7 @@ def hunyuan(fields: Fields, name: str) -> ModelSpec:
         dim = spec.layers[0].attention.head_dim
         spec = with_mixers(spec, rope=replace(_rope(spec), theta=_rope(spec).theta * alpha ** (dim / (dim - 2))))
     names = ("query_layernorm", "key_layernorm")
-    return with_mixers(spec, qk_norm="head", qk_norm_names=names, turned_first=True)
+    return with_mixers(spec, qk_norm="head", qk_norm_names=names, rotated_first=True)
 
 
 def arcee(fields: Fields, name: str) -> ModelSpec:
@@ -260,7 +260,7 @@ def nanochat(fields: Fields, name: str) -> ModelSpec:
     """nanochat: norms without weights, also of embeddings; heads rotate backwards and are normed afterwards."""
     spec = attention_bias(fields, common(fields, name, activation="relu2"))
     rope = replace(_rope(spec), backwards=True)
-    spec = with_mixers(spec, rope=rope, qk_norm="head", qk_norm_names=None, turned_first=True)
+    spec = with_mixers(spec, rope=rope, qk_norm="head", qk_norm_names=None, rotated_first=True)
     mlp = replace(dense_mlp(spec), into=("mlp.fc1",), out="mlp.fc2", gated=False)
     spec = with_layers(spec, mlp=mlp, norms=replace(PRE, weighted=False))
     return replace(spec, embedding_norm=True, logits_softcap=softcap_of(fields, "final_logit_softcapping", 15.0))

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Final, Literal
 
 from .deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
-from .hf_text_part import SEEING
+from .hf_text_part import MEDIA_FAMILIES
 from .nemotron_omni import in_transformers_form
 from .thinker import thinker
 
@@ -23,11 +23,11 @@ _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
     "audio": ("audio_token_id", "audio_token_index"),
 }
 
-_STILLS: Final = {seeing.model_type for seeing in SEEING.values()} - {
-    seeing.model_type for seeing in SEEING.values() if "video" in seeing.takes
+_STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
+    family.model_type for family in MEDIA_FAMILIES.values() if "video" in family.takes
 }
 """Model types whose videos are not served, although many of their files name a token for them."""
-_TEXT_ALONE: Final = {seeing.model_type for seeing in SEEING.values() if not seeing.takes}
+_TEXT_ALONE: Final = {family.model_type for family in MEDIA_FAMILIES.values() if not family.takes}
 """Model types whose media are not served."""
 _MARKS: Final[Mapping[str, int]] = {
     **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},

@@ -13,7 +13,7 @@ from . import mmproj_vision as vision
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
-from .mmproj_file import Projecting, TextFile, Values
+from .mmproj_file import ProjectorFile, TextFile, Values
 from .model_spec import ModelSpec, with_mixers
 from .vision_hf import vision_spec_from_hf
 from .vision_spec import VisionSpec
@@ -27,7 +27,7 @@ class Projector:
 
     model_type: str
     """transformers' model type, unless :attr:`made` sets another."""
-    made: Callable[[Projecting, TextFile], Values]
+    made: Callable[[ProjectorFile, TextFile], Values]
     tokens: tuple[str, ...] = ()
     """Candidates for the picture placeholder, of which the first in the vocabulary is used; empty: no pictures. Old
     vocabularies lack the model's own, and a token that does not occur in texts is used."""
@@ -95,7 +95,7 @@ def projector_names(model_type: str) -> list[str]:
     return [name for name, row in PROJECTORS.items() if model_type in (row.model_type, *row.others)]
 
 
-def described_by(file: Projecting, text: TextFile) -> Values:
+def described_by(file: ProjectorFile, text: TextFile) -> Values:
     """The config.json of both files, as far as media are concerned. Raises :class:`ConfigError` if they do not fit."""
     kind, projector = file.kind, _projector_of(file)
     architecture = text.architecture
@@ -120,7 +120,7 @@ def described_by(file: Projecting, text: TextFile) -> Values:
     return {"model_type": projector.model_type, **values}
 
 
-def _projector_of(file: Projecting) -> Projector:
+def _projector_of(file: ProjectorFile) -> Projector:
     """The projector's type. Raises :class:`ConfigError` if it is not supported, or does not fit its encoders."""
     found = file.kind
     projector = PROJECTORS.get(found)
@@ -151,7 +151,7 @@ def is_native(described: Mapping[str, object]) -> bool:
     return sees is not None and not fields.has("audio_config") and not Fields(sees).flag("use_clipped_linears")
 
 
-def tower_spec(file: Projecting, described: Mapping[str, object], hidden: int) -> VisionSpec:
+def tower_spec(file: ProjectorFile, described: Mapping[str, object], hidden: int) -> VisionSpec:
     """The tower's spec as stored in the file, for a decoder of this hidden size. Raises :class:`ConfigError`."""
     spec = vision_spec_from_hf(described, hidden)
     fused = "v.blk.0.attn_qkv.weight" in file.shapes

@@ -40,7 +40,7 @@ class TextFile:
 
 
 @dataclass(frozen=True)
-class Projecting:
+class ProjectorFile:
     """The contents of a projector file."""
 
     metadata: Mapping[str, object]

@@ -2,12 +2,12 @@
 published models of the family."""
 
 from .config_fields import MOST_LAYERS, ConfigError
-from .mmproj_file import Projecting, TextFile, Values, decoder
+from .mmproj_file import ProjectorFile, TextFile, Values, decoder
 from .mmproj_vision import gemma4, qwen2_5, qwen3
 from .whisper_config import MOST_MEL_BINS
 
 
-def ultravox(file: Projecting, text: TextFile) -> Values:
+def ultravox(file: ProjectorFile, text: TextFile) -> Values:
     """Ultravox from version 0.5; earlier files lack a norm."""
     if "mm.a.norm_mid.weight" not in file.shapes:
         raise ConfigError("the tensor mm.a.norm_mid.weight is missing")
@@ -20,26 +20,26 @@ def ultravox(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def voxtral(file: Projecting, text: TextFile) -> Values:
+def voxtral(file: ProjectorFile, text: TextFile) -> Values:
     return {"text_config": decoder(text, "llama"), "audio_config": file.whisper()}
 
 
-def qwen2_audio(file: Projecting, text: TextFile) -> Values:
+def qwen2_audio(file: ProjectorFile, text: TextFile) -> Values:
     return {"text_config": decoder(text, "qwen2"), "audio_config": file.whisper()}
 
 
-def qwen3_asr(file: Projecting, text: TextFile) -> Values:
+def qwen3_asr(file: ProjectorFile, text: TextFile) -> Values:
     return {"text_config": decoder(text, "qwen3"), "audio_config": _by_seconds(file)}
 
 
-def _by_seconds(file: Projecting) -> Values:
+def _by_seconds(file: ProjectorFile) -> Values:
     """All published models encode each second of audio separately."""
     own = {"output_dim": file.embedding, "downsample_hidden_size": file.shapes.get("a.conv2d.1.weight", (0,))[-1]}
     encoder = {name: value for name, value in file.whisper().items() if name != "max_source_positions"}
     return {**encoder, **own}
 
 
-def granite_speech(file: Projecting, text: TextFile) -> Values:
+def granite_speech(file: ProjectorFile, text: TextFile) -> Values:
     """A conformer (arXiv:2005.08100), and a Q-Former (arXiv:2301.12597) that makes a few embeddings of each window."""
     audio = file.audio
     hidden = audio.integer("embedding_length")
@@ -76,7 +76,7 @@ def granite_speech(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def qwen2_5_omni(file: Projecting, text: TextFile) -> Values:
+def qwen2_5_omni(file: ProjectorFile, text: TextFile) -> Values:
     return {
         **qwen2_5(file, text),
         "text_config": decoder(text, "qwen2_5_omni_text"),
@@ -85,7 +85,7 @@ def qwen2_5_omni(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def qwen3_omni(file: Projecting, text: TextFile) -> Values:
+def qwen3_omni(file: ProjectorFile, text: TextFile) -> Values:
     return {
         "vision_config": qwen3(file, text)["vision_config"],
         "text_config": decoder(text, "qwen3_omni_moe_text"),
@@ -94,7 +94,7 @@ def qwen3_omni(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def gemma4_small(file: Projecting, text: TextFile) -> Values:
+def gemma4_small(file: ProjectorFile, text: TextFile) -> Values:
     """With a conformer beside its tower; both clip."""
     audio = file.audio
     encoder = {

@@ -4,21 +4,21 @@ without keys are read from tensors, or are those of all published models of the 
 from math import isqrt
 
 from .config_fields import MOST_LAYERS, ConfigError
-from .mmproj_file import Projecting, TextFile, Values, decoder
+from .mmproj_file import ProjectorFile, TextFile, Values, decoder
 
 
-def idefics3(file: Projecting, text: TextFile) -> Values:
+def idefics3(file: ProjectorFile, text: TextFile) -> Values:
     return {"scale_factor": file.vision.integer("projector.scale_factor", 2), "vision_config": file.tower()}
 
 
-def gemma3(file: Projecting, text: TextFile) -> Values:
+def gemma3(file: ProjectorFile, text: TextFile) -> Values:
     tower = file.tower()
     side = file.vision.integer("image_size") // file.vision.integer("patch_size")
     merged = side // file.vision.integer("projector.scale_factor", 4)
     return {"mm_tokens_per_image": merged * merged, "vision_config": tower}
 
 
-def mlp(file: Projecting, text: TextFile) -> Values:
+def mlp(file: ProjectorFile, text: TextFile) -> Values:
     """LLaVA with CLIP or SigLIP; files omit layers behind the one that is used."""
     if "v.image_newline" in file.shapes or "model.image_newline" in file.shapes:
         raise ConfigError("it is of LLaVA 1.6, whose tiles have no native form; expected one of LLaVA 1.5")
@@ -40,18 +40,18 @@ def mlp(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def pixtral(file: Projecting, text: TextFile) -> Values:
+def pixtral(file: ProjectorFile, text: TextFile) -> Values:
     """Pixtral, or Mistral 3 if neighbours are merged."""
     if "mm.patch_merger.weight" in file.shapes:
         return {"model_type": "mistral3", **_merged(file, text)}
     return _merged(file, text)
 
 
-def lighton_ocr(file: Projecting, text: TextFile) -> Values:
+def lighton_ocr(file: ProjectorFile, text: TextFile) -> Values:
     return _merged(file, text)
 
 
-def _merged(file: Projecting, text: TextFile) -> Values:
+def _merged(file: ProjectorFile, text: TextFile) -> Values:
     values: Values = {
         "vision_config": {**file.tower(), "model_type": "pixtral", "hidden_act": file.activation("gelu")},
         "vision_feature_layer": -1,
@@ -63,7 +63,7 @@ def _merged(file: Projecting, text: TextFile) -> Values:
     return values | ({"spatial_merge_size": file.vision.integer("spatial_merge_size", 2)} if merges else {})
 
 
-def _qwen(file: Projecting) -> Values:
+def _qwen(file: ProjectorFile) -> Values:
     vision = file.vision
     return {
         "depth": vision.integer("block_count", most=MOST_LAYERS),
@@ -76,7 +76,7 @@ def _qwen(file: Projecting) -> Values:
     }
 
 
-def qwen2(file: Projecting, text: TextFile) -> Values:
+def qwen2(file: ProjectorFile, text: TextFile) -> Values:
     hidden = file.vision.integer("embedding_length")
     if file.inner % hidden:
         raise ConfigError(f"networks of {file.inner} are no multiple of {hidden} columns")
@@ -84,7 +84,7 @@ def qwen2(file: Projecting, text: TextFile) -> Values:
     return {"vision_config": {**_qwen(file), **tower, "hidden_act": file.activation("quick_gelu")}}
 
 
-def qwen2_5(file: Projecting, text: TextFile) -> Values:
+def qwen2_5(file: ProjectorFile, text: TextFile) -> Values:
     """Windows have 112 pixels in all files; videos have 2 positions a second."""
     pattern, layers = file.vision.integer("n_wa_pattern"), file.vision.integer("block_count", most=MOST_LAYERS)
     whole = [layer for layer in range(layers) if (layer + 1) % pattern == 0]
@@ -92,7 +92,7 @@ def qwen2_5(file: Projecting, text: TextFile) -> Values:
     return {"vision_config": {**_qwen(file), **own, "hidden_act": file.activation("silu")}}
 
 
-def qwen3(file: Projecting, text: TextFile) -> Values:
+def qwen3(file: ProjectorFile, text: TextFile) -> Values:
     """Qwen3-VL, or Qwen3.5, which adds nothing behind decoder layers."""
     layers = range(file.vision.integer("block_count", most=MOST_LAYERS))
     taps = [layer for layer in layers if f"v.deepstack.{layer}.fc1.weight" in file.shapes]
@@ -104,7 +104,7 @@ def qwen3(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def internvl(file: Projecting, text: TextFile) -> Values:
+def internvl(file: ProjectorFile, text: TextFile) -> Values:
     own = {
         "hidden_act": file.activation("gelu"),
         "attention_bias": "v.blk.0.attn_q.bias" in file.shapes,
@@ -115,7 +115,7 @@ def internvl(file: Projecting, text: TextFile) -> Values:
     return {"downsample_ratio": ratio, "vision_config": {**file.tower(), **own}}
 
 
-def lfm2(file: Projecting, text: TextFile) -> Values:
+def lfm2(file: ProjectorFile, text: TextFile) -> Values:
     """SigLIP 2 over patches of pictures of any shape."""
     return {
         "downsample_factor": file.vision.integer("projector.scale_factor", 2),
@@ -126,7 +126,7 @@ def lfm2(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def kimi_vl(file: Projecting, text: TextFile) -> Values:
+def kimi_vl(file: ProjectorFile, text: TextFile) -> Values:
     side = isqrt(file.outputs("v.position_embd.weight"))
     own = {"init_pos_emb_height": side, "init_pos_emb_width": side}
     return {
@@ -138,7 +138,7 @@ def kimi_vl(file: Projecting, text: TextFile) -> Values:
     }
 
 
-def kimi_k25(file: Projecting, text: TextFile) -> Values:
+def kimi_k25(file: ProjectorFile, text: TextFile) -> Values:
     table = file.shapes.get("v.position_embd.weight", ())
     if len(table) != 3:
         raise ConfigError(f"v.position_embd.weight has the shape {list(table)}, expected columns and rows of vectors")
@@ -147,7 +147,7 @@ def kimi_k25(file: Projecting, text: TextFile) -> Values:
     return {"vision_config": {**file.tower(), **own, "merge_kernel_size": merge}}
 
 
-def glm4v(file: Projecting, text: TextFile) -> Values:
+def glm4v(file: ProjectorFile, text: TextFile) -> Values:
     """GLM-4.1V, or GLM-4.5V with experts."""
     vision = file.vision
     own = {
@@ -161,7 +161,7 @@ def glm4v(file: Projecting, text: TextFile) -> Values:
     return {"model_type": kind, "vision_config": {**_qwen(file), **own}}
 
 
-def llama4(file: Projecting, text: TextFile) -> Values:
+def llama4(file: ProjectorFile, text: TextFile) -> Values:
     outputs = file.outputs("mm.model.mlp.1.weight")
     own = {
         "pixel_shuffle_ratio": 1 / file.vision.integer("projector.scale_factor", 2),
@@ -170,7 +170,7 @@ def llama4(file: Projecting, text: TextFile) -> Values:
     return {"vision_config": {**file.tower(), **own}}
 
 
-def gemma4(file: Projecting, text: TextFile) -> Values:
+def gemma4(file: ProjectorFile, text: TextFile) -> Values:
     """No key has the number of key heads."""
     vision, table = file.vision, file.shapes.get("v.position_embd.weight", ())
     if len(table) != 3 or table[2] != 2:

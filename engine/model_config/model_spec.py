@@ -365,8 +365,8 @@ class ModelSpec(Backbone):
     def learned_ropes(self) -> tuple[tuple[RopeConfig, int], ...]:
         """The rotations with learned frequencies, and the dimensions that rotate."""
         mixers = (layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttentionSpec))
-        turned = ((mixer.rope, mixer.rope_dim) for mixer in mixers if mixer.rope is not None)
-        return tuple(dict.fromkeys((rope, dim) for rope, dim in turned if rope.learned))
+        rotating = ((mixer.rope, mixer.rope_dim) for mixer in mixers if mixer.rope is not None)
+        return tuple(dict.fromkeys((rope, dim) for rope, dim in rotating if rope.learned))
 
     @property
     def parameters(self) -> int:

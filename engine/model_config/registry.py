@@ -36,7 +36,7 @@ from .framewise_config import (
     parakeet_rnnt_config_from_hf,
     parakeet_tdt_config_from_hf,
 )
-from .hf_config import DECODERS, Decoder, named_architecture
+from .hf_config import DECODERS, DecoderFamily, named_architecture
 from .model_spec import ModelSpec, checked
 from .moonshine_config import ARCHITECTURE as MOONSHINE
 from .moonshine_config import MODEL_TYPE as MOONSHINE_TYPE
@@ -63,7 +63,9 @@ class Architecture(NamedTuple):
     :class:`.config_fields.ConfigError`."""
 
 
-def _decoder(name: str, decoder: Decoder, config: Mapping[str, object], _generation: Mapping[str, object]) -> ModelSpec:
+def _decoder(
+    name: str, decoder: DecoderFamily, config: Mapping[str, object], _generation: Mapping[str, object]
+) -> ModelSpec:
     return checked(decoder.read(Fields(config), name))
 
 

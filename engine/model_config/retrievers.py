@@ -9,7 +9,7 @@ from .config_fields import ConfigError, Fields
 from .encoder_config import EncoderConfig
 from .encoder_hf import encoder_config_from_hf
 from .hf_config import BY_TYPE
-from .hf_text_part import Seeing, described_part, text_reader
+from .hf_text_part import MediaFamily, described_part, text_reader
 from .model_spec import ModelSpec, checked, with_mixers
 from .pooling_config import TokenVectors
 
@@ -23,11 +23,11 @@ class Retriever(NamedTuple):
     """Reads the text part of that model."""
 
 
-def _decoder(seeing: Seeing, *, bidirectional: bool) -> Read:
+def _decoder(family: MediaFamily, *, bidirectional: bool) -> Read:
     """``bidirectional``: attention in both directions."""
 
     def read(inner: Mapping[str, object]) -> ModelSpec:
-        spec = checked(text_reader(seeing, BY_TYPE)(Fields(_causal(inner)), seeing.model_type))
+        spec = checked(text_reader(family, BY_TYPE)(Fields(_causal(inner)), family.model_type))
         rope = spec.layers[0].attention.rope
         if rope is not None and rope.axes:  # transformers gives pictures text positions here
             spec = with_mixers(spec, rope=replace(rope, axes=()))
@@ -44,8 +44,8 @@ def _modernbert(inner: Mapping[str, object]) -> EncoderConfig:
 
 
 RETRIEVERS: Final[Mapping[str, Retriever]] = {
-    "colpali": Retriever("paligemma", _decoder(Seeing("paligemma", "gemma"), bidirectional=True)),
-    "colqwen2": Retriever("qwen2_vl", _decoder(Seeing("qwen2_vl", "qwen2_vl_text"), bidirectional=False)),
+    "colpali": Retriever("paligemma", _decoder(MediaFamily("paligemma", "gemma"), bidirectional=True)),
+    "colqwen2": Retriever("qwen2_vl", _decoder(MediaFamily("qwen2_vl", "qwen2_vl_text"), bidirectional=False)),
     "colmodernvbert": Retriever("modernvbert", _modernbert),
 }
 """By model type."""

@@ -71,14 +71,14 @@ def _with_floats(value: object) -> object:
     return value
 
 
-class DrawingClass(NamedTuple):
+class GeneratingClass(NamedTuple):
     """A generating class of transformers."""
 
     name: str
     takes_media: bool
 
 
-def drawing_class(config: Mapping[str, object]) -> DrawingClass:
+def drawing_class(config: Mapping[str, object]) -> GeneratingClass:
     """The class for a config.json. Raises :class:`ConfigError` if transformers has none."""
     from transformers.models.auto import modeling_auto as auto  # late: it imports torch
 
@@ -99,7 +99,7 @@ def drawing_class(config: Mapping[str, object]) -> DrawingClass:
         raise ConfigError(
             f"its architecture {', '.join(named or ())} is no decoder in transformers, expected {' or '.join(known)}"
         )
-    return DrawingClass(found, found in seeing)
+    return GeneratingClass(found, found in seeing)
 
 
 def _hearing(auto: Any) -> tuple[Mapping[str, object], ...]:

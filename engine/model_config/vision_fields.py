@@ -20,7 +20,7 @@ MOST_SIDE: Final = 1 << 14
 
 
 @dataclass(frozen=True)
-class SeeingModel:
+class VisionFields:
     """The whole config.json and its tower's part."""
 
     whole: Fields
@@ -44,12 +44,12 @@ def side_of(fields: Fields, name: str, default: int) -> int:
     return fields.integer(name, default, most=MOST_SIDE)
 
 
-def attention_of(heads: int, hidden: int, *, bias: bool, turns: bool = False) -> AttentionSpec:
-    """``turns``: rotation by a patch's row and column."""
+def attention_of(heads: int, hidden: int, *, bias: bool, rotates: bool = False) -> AttentionSpec:
+    """``rotates``: rotation by a patch's row and column."""
     if hidden % heads:
         raise ConfigError(f"{heads} heads do not divide {hidden} dimensions")
     head_dim = hidden // heads
-    rope = RopeConfig() if turns else None
+    rope = RopeConfig() if rotates else None
     return AttentionSpec(heads, heads, head_dim, head_dim**-0.5, rope, qkv_bias=bias, output_bias=bias)
 
 
@@ -63,7 +63,7 @@ def layer_numbers(fields: Fields, name: str, default: tuple[int, ...]) -> tuple[
     return tuple(int(number) for number in fields.numbers(name)) if fields.has(name) else default
 
 
-def two_products(model: SeeingModel, *, biased: bool) -> tuple[ProjectorProduct, ProjectorProduct]:
+def two_products(model: VisionFields, *, biased: bool) -> tuple[ProjectorProduct, ProjectorProduct]:
     """``biased``: a default."""
     bias = model.whole.flag("multimodal_projector_bias", biased)
     activation = activation_of(model.whole, "projector_hidden_act", "gelu")

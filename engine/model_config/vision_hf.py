@@ -8,7 +8,7 @@ from .attention_spec import AttentionSpec, RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import SANDWICH, LayerSpec
-from .vision_fields import MOST_SIDE, SeeingModel, activation_of, side_of
+from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
@@ -56,12 +56,12 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
     vision = whole.table("vision_config") or whole.table("vit_config")
     if kind not in _READERS or vision is None:
         raise ConfigError(f"the tower of {kind or 'a model without model_type'} is not native")
-    spec = _READERS[kind](SeeingModel(whole, Fields(vision), hidden))
+    spec = _READERS[kind](VisionFields(whole, Fields(vision), hidden))
     spec.check()
     return spec
 
 
-def _gemma4(model: SeeingModel) -> VisionSpec:
+def _gemma4(model: VisionFields) -> VisionSpec:
     """Small Gemma 4 models clip products and take audio, which is not supported natively."""
     vision = model.vision
     if vision.flag("use_clipped_linears") or model.whole.table("audio_config") is not None:
@@ -103,7 +103,7 @@ def _gemma4(model: SeeingModel) -> VisionSpec:
     )
 
 
-_READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
+_READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
     "eagle_2_5_vl": eagle,

@@ -6,12 +6,12 @@ from dataclasses import replace
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, NormKind, Norms
-from .vision_fields import SeeingModel, activation_of, attention_of, side_of, two_products
+from .vision_fields import VisionFields, activation_of, attention_of, side_of, two_products
 from .vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 from .vision_tiled import merged_by
 
 
-def internvl(model: SeeingModel) -> VisionSpec:
+def internvl(model: VisionFields) -> VisionSpec:
     """InternVL: a layer's two scales are multiplied into the preceding products at load."""
     vision, whole = model.vision, model.whole
     merge = merged_by(whole)
@@ -61,7 +61,7 @@ def internvl(model: SeeingModel) -> VisionSpec:
     )
 
 
-def internvl_chat(model: SeeingModel) -> VisionSpec:
+def internvl_chat(model: VisionFields) -> VisionSpec:
     """The same as first published (InternVL 1.5 to 3.5, Qianfan-OCR)."""
     whole, vision = model.whole, model.vision
     if whole.integer("select_layer", -1, least=-MOST_LAYERS) != -1 or whole.text("ps_version", "v2") != "v2":

@@ -8,7 +8,7 @@ from .attention_spec import RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, Norms
-from .vision_fields import MOST_SIDE, SeeingModel, attention_of, side_of
+from .vision_fields import MOST_SIDE, VisionFields, attention_of, side_of
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 _EPS: Final = 1e-5
@@ -17,7 +17,7 @@ _PREFIXED: Final = ("hidden_size", "intermediate_size", "num_attention_heads", "
 """Fields with the prefix ``vt_`` in Kimi K2.5."""
 
 
-def kimi_vl(model: SeeingModel) -> VisionSpec:
+def kimi_vl(model: VisionFields) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 1152)
     height, width = (vision.integer(f"init_pos_emb_{side}", 64, most=MOST_SIDE) for side in ("height", "width"))
@@ -25,7 +25,7 @@ def kimi_vl(model: SeeingModel) -> VisionSpec:
         raise ConfigError(f"init_pos_emb_height and init_pos_emb_width are {height} and {width}, expected a square")
     merge = side_of(vision, "merge_kernel_size", 2)
     mixer = replace(
-        attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, turns=True),
+        attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, rotates=True),
         rope=RopeConfig(interleaved=True),
         fused=True,
         name="attn",
@@ -59,7 +59,7 @@ def kimi_vl(model: SeeingModel) -> VisionSpec:
     )
 
 
-def kimi_k25(model: SeeingModel) -> VisionSpec:
+def kimi_k25(model: VisionFields) -> VisionSpec:
     """Kimi K2.5 in transformers' fields or its authors'. Pictures do not use the frame positions of videos."""
     given = model.vision.values
     renamed = {f"vt_{name}": name for name in _PREFIXED}

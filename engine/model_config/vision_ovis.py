@@ -7,13 +7,13 @@ from typing import Final
 from .config_fields import MOST_LAYERS, ConfigError
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, Norms
-from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, side_of
+from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, side_of
 from .vision_spec import MARKS, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 _THETA: Final = 10_000.0
 
 
-def ovis2(model: SeeingModel) -> VisionSpec:
+def ovis2(model: VisionFields) -> VisionSpec:
     """Ovis 2: text tokens that begin, separate and end pictures have embeddings behind those of visual words."""
     vision = model.vision
     if (kind := vision.text("tokenize_function", "softmax")) != "softmax":
@@ -67,15 +67,15 @@ def ovis2(model: SeeingModel) -> VisionSpec:
     )
 
 
-def ovis2_5(model: SeeingModel) -> VisionSpec:
+def ovis2_5(model: VisionFields) -> VisionSpec:
     vision = model.vision
     if (kind := vision.text("model_type", "siglip2_navit")) != "siglip2_navit":
         raise ConfigError(f"vit_config.model_type is {kind[:40]!r}, expected 'siglip2_navit'")
     hidden, size = vision.integer("hidden_size", 1024), side_of(vision, "patch_size", 16)
     learned = vision.integer("num_patches", -1, least=-1)
     count = learned if learned > 0 else (side_of(vision, "image_size", 512) // size) ** 2
-    turns, positions = vision.flag("use_rope", True), vision.flag("preserve_original_pe", True)
-    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, turns=turns)
+    rotates, positions = vision.flag("use_rope", True), vision.flag("preserve_original_pe", True)
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, rotates=rotates)
     inner, act = vision.integer("intermediate_size", 4096), activation_of(vision, "hidden_act", "gelu_pytorch_tanh")
     mlp = MLPSpec(inner, act, True, ("mlp.fc1",), "mlp.fc2", gated=False)
     norms = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
@@ -107,7 +107,7 @@ def ovis2_5(model: SeeingModel) -> VisionSpec:
         channels=vision.integer("num_channels", 3),
         frames=vision.integer("temporal_patch_size", 1, most=MOST_SIDE),
         positions="sampled" if positions else "none",
-        rope=AxialRope(_THETA) if turns else None,
+        rope=AxialRope(_THETA) if rotates else None,
         final_norm="post_layernorm",
         merge=merge,
         window=vision.integer("window_size", 112) // merge // size if whole else 0,

@@ -6,12 +6,12 @@ from typing import Final
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, NormKind, Norms, dense_mlp
-from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, layer_numbers, side_of, theta_of
+from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, layer_numbers, side_of, theta_of
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 
 def _qwen(
-    model: SeeingModel,
+    model: VisionFields,
     mlp: MLPSpec,
     *,
     hidden: int,
@@ -26,7 +26,7 @@ def _qwen(
     vision, biased = model.vision, kind == "layer"
     merge = vision.integer("spatial_merge_size", 2, most=MOST_SIDE)
     norm, into, out = (f"projector.{name}" for name in merger)
-    mixer = attention_of(vision.integer("num_heads", 16), hidden, bias=True, turns=True)
+    mixer = attention_of(vision.integer("num_heads", 16), hidden, bias=True, rotates=True)
     layer = LayerSpec(
         replace(mixer, fused=True, name="attn", out="proj"),
         mlp,
@@ -63,7 +63,7 @@ _QWEN2_MERGER: Final = ("ln_q", "mlp.0", "mlp.2")
 _QWEN3_MERGER: Final = ("norm", "linear_fc1", "linear_fc2")
 
 
-def qwen2_vl(model: SeeingModel) -> VisionSpec:
+def qwen2_vl(model: VisionFields) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("embed_dim", 1280)
     inner = hidden * vision.integer("mlp_ratio", 4)
@@ -76,7 +76,7 @@ def qwen2_vl(model: SeeingModel) -> VisionSpec:
 _TWO_FRAMES: Final = 2
 
 
-def ernie4_5_vl(model: SeeingModel) -> VisionSpec:
+def ernie4_5_vl(model: VisionFields) -> VisionSpec:
     """ERNIE 4.5 VL: a Qwen2-VL of one frame whose projector also joins two frames, which are both the picture."""
     vision = model.vision
     hidden = vision.integer("hidden_size", 1280)
@@ -108,7 +108,7 @@ def ernie4_5_vl(model: SeeingModel) -> VisionSpec:
     return replace(spec, names="ernie", norm_eps=eps, frames=1, projector=projector)
 
 
-def qwen2_5_vl(model: SeeingModel) -> VisionSpec:
+def qwen2_5_vl(model: VisionFields) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 3584)
     mlp = MLPSpec(vision.integer("intermediate_size", 3420), activation_of(vision, "hidden_act", "silu"), True)
@@ -123,21 +123,21 @@ def qwen2_5_vl(model: SeeingModel) -> VisionSpec:
     return replace(spec, window=window, whole_layers=whole)
 
 
-def exaone4_5(model: SeeingModel) -> VisionSpec:
+def exaone4_5(model: VisionFields) -> VisionSpec:
     """EXAONE 4.5: a Qwen2.5-VL with fewer key-value heads."""
     spec, heads = qwen2_5_vl(model), model.vision.integer("num_key_value_heads", 8)
     layers = (replace(each, mixer=replace(each.attention, kv_heads=heads)) for each in spec.layers)
     return replace(spec, layers=tuple(layers))
 
 
-def hyperclovax_vision(model: SeeingModel) -> VisionSpec:
+def hyperclovax_vision(model: VisionFields) -> VisionSpec:
     """HyperCLOVA X SEED: a Qwen2.5-VL whose embeddings are multiplied once more."""
     spec = qwen2_5_vl(model)
     last = ProjectorProduct("projector", model.hidden, True)
     return replace(spec, projector=replace(spec.projector, products=(*spec.projector.products, last)))
 
 
-def qwen3_vl(model: SeeingModel) -> VisionSpec:
+def qwen3_vl(model: VisionFields) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 1152)
     inner, activation = (
@@ -159,18 +159,18 @@ def qwen3_vl(model: SeeingModel) -> VisionSpec:
     )
 
 
-def qwen3_5(model: SeeingModel) -> VisionSpec:
+def qwen3_5(model: VisionFields) -> VisionSpec:
     return replace(qwen3_vl(model), deepstack=())
 
 
-def glm4v(model: SeeingModel) -> VisionSpec:
+def glm4v(model: VisionFields) -> VisionSpec:
     vision = model.vision
     hidden, outputs = vision.integer("hidden_size", 1536), vision.integer("out_hidden_size", 4096)
     eps = vision.positive("rms_norm_eps", 1e-5)
     size = side_of(vision, "patch_size", 14)
     side = side_of(vision, "image_size", 336) // size
     activation = activation_of(vision, "hidden_act", "silu")
-    mixer = attention_of(vision.integer("num_heads", 12), hidden, bias=vision.flag("attention_bias"), turns=True)
+    mixer = attention_of(vision.integer("num_heads", 12), hidden, bias=vision.flag("attention_bias"), rotates=True)
     layer = LayerSpec(
         replace(mixer, fused=True, name="attn", out="proj", output_bias=False),
         MLPSpec(outputs, activation),
@@ -208,7 +208,7 @@ def glm4v(model: SeeingModel) -> VisionSpec:
     )
 
 
-def glm_ocr(model: SeeingModel) -> VisionSpec:
+def glm_ocr(model: VisionFields) -> VisionSpec:
     """GLM-OCR: a GLM-4V without learned positions, with norms of heads and biases."""
     vision = model.vision
     hidden, outputs = vision.integer("hidden_size", 1024), vision.integer("out_hidden_size", 1536)
@@ -230,6 +230,6 @@ def glm_ocr(model: SeeingModel) -> VisionSpec:
     )
 
 
-def _with(model: SeeingModel, **values: object) -> SeeingModel:
+def _with(model: VisionFields, **values: object) -> VisionFields:
     """The model with these fields of its tower."""
     return replace(model, vision=Fields({**model.vision.values, **values}))

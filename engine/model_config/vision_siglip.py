@@ -9,7 +9,7 @@ from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, Norms
 from .vision_fields import (
     MOST_SIDE,
-    SeeingModel,
+    VisionFields,
     activation_of,
     attention_of,
     layer_numbers,
@@ -32,7 +32,7 @@ _NOT_EMBEDDED: Final = ("logit_scale", "logit_bias", "embeddings.position_ids")
 
 
 def siglip_tower(
-    model: SeeingModel,
+    model: VisionFields,
     projector: ProjectorSpec,
     *,
     patch: int = 16,
@@ -66,7 +66,7 @@ def siglip_tower(
     )
 
 
-def _clip(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
+def _clip(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
     """A tower of SigLIP's kind with a class token at the first position, and a norm before the layers."""
     spec = siglip_tower(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
     return replace(
@@ -78,10 +78,10 @@ def _clip(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
     )
 
 
-def _pixtral(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
+def _pixtral(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 1024)
-    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=False, turns=True)
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=False, rotates=True)
     names = tuple(f"feed_forward.{which}_proj" for which in ("gate", "up", "down"))
     activation = activation_of(vision, "hidden_act", "gelu")
     mlp = MLPSpec(vision.integer("intermediate_size", 4096), activation, into=names[:2], out=names[2])
@@ -107,24 +107,24 @@ def _pixtral(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
     )
 
 
-def clip(model: SeeingModel) -> VisionSpec:
+def clip(model: VisionFields) -> VisionSpec:
     """CLIP: a picture's vector comes from a class token."""
     spec = _clip(model, ProjectorSpec((ProjectorProduct("visual_projection", model.hidden, False),)))
     return replace(spec, pool="class", unused=_NOT_EMBEDDED)
 
 
-def siglip(model: SeeingModel) -> VisionSpec:
+def siglip(model: VisionFields) -> VisionSpec:
     """SigLIP: a picture's vector comes from a learned query."""
     if not model.vision.flag("vision_use_head", True):
         raise ConfigError("vision_use_head is false, expected true: nothing makes one vector of a picture's patches")
     return replace(siglip_tower(model, ProjectorSpec(())), pool="probe", unused=_NOT_EMBEDDED)
 
 
-def paligemma(model: SeeingModel) -> VisionSpec:
+def paligemma(model: VisionFields) -> VisionSpec:
     return siglip_tower(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
 
 
-def deepseek_vl(model: SeeingModel) -> VisionSpec:
+def deepseek_vl(model: VisionFields) -> VisionSpec:
     products = (
         ProjectorProduct("projector.linear1", model.hidden, True, "gelu"),
         ProjectorProduct("projector.linear2", model.hidden, True),
@@ -136,7 +136,7 @@ _PAINTER: Final = ("vqmodel.", "generation_embeddings.", "generation_aligner.", 
 """Parts of Janus that make pictures."""
 
 
-def janus(model: SeeingModel) -> VisionSpec:
+def janus(model: VisionFields) -> VisionSpec:
     """What of Janus sees."""
     vision = model.vision
     if vision.flag("use_qk_norm") or vision.integer("depth", 2) != 2:
@@ -161,18 +161,18 @@ def janus(model: SeeingModel) -> VisionSpec:
     return replace(spec, layers=layers, unused=tuple(f"model.{part}" for part in _PAINTER))
 
 
-def idefics3(model: SeeingModel) -> VisionSpec:
+def idefics3(model: VisionFields) -> VisionSpec:
     projector = ProjectorSpec((ProjectorProduct("projector.modality_projection.proj", model.hidden, False),))
     spec = siglip_tower(model, projector, patch=32, width=1152, heads=16)
     return replace(spec, positions="buckets", merge=model.whole.integer("scale_factor", 2), unused=())
 
 
-def modernvbert(model: SeeingModel) -> VisionSpec:
+def modernvbert(model: VisionFields) -> VisionSpec:
     projector = ProjectorSpec((ProjectorProduct("projector.modality_projection", model.hidden, False),))
     return replace(siglip_tower(model, projector), merge=model.whole.integer("pixel_shuffle_factor", 4))
 
 
-def gemma3(model: SeeingModel) -> VisionSpec:
+def gemma3(model: VisionFields) -> VisionSpec:
     name = "projector.mm_input_projection_weight"
     eps = model.vision.positive("layer_norm_eps", 1e-6)
     projector = ProjectorSpec(
@@ -190,7 +190,7 @@ def gemma3(model: SeeingModel) -> VisionSpec:
     return replace(spec, merge=spec.side // side)
 
 
-def llava(model: SeeingModel, layer: int = -2, strategy: str = "default") -> VisionSpec:
+def llava(model: VisionFields, layer: int = -2, strategy: str = "default") -> VisionSpec:
     """One of these towers, up to the layer whose output is used without a norm; the options are defaults."""
     towers = {"clip_vision_model": _clip, "siglip_vision_model": siglip_tower, "pixtral": _pixtral}
     kind = model.vision.text("model_type", "clip_vision_model")
@@ -212,11 +212,11 @@ _SIX: Final = range(1, 7)
 _ONEVISION_CANVASES: Final = tuple((384 * rows, 384 * columns) for rows in _SIX for columns in _SIX)
 
 
-def llava_next(model: SeeingModel) -> VisionSpec:
+def llava_next(model: VisionFields) -> VisionSpec:
     return _in_tiles(model, llava(model), _NEXT_CANVASES)
 
 
-def llava_onevision(model: SeeingModel) -> VisionSpec:
+def llava_onevision(model: VisionFields) -> VisionSpec:
     ratio = model.whole.text("vision_aspect_ratio", "anyres_max_9")
     most = ratio.removeprefix("anyres_max_")
     if not most.isdecimal():
@@ -226,7 +226,7 @@ def llava_onevision(model: SeeingModel) -> VisionSpec:
     return replace(spec, tiles=replace(spec.tiles, most=int(most)), video=True)
 
 
-def _in_tiles(model: SeeingModel, spec: VisionSpec, canvases: tuple[tuple[int, int], ...]) -> VisionSpec:
+def _in_tiles(model: VisionFields, spec: VisionSpec, canvases: tuple[tuple[int, int], ...]) -> VisionSpec:
     """``canvases``: a default."""
     side = side_of(model.vision, "image_size", 336)
     given = model.whole.get("image_grid_pinpoints")
@@ -247,7 +247,7 @@ def _is_size(given: object) -> bool:
     )
 
 
-def _gated_products(model: SeeingModel, inner: int) -> tuple[ProjectorProduct, ...]:
+def _gated_products(model: VisionFields, inner: int) -> tuple[ProjectorProduct, ...]:
     """Cohere's products: the second half of the first gates the first half."""
     return (
         ProjectorProduct("projector.linear_1", inner // 2, True, "silu", gated_by_half=True),
@@ -255,7 +255,7 @@ def _gated_products(model: SeeingModel, inner: int) -> tuple[ProjectorProduct, .
     )
 
 
-def aya_vision(model: SeeingModel) -> VisionSpec:
+def aya_vision(model: VisionFields) -> VisionSpec:
     inner = model.whole.integer("alignment_intermediate_size", model.hidden)
     eps = model.whole.positive("adapter_layer_norm_eps", 1e-6)
     norm = ProjectorNorm("projector.layernorm", "layer", eps, bias=True, joined=True)
@@ -264,13 +264,13 @@ def aya_vision(model: SeeingModel) -> VisionSpec:
     return replace(spec, merge=model.whole.integer("downsample_factor", 2, most=MOST_SIDE))
 
 
-def cohere2_vision(model: SeeingModel) -> VisionSpec:
+def cohere2_vision(model: VisionFields) -> VisionSpec:
     inner = model.whole.integer("alignment_intermediate_size", 36_864)
     spec = siglip_tower(model, ProjectorSpec(_gated_products(model, inner)))
     return replace(spec, merge=model.whole.integer("downsample_factor", 2, most=MOST_SIDE))
 
 
-def lfm2_vl(model: SeeingModel) -> VisionSpec:
+def lfm2_vl(model: VisionFields) -> VisionSpec:
     """SigLIP 2 over patches of pictures of any shape."""
     whole, vision = model.whole, model.vision
     bias = whole.flag("projector_bias", True)
@@ -290,7 +290,7 @@ def lfm2_vl(model: SeeingModel) -> VisionSpec:
     )
 
 
-def mistral3(model: SeeingModel) -> VisionSpec:
+def mistral3(model: VisionFields) -> VisionSpec:
     merge = model.whole.integer("spatial_merge_size", 2, most=MOST_SIDE)
     text = Fields(model.whole.table("text_config") or {})
     width = model.vision.integer("hidden_size", 1024)
@@ -305,14 +305,14 @@ def mistral3(model: SeeingModel) -> VisionSpec:
     return up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
 
 
-def mistral_large4(model: SeeingModel) -> VisionSpec:
+def mistral_large4(model: VisionFields) -> VisionSpec:
     """Mistral Large 4: Mistral 3's tower under Mistral's own names."""
     text = {"rms_norm_eps": 1e-5, **(model.whole.table("text_config") or {})}
     whole = Fields({**model.whole.values, "text_config": text})
     return replace(mistral3(replace(model, whole=whole)), names="mistral")
 
 
-def paddleocr_vl(model: SeeingModel) -> VisionSpec:
+def paddleocr_vl(model: VisionFields) -> VisionSpec:
     """PaddleOCR-VL: SigLIP over pictures of any shape, also rotated by row and column."""
     model = replace(model, vision=Fields({**_PADDLE_TOWER, **model.vision.values}))
     width = model.vision.integer("hidden_size")

@@ -8,7 +8,7 @@ from .attention_spec import RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, Norms
-from .vision_fields import SeeingModel, attention_of, side_of, theta_of, up_to
+from .vision_fields import VisionFields, attention_of, side_of, theta_of, up_to
 from .vision_siglip import siglip_tower
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
@@ -22,7 +22,7 @@ def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
     return merge
 
 
-def eagle(model: SeeingModel) -> VisionSpec:
+def eagle(model: VisionFields) -> VisionSpec:
     """Eagle 2.5: SigLIP 2, and two products of squares of patches."""
     whole = model.whole
     kind = model.vision.text("model_type", "siglip_vision_model")
@@ -39,7 +39,7 @@ def eagle(model: SeeingModel) -> VisionSpec:
     return spec if layer == -1 else up_to(spec, layer)
 
 
-def llama4(model: SeeingModel) -> VisionSpec:
+def llama4(model: VisionFields) -> VisionSpec:
     """Llama 4: learned positions and rotation, by columns first."""
     vision = model.vision
     hidden, inner = vision.integer("hidden_size", 768), vision.integer("intermediate_size", 5632)
@@ -49,7 +49,7 @@ def llama4(model: SeeingModel) -> VisionSpec:
             f"intermediate_size is {inner}, expected {hidden * merge * merge}; or projector_input_dim is not "
             f"projector_output_dim, {outputs}"
         )
-    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, turns=True)
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, rotates=True)
     mlp = MLPSpec(inner, "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
     norms = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
     layer = LayerSpec(replace(mixer, rope=RopeConfig(interleaved=True)), mlp, norms)
@@ -101,7 +101,7 @@ _RADIO_SIZES: Final[Mapping[str, _Sizes]] = {
 """Sizes by the name in files."""
 
 
-def nemotron_h_vl(model: SeeingModel) -> VisionSpec:
+def nemotron_h_vl(model: VisionFields) -> VisionSpec:
     """Nemotron Nano 12B v2 VL: C-RADIO (arXiv:2312.06709), and products with a square."""
     inner = model.whole.integer("projector_hidden_size", 20_480)
     return _radio(
@@ -113,7 +113,7 @@ def nemotron_h_vl(model: SeeingModel) -> VisionSpec:
     )
 
 
-def llama_nemotron_vl(model: SeeingModel) -> VisionSpec:
+def llama_nemotron_vl(model: VisionFields) -> VisionSpec:
     """Llama 3.1 Nemotron Nano VL: the same tower with Llama."""
     inner = model.whole.integer("projector_hidden_size", 4096)
     return _radio(
@@ -125,7 +125,7 @@ def llama_nemotron_vl(model: SeeingModel) -> VisionSpec:
     )
 
 
-def _radio(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
+def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
     """C-RADIO over tiles of one size, to which its positions are resized."""
     whole, vision = model.whole, model.vision
     args = Fields(vision.table("args") or {})

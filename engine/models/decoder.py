@@ -1,7 +1,7 @@
 """Decoders: Llama and those that came after it, dense and of experts.
 
 They differ by :class:`ModelSpec`, not by code: where norms stand and of what kind they are, which projections carry
-biases, how queries and keys are normed and turned, and a handful of scalar factors.
+biases, how queries and keys are normed and rotated, and a handful of scalar factors.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

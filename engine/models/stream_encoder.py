@@ -22,7 +22,7 @@ _RANGE = 8.0
 
 
 @dataclass
-class Listening:
+class StreamState:
     """The state of one stream between two pieces."""
 
     samples: torch.Tensor
@@ -150,14 +150,14 @@ class StreamEncoder:
         width = encoder.num_heads * encoder.head_dim
         return 2 * encoder.num_layers * (encoder.window - 1) * width * self._context.dtype.itemsize
 
-    def begin(self) -> Listening:
+    def begin(self) -> StreamState:
         """The state of a new stream."""
         encoder, context = self._config.encoder, self._context
 
         def nothing() -> torch.Tensor:
             return torch.zeros(0, encoder.num_heads, encoder.head_dim, dtype=context.dtype, device=context.device)
 
-        return Listening(
+        return StreamState(
             samples=torch.zeros(0, device=context.device),
             before=[
                 torch.zeros(convolution.inputs, convolution.kept, dtype=context.dtype, device=context.device)
@@ -167,14 +167,14 @@ class StreamEncoder:
             values=[nothing() for _ in self._layers],
         )
 
-    def feed(self, stream: Listening, pcm: bytes, *, ended: bool) -> None:
+    def feed(self, stream: StreamState, pcm: bytes, *, ended: bool) -> None:
         """Add samples (s16le, 16 kHz, mono); silence follows the end."""
         if pcm:
             more = torch.frombuffer(bytearray(pcm), dtype=torch.int16).to(self._context.device).float() / 32768.0
             stream.samples = torch.cat((stream.samples, more))
         stream.ended = ended
 
-    def listen(self, stream: Listening, count: int) -> torch.Tensor:
+    def listen(self, stream: StreamState, count: int) -> torch.Tensor:
         """The embeddings of the next ``count`` positions, [count, the decoder's hidden size]; mutates the stream.
 
         Raises ValueError if their samples have not come.
@@ -192,7 +192,7 @@ class StreamEncoder:
         grouped = self._norm.plain(x).reshape(count, -1)
         return self._projector_out(torch.nn.functional.gelu(self._projector_in(grouped)))
 
-    def _frames(self, stream: Listening, count: int) -> torch.Tensor:
+    def _frames(self, stream: StreamState, count: int) -> torch.Tensor:
         """The next frames, [bins, count]; drops samples that no later frame needs."""
         first = stream.position * self._config.frames
         needed = (first + count - 1) * HOP + HALF_WINDOW
@@ -211,7 +211,7 @@ class StreamEncoder:
         stream.start = begin
         return found
 
-    def _positions(self, stream: Listening, count: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def _positions(self, stream: StreamState, count: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
         """Rotary factors of the next encoder positions, float32 [count, 1, head_dim / 2] each, and the attention
         mask."""
         encoder, device = self._config.encoder, self._context.device

@@ -1,7 +1,7 @@
 """Attention functions for transformers' modules: over the paged cache, or recording what modules ask for.
 
 Modules call the function registered under the attention name of their configuration, and pass on an argument of the
-forward: an object of :class:`Attends`. Modules that do not look up a function get a replacement
+forward: an object of :class:`PassAttention`. Modules that do not look up a function get a replacement
 (:mod:`.transformers_falcon`).
 """
 
@@ -25,7 +25,7 @@ HANDED: Final = "stentor_attends"
 """The argument that modules pass on."""
 
 
-class Attends(Protocol):
+class PassAttention(Protocol):
     """The attention of one forward pass."""
 
     def attend(
@@ -35,14 +35,14 @@ class Attends(Protocol):
 
 
 @dataclass(frozen=True)
-class Sees:
+class MaskScope:
     """What a mask lets a token see: this many tokens up to itself; 0: all."""
 
     window: int
 
 
 @dataclass(frozen=True)
-class AttendsPaged:
+class PagedAttention:
     """Attention over a batch's caches, after writing keys and values to them."""
 
     batch: ForwardBatch
@@ -78,7 +78,7 @@ class AttendsPaged:
 
 
 @dataclass
-class AttendsProbed:
+class ProbedAttention:
     """Records the attention that each module asks for. Raises :class:`ConfigError` if the paged cache does not support
     it."""
 
@@ -91,7 +91,7 @@ class AttendsProbed:
         number = getattr(module, "layer_idx", None)
         if not isinstance(number, int) or number in self.specs:
             raise ConfigError("its layers attend more than once")
-        if not isinstance(mask, Sees):
+        if not isinstance(mask, MaskScope):
             raise ConfigError("it masks attention in a way of its own")
         if getattr(module, "is_causal", True) is False or asked.get("is_causal") is False:
             raise ConfigError("its tokens see those behind them")
@@ -129,10 +129,10 @@ def register() -> None:
 def _attention(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: object, **asked: Any
 ) -> tuple[torch.Tensor, None]:
-    over: Attends | None = asked.get(HANDED)
-    if over is None:
+    attention: PassAttention | None = asked.get(HANDED)
+    if attention is None:
         raise ConfigError("its modules do not hand on to attention what a pass is called with")
-    return over.attend(module, query, key, value, attention_mask, asked), None
+    return attention.attend(module, query, key, value, attention_mask, asked), None
 
 
 def _mask(
@@ -142,7 +142,7 @@ def _mask(
     local_size: int | None = None,
     use_vmap: bool = False,
     **_asked: Any,
-) -> Sees:
+) -> MaskScope:
     """The mask's window, from a few pairs of query and key, far enough into a text that windows and chunks differ."""
     zero = torch.zeros((), dtype=torch.int64, device=device)
     window = local_size or 0
@@ -152,4 +152,4 @@ def _mask(
     found = {key: bool(mask_function(zero, zero, zero + at, zero + key)) for key in seen if key >= 0}
     if use_vmap or any(found[key] != seen[key] for key in found):
         raise ConfigError("its tokens see others than those before them, all or a window")
-    return Sees(window)
+    return MaskScope(window)

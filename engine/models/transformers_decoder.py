@@ -9,7 +9,7 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
 from ..model_config.transformers_config import TransformersSpec
-from .transformers_attention import PAGED, AttendsPaged
+from .transformers_attention import PAGED, PagedAttention
 from .transformers_modules import check_decoder, fix_positions, layer_numbers, make_modules
 from .transformers_names import module_tensors
 from .transformers_rows import check_rows, hidden_by_row
@@ -61,7 +61,7 @@ class TransformersDecoder:
         assert isinstance(batch.tokens, torch.Tensor)
         if self.config.rows:
             return hidden_by_row(self._modules, self.config, batch)
-        return self._modules.hidden(batch.tokens, batch.positions, AttendsPaged(batch, self._numbers, self._specs))
+        return self._modules.hidden(batch.tokens, batch.positions, PagedAttention(batch, self._numbers, self._specs))
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import torch
 
-from .transformers_attention import PAGED, PROBED, Attends
+from .transformers_attention import PAGED, PROBED, PassAttention
 
 FALCON: Final = "FalconForCausalLM"
 
 
 @dataclass(frozen=True)
-class HandedAsCache:
+class AttentionAsCache:
     """The pass's attention in place of transformers' cache, which reports being empty."""
 
-    over: Attends
+    attention: PassAttention
 
     def get_seq_length(self, layer: int = 0) -> int:
         return 0
@@ -44,7 +44,7 @@ def register_falcon() -> None:
             alibi: torch.Tensor | None,
             attention_mask: Any,
             position_ids: torch.Tensor | None = None,
-            layer_past: HandedAsCache | None = None,
+            layer_past: AttentionAsCache | None = None,
             use_cache: bool = False,
             output_attentions: bool = False,
             position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
@@ -60,7 +60,7 @@ def register_falcon() -> None:
                 assert position_embeddings is not None
                 q, k = falcon.apply_rotary_pos_emb(q, k, *position_embeddings)
             asked = {"scaling": self.inv_norm_factor, "position_bias": alibi}
-            found = layer_past.over.attend(self, q, k, v, attention_mask, asked)
+            found = layer_past.attention.attend(self, q, k, v, attention_mask, asked)
             return self.dense(found.flatten(2)), None
 
     for name in (PAGED, PROBED):

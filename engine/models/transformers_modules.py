@@ -13,8 +13,8 @@ from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import LayerSpec
 from ..model_config.transformers_config import KeptKeys, TransformersSpec, configuration, drawing_class, first_line
-from .transformers_attention import HANDED, PAGED, PROBED, Attends, AttendsProbed, register
-from .transformers_falcon import FALCON, HandedAsCache, register_falcon
+from .transformers_attention import HANDED, PAGED, PROBED, PassAttention, ProbedAttention, register
+from .transformers_falcon import FALCON, AttentionAsCache, register_falcon
 
 _PROBED_TOKENS: Final = 3
 TRIED_TOKENS: Final = 6
@@ -25,7 +25,7 @@ _STRETCHED: Final = ("dynamic", "longrope")
 """Rotary kinds whose angles depend on the longest sequence of a pass."""
 
 
-class _Given:
+class _HiddenOnly:
     """A decoder's output with hidden states only, for the head."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
@@ -41,8 +41,8 @@ class _Given:
 class HeadInput(torch.nn.Module):
     """Replaces a model's decoder, so that the head gets the given hidden states."""
 
-    def forward(self, *_unused: Any, inputs_embeds: torch.Tensor, **_asked: Any) -> _Given:
-        return _Given(inputs_embeds)
+    def forward(self, *_unused: Any, inputs_embeds: torch.Tensor, **_asked: Any) -> _HiddenOnly:
+        return _HiddenOnly(inputs_embeds)
 
 
 class RotaryTable(torch.nn.Module):
@@ -68,16 +68,16 @@ class Modules:
     """Parameters and stored buffers by transformers' names."""
     conversions: Sequence[Any]
     """transformers' conversions of a checkpoint's names and tensors."""
-    hand: Callable[[Attends], dict[str, Any]]
+    hand: Callable[[PassAttention], dict[str, Any]]
     """Makes the decoder's arguments for a pass's attention."""
     path: str
     """Path of the decoder in the model."""
     takes_positions: bool
     dtype: torch.dtype
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, over: Attends) -> torch.Tensor:
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, attention: PassAttention) -> torch.Tensor:
         """int64 [tokens] each → [tokens, hidden]."""
-        return self._hidden(tokens, positions, use_cache=False, **self.hand(over))
+        return self._hidden(tokens, positions, use_cache=False, **self.hand(attention))
 
     def hidden_alone(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states of a text of only these tokens."""
@@ -172,12 +172,12 @@ def _decoder_of(model: Any) -> Any:
     return model.base_model if found is model else found
 
 
-def _handed(over: Attends) -> dict[str, Any]:
-    return {HANDED: over}
+def _handed(attention: PassAttention) -> dict[str, Any]:
+    return {HANDED: attention}
 
 
-def _handed_to_falcon(over: Attends) -> dict[str, Any]:
-    return {"past_key_values": HandedAsCache(over)}
+def _handed_to_falcon(attention: PassAttention) -> dict[str, Any]:
+    return {"past_key_values": AttentionAsCache(attention)}
 
 
 def probed(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
@@ -214,13 +214,13 @@ def _tried(
 
 def _probed_at_once(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
     modules, tokens, positions = _to_probe(config, PROBED)
-    over = AttendsProbed()
-    hidden = modules.hidden(tokens, positions, over)
-    if (count := len(over.specs)) != len(spec.layers):
+    probe = ProbedAttention()
+    hidden = modules.hidden(tokens, positions, probe)
+    if (count := len(probe.specs)) != len(spec.layers):
         raise ConfigError(f"{count} of its {len(spec.layers)} layers attend through transformers' attention interface")
     layers = (
-        replace(layer, mixer=_within(over.specs[number], spec.max_position))
-        for number, layer in zip(sorted(over.specs), spec.layers, strict=True)
+        replace(layer, mixer=_within(probe.specs[number], spec.max_position))
+        for number, layer in zip(sorted(probe.specs), spec.layers, strict=True)
     )
     return _sized(spec, modules, hidden, tuple(layers))
 

@@ -50,7 +50,7 @@ def layout(grid: Grid, merge: int, window: int) -> Layout:
     return Layout(rows[order].flatten(), columns[order].flatten(), tuple(lengths.tolist()), order)
 
 
-def turns(
+def axial_rotation(
     rope: AxialRope, head_dim: int, rows: torch.Tensor, columns: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of patches, float32 [patches, head_dim / 2] each."""

@@ -155,8 +155,8 @@ def _turned(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tenso
         if (found := _PAIRED.search(name)) is None:
             yield name, tensor
             continue
-        turned = tensor.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-        yield f"{name[: found.start()]}.attention.{found[1]}_proj.weight", turned
+        reordered = tensor.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+        yield f"{name[: found.start()]}.attention.{found[1]}_proj.weight", reordered
 
 
 def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:

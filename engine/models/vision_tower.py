@@ -26,7 +26,7 @@ from ..model_config.vision_hf import vision_spec_from_hf
 from ..model_config.vision_spec import MARKS, VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
-from .vision_grids import Layout, layout, learned, turns
+from .vision_grids import Layout, axial_rotation, layout, learned
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
 from .vision_projector import Projector
@@ -185,16 +185,16 @@ class VisionTower(Tower):
         spec, device = self.spec, self._context.device
         lengths = [len(each.rows) + spec.class_token + spec.registers for each in layouts]
         positions = torch.arange(sum(lengths), device=device)
-        turned = None
+        rotation = None
         if spec.rope is not None:
             rows, columns = (
                 torch.cat([_turned(each, spec.class_token) for each in places])
                 for places in zip(*((each.rows, each.columns) for each in layouts), strict=True)
             )
             head_dim = spec.layers[0].attention.head_dim
-            cos, sin = turns(spec.rope, head_dim, rows.to(device), columns.to(device))
-            turned = cos, sin
-        whole = ForwardBatch(positions, positions, texts=sequences(lengths, device, patches.real), turns=turned)
+            cos, sin = axial_rotation(spec.rope, head_dim, rows.to(device), columns.to(device))
+            rotation = cos, sin
+        whole = ForwardBatch(positions, positions, texts=sequences(lengths, device, patches.real), rotation=rotation)
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=sequences([length for each in layouts for length in each.windows], device))

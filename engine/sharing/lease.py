@@ -106,7 +106,7 @@ def create_lease(weights: Sequence[int], slice_seconds: float = SLICE_SECONDS) -
     return fd
 
 
-class Seen(NamedTuple):
+class MemberState(NamedTuple):
     """A member's state, for a process that is not a member."""
 
     waits: bool
@@ -115,12 +115,12 @@ class Seen(NamedTuple):
     """Nanoseconds; grows while it holds the lease."""
 
 
-def peek(fd: int) -> list[Seen]:
+def peek(fd: int) -> list[MemberState]:
     """The state of all members, read without a lock."""
     words = struct.unpack(f"<{_BYTES // 8}Q", os.pread(fd, _BYTES, 0))
     places = [_FIRST + _WORDS * number for number in range(words[1])]
     return [
-        Seen(bool(words[place + _WAITS]), words[_HOLDER] == number, words[place + _VIRTUAL])
+        MemberState(bool(words[place + _WAITS]), words[_HOLDER] == number, words[place + _VIRTUAL])
         for number, place in enumerate(places, 1)
     ]
 

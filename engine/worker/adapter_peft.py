@@ -129,7 +129,7 @@ def _check(pair: _Pair, places: Sequence[AdapterPlace], config: AdapterConfig, m
     outputs = sum(each.stored_outputs for each in places)
     if _is_turned(pair.down.shape, pair.up.shape, place):
         inputs, outputs = outputs, inputs
-    elif len(place.linears) > 1 and inputs == outputs and not place.turned and config.turns_parameters:
+    elif len(place.linears) > 1 and inputs == outputs and not place.transposed and config.turns_parameters:
         raise CheckpointError(
             f"{pair.module} may be stored in two ways, of which peft_version in adapter_config.json tells one from "
             "0.19.1 on: save the adapter with that"

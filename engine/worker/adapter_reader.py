@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from stentor.kernels.low_rank import LowRank, LowRankSum
-from stentor.kernels.native.memory import Room
+from stentor.kernels.native.memory import HugeArena
 from stentor.protocols.ipc.adapters import AdapterRef
 
 from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlaces
@@ -33,7 +33,7 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
         else:
             additions = peft_additions(files, places, max_rank)
         check_once(additions)
-        room = Room()
+        room = HugeArena()
         found: dict[AdaptedLinear, LowRankSum] = {}
         for group in _by_product(additions):  # only one product, or one layer's experts, is in memory twice
             parts: dict[AdaptedLinear, list[LowRank]] = {}

@@ -15,7 +15,7 @@ from .adapter_store import AdapterStore
 from .batch import Batch
 from .pinned import StepMemory
 from .prepare_inputs import StepNumbers
-from .row_extras import Findings, MediaReader, RowExtras, extra_of, no_media
+from .row_extras import ExtraResults, MediaReader, RowExtras, extra_of, no_media
 
 
 class AdapterRowsOf:
@@ -71,8 +71,8 @@ class AdapterRowsOf:
         """The adapter slots of rows; -1 without one."""
         return [self._adapters.get(row, -1) for row in rows]
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        return Findings()
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
+        return ExtraResults()
 
     def ended(self, result: StepResult) -> StepResult:
         return result

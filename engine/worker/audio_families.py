@@ -28,7 +28,7 @@ from .audio_streams import AudioStreams
 from .audio_windows import AudioWindows
 from .caches import allocate_caches, block_groups_of, kv_block_bytes
 from .errors import SetupError
-from .families import Settled, Sizes, cache_line, first_tokens, size_cache
+from .families import FormerSizes, Sizes, cache_line, first_tokens, size_cache
 from .limits import TRANSCRIPTION
 from .memory import format_bytes
 from .row_extras import JoinedExtras, RowExtras
@@ -79,14 +79,14 @@ class Transcription:
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
-        settled: Settled | None = None,
+        former: FormerSizes | None = None,
     ) -> Sizes:
         """As many rows as requested or as fit, each with an encoder slot and blocks for the longest transcript."""
         block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype)
         blocks = -(-longest // config.block_size)
         slot_bytes = self.spec.slot_blocks * kv_block_bytes([self.spec.cross_group], ENCODER_BLOCK, cache_dtype)
         each = slot_bytes + blocks * block_bytes
-        rows = min(config.max_num_seqs, budget // each) if settled is None else settled.blocks // blocks
+        rows = min(config.max_num_seqs, budget // each) if former is None else former.blocks // blocks
         if rows < 1:
             raise SetupError(
                 f"{format_bytes(max(budget, 0))} have no room for one window of audio and its transcript, which need "
@@ -182,7 +182,7 @@ class StreamedTranscription:
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
-        settled: Settled | None = None,
+        former: FormerSizes | None = None,
     ) -> Sizes:
         streams = config.max_num_seqs * model().encoder.stream_bytes
         block_groups = block_groups_of(self.groups, longest)
@@ -191,7 +191,7 @@ class StreamedTranscription:
                 f"{config.max_num_seqs} streams keep {format_bytes(streams)} of their audio, and nothing is "
                 "left for tokens: lower --max-num-seqs, or raise --kv-cache-memory"
             )
-        return size_cache(config, self.groups, longest, cache_dtype, budget - streams, settled)
+        return size_cache(config, self.groups, longest, cache_dtype, budget - streams, former)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
         count = min(config.max_prefill_chunk, longest)

@@ -8,10 +8,10 @@ import torch
 from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch
-from ..models.stream_encoder import Listening
+from ..models.stream_encoder import StreamState
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import Batch
-from .row_extras import Findings, MediaReader, no_media
+from .row_extras import ExtraResults, MediaReader, no_media
 
 
 class AudioStreams:
@@ -23,7 +23,7 @@ class AudioStreams:
 
     def __init__(self, model: VoxtralRealtime) -> None:
         self._encoder = model.encoder
-        self._streams: dict[int, Listening] = {}
+        self._streams: dict[int, StreamState] = {}
         """By row slot."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
@@ -46,8 +46,8 @@ class AudioStreams:
         """Raises ValueError if the audio of a row's position has not come."""
         return replace(batch, added=torch.cat([self._listen(row) for row in rows]))
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        return Findings()
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
+        return ExtraResults()
 
     def ended(self, result: StepResult) -> StepResult:
         return result

@@ -12,7 +12,7 @@ from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan,
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ..models.encoder_decoder import EncoderDecoder
 from .batch import Batch
-from .row_extras import Findings, MediaReader, no_media
+from .row_extras import ExtraResults, MediaReader, no_media
 
 
 class AudioWindows:
@@ -59,9 +59,9 @@ class AudioWindows:
         attention = self._model.cross_batch(slots, [self._length_of[slot] for slot in slots.tolist()])
         return replace(batch, encoded=Encoded(attention, self._cross_caches, {} if aligns else None))
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         if not self._asking:
-            return Findings()
+            return ExtraResults()
         encoded = batch.forward.encoded
         queries = None if encoded is None else encoded.queries
         found = []
@@ -86,7 +86,7 @@ class AudioWindows:
                 found.append(RowAlignment(row.slot, alignment))
             if row.start + row.count >= asked.prompt_len:
                 del self._asking[row.slot]
-        return Findings(alignments=found)
+        return ExtraResults(alignments=found)
 
     def ended(self, result: StepResult) -> StepResult:
         return result

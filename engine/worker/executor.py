@@ -127,7 +127,7 @@ class SyncExecutor:
         """Between steps, while no message comes, pages of the KV cache are faulted in, or ``graphs`` captured."""
         self._runner = runner
         self._send = send
-        self._turns = lease or AloneOnDevice()
+        self._lease = lease or AloneOnDevice()
         self._prefault = prefault
         self._graphs = graphs
         self._idle_from = 0.0
@@ -143,17 +143,17 @@ class SyncExecutor:
             self._prefault.note(plan)
         try:
             check_turn(plan, self._held)
-            self._turns.begin()
+            self._lease.begin()
             if plan.masked:
                 self._held = AwaitingMasks(plan, names, self._runner.forward(plan))
-                self._turns.end()
+                self._lease.end()
                 self._idle_from = time.monotonic()
                 return
             result = self._runner.step(plan)
         except Exception as error:
             self._fail(step_failure(plan, names, error))
             return
-        self._turns.end()
+        self._lease.end()
         self._idle_from = time.monotonic()
         self._send(result)
 
@@ -165,12 +165,12 @@ class SyncExecutor:
             self._fail(Failed(wrong))
             return
         try:
-            self._turns.begin()
+            self._lease.begin()
             result = self._runner.finish(self._runner.draw(held.forwarded, masks))
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
             return
-        self._turns.end()
+        self._lease.end()
         self._idle_from = time.monotonic()
         self._send(result)
 
@@ -226,7 +226,7 @@ class AsyncExecutor:
         self._runner = runner
         self._compute = compute
         self._send = send
-        self._turns = lease or AloneOnDevice()
+        self._lease = lease or AloneOnDevice()
         self._names = RowNames()
         self._held: AwaitingMasks[Launched] | None = None
         self._forwarded: Mark | None = None
@@ -255,7 +255,7 @@ class AsyncExecutor:
         names = self._names.after(plan)
         try:
             check_turn(plan, self._held)
-            self._turns.begin()
+            self._lease.begin()
             if plan.masked:
                 self._held = AwaitingMasks(plan, names, self._runner.forward(plan))
                 self._forwarded = self._compute.mark()
@@ -274,7 +274,7 @@ class AsyncExecutor:
         try:
             if self._lent:
                 self._lent = False
-                self._turns.begin()
+                self._lease.begin()
             self._queue.put((self._runner.draw(held.forwarded, masks), held.names))
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
@@ -312,15 +312,15 @@ class AsyncExecutor:
 
     def _lend_device(self) -> float:
         """Release the device between a step's halves if others want it; returns the seconds until the next call."""
-        if not self._lent and self._forwarded is not None and self._turns.is_wanted():
+        if not self._lent and self._forwarded is not None and self._lease.is_wanted():
             try:
                 done = self._forwarded.reached()
             except Exception as error:  # an error of the device
                 return self._fail_between_steps(error)
             if done:
-                self._turns.end()
+                self._lease.end()
                 self._lent = True
-        return _LOOK_SECONDS if self._lent else min(_LOOK_SECONDS, self._turns.look_seconds)
+        return _LOOK_SECONDS if self._lent else min(_LOOK_SECONDS, self._lease.look_seconds)
 
     def _fail_between_steps(self, error: Exception) -> float:
         logger.error("the worker failed between two steps", exc_info=error)
@@ -357,7 +357,7 @@ class AsyncExecutor:
                         failure = self._capture_failed or failure
                     self._send(failure)
                     return
-                self._turns.end()
+                self._lease.end()
                 self._idle_from = time.monotonic()
                 self._send(result)
         except PeerDied:

@@ -43,7 +43,7 @@ the engine, which uses them to identify prefixes."""
 
 
 @dataclass(frozen=True)
-class Settled:
+class FormerSizes:
     """The sizes of a former worker, on which the engine relies."""
 
     blocks: int
@@ -111,7 +111,7 @@ class Family(Protocol):
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
-        settled: Settled | None = None,
+        former: FormerSizes | None = None,
     ) -> Sizes:
         """Divide ``budget`` bytes. ``model`` makes a model, of which only shapes are used. Raises
         :class:`.errors.SetupError`."""
@@ -139,13 +139,13 @@ def size_cache(
     longest: int,
     cache_dtype: torch.dtype,
     budget: int,
-    settled: Settled | None = None,
+    former: FormerSizes | None = None,
 ) -> Sizes:
     """Sizes with ``longest`` cut to what the blocks hold. A context length set by the operator must fit."""
     block_groups = block_groups_of(groups, longest)
     block_bytes = kv_block_bytes(groups, config.block_size, cache_dtype, block_groups)
-    if settled is not None:
-        return Sizes(settled.blocks, settled.max_model_len, block_bytes, block_groups)
+    if former is not None:
+        return Sizes(former.blocks, former.max_model_len, block_bytes, block_groups)
     if not groups:
         return Sizes(named_blocks(config, longest), longest, 0)
     blocks = budget // block_bytes
@@ -267,15 +267,15 @@ class Text:
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
-        settled: Settled | None = None,
+        former: FormerSizes | None = None,
     ) -> Sizes:
         num_states = places = each = 0
         if self.spec.states:
             each = StateDTypes.of(config, model().context.dtype).nbytes(self.spec)
             alone = not self.groups
-            num_states = fit_states(config, each, budget, alone=alone) if settled is None else settled.num_states
+            num_states = fit_states(config, each, budget, alone=alone) if former is None else former.num_states
             places = state_places(config, num_states)
-        sizes = size_cache(config, self.groups, longest, cache_dtype, budget - places * each, settled)
+        sizes = size_cache(config, self.groups, longest, cache_dtype, budget - places * each, former)
         return replace(sizes, num_states=num_states, state_bytes=each)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> None:

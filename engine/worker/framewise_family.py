@@ -23,9 +23,9 @@ from ..model_config.attention_spec import CacheSpec
 from ..models.framewise import COLUMNS, FramewiseTranscriber
 from .batch import Batch
 from .errors import SetupError
-from .families import Settled, Sizes
+from .families import FormerSizes, Sizes
 from .limits import TRANSCRIPTION
-from .row_extras import Findings, MediaReader, RowExtras, no_media
+from .row_extras import ExtraResults, MediaReader, RowExtras, no_media
 from .setup_parts import longest_of
 
 _SILENCE: Final = ArenaRef(0, 0)
@@ -66,7 +66,7 @@ class FramewiseTranscription:
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
-        settled: Settled | None = None,
+        former: FormerSizes | None = None,
     ) -> Sizes:
         """Blocks only limit how many requests run at once."""
         rows = config.max_num_seqs
@@ -144,9 +144,9 @@ class Transcripts:
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         return batch
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         asked = [row.slot for row in rows if row.slot in self._asked]
-        return Findings(pooled=[RowPooled(slot, self._found[self._asked.pop(slot)]) for slot in asked])
+        return ExtraResults(pooled=[RowPooled(slot, self._found[self._asked.pop(slot)]) for slot in asked])
 
     def ended(self, result: StepResult) -> StepResult:
         return result

@@ -76,7 +76,7 @@ class MediaEncoder:
         self._checkpoint, self._spec, self._device, self._media = checkpoint, spec, device, media
         self._described: Mapping[str, object] = checkpoint.described or {}
         mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
-        self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
+        self._mrope = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
         self._has_experts = any(isinstance(layer.mlp, MoESpec) and layer.mlp.media for layer in spec.layers)
         crossing = [layer.cross for layer in spec.layers if layer.picture_gates is not None and layer.cross is not None]
@@ -111,9 +111,9 @@ class MediaEncoder:
         """Decoder layers behind which something is added to the stream."""
         return self._media.layers
 
-    def turned(self, step_tokens: int) -> int:
+    def mrope_tokens(self, step_tokens: int) -> int:
         """How many media tokens of a pass may have m-rope positions."""
-        return step_tokens if self._turns else 0
+        return step_tokens if self._mrope else 0
 
     def rows(self, backbone: Decoder | Encoder, seed: int) -> MediaRows | None:
         """Load the tower, or make dummy weights from ``seed``; None if there can be none."""
@@ -140,7 +140,7 @@ class MediaEncoder:
             self._media.placeholders.values(),
             backbone.place_media,
             context.device,
-            turns=self._turns,
+            mrope=self._mrope,
             sees_whole=self._sees_whole,
             hidden=self._spec.output_size,
             axes=self._media.axes,
@@ -257,7 +257,7 @@ class TextWithMedia(Text):
             self.spec,
             context,
             max_model_len=longest,
-            media_tokens=self._encoder.turned(self._step_tokens),
+            media_tokens=self._encoder.mrope_tokens(self._step_tokens),
             media_layers=self._encoder.layers,
         )
 

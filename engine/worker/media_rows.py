@@ -20,9 +20,9 @@ from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
 from .media_time import MediaTime
-from .row_extras import Findings, MediaReader, no_media
+from .row_extras import ExtraResults, MediaReader, no_media
 from .rows import Int64
-from .seen_media import Seen, seen_media, seen_within
+from .seen_media import SeenSpan, seen_media, seen_within
 from .sliced_encoding import SlicedEncoding
 
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
@@ -94,7 +94,7 @@ class _Row:
     """Tokens from the first on that see each other."""
     marks: Int64 = field(default_factory=lambda: _NOWHERE)
     """Positions of text tokens that use the experts of media."""
-    seen: Sequence[Seen] = ()
+    seen: Sequence[SeenSpan] = ()
     """Media to which positions attend, in place of :attr:`spans`."""
 
 
@@ -111,7 +111,7 @@ class MediaRows:
         place: Callable[[torch.Tensor], int],
         device: torch.device,
         *,
-        turns: bool,
+        mrope: bool,
         sees_whole: bool,
         hidden: int,
         axes: MediaAxes = "grid",
@@ -125,7 +125,7 @@ class MediaRows:
             tower: the encoder.
             placeholders: ids of the tokens that embeddings replace.
             place: see :meth:`..models.decoder.Decoder.place_media`.
-            turns: media tokens have m-rope positions.
+            mrope: media tokens have m-rope positions.
             axes: their positions then.
             sees_whole: the tokens of a picture attend to each other.
             hidden: width of an embedding.
@@ -140,7 +140,7 @@ class MediaRows:
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
-        self._turns, self._sees_whole, self._axes = turns, sees_whole, axes
+        self._mrope, self._sees_whole, self._axes = mrope, sees_whole, axes
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._marks = None if marks is None else np.array(marks, dtype=np.int64)
         self._keys = keys
@@ -210,8 +210,8 @@ class MediaRows:
     def _copied(self, numbers: Int64) -> torch.Tensor:
         return torch.from_numpy(numbers).to(self._device)
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        return Findings(faults=self.take_faults())
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
+        return ExtraResults(faults=self.take_faults())
 
     def ended(self, result: StepResult) -> StepResult:
         self._time.end(result.seconds)
@@ -293,7 +293,7 @@ class MediaRows:
             at = np.arange(span.start, span.start + span.length)
             spans.append(_Span(span.encoder_slot, at[stands[span.start : span.start + span.length]], span.causal))
         positions = None
-        if self._turns and any(span.grid is not None for span in new.spans):
+        if self._mrope and any(span.grid is not None for span in new.spans):
             both = zip(new.spans, spans, strict=True)
             # sounds have text positions
             runs = [(span, _runs_of(found.placeholders)) for span, found in both if span.grid is not None]
@@ -364,7 +364,7 @@ class MediaRows:
             expert_places=expert_places,
         )
 
-    def _seen_by(self, row: PlacedRow, seen: Sequence[Seen]) -> Iterator[SeenMedia]:
+    def _seen_by(self, row: PlacedRow, seen: Sequence[SeenSpan]) -> Iterator[SeenMedia]:
         """What tokens of a row attend to. A row of media that could not be encoded has a fault."""
         for each in seen_within(seen, row.start, row.count):
             keys = []
@@ -391,20 +391,20 @@ class MediaRows:
     def positions(self, positions: Int64, rows: Sequence[PlacedRow], bring: Bring) -> Int64:
         """The positions of all tokens of the next pass; also writes the rotations of media tokens for it."""
         found: list[tuple[int, Int64]] = []
-        turned: list[Int64] = []
+        placed: list[Int64] = []
         for row in rows:
             entry = self._rows.get(row.slot)
             if entry is None or entry.positions is None:
                 continue
             found.append((row.first, entry.positions.of_text(row.start, row.count)))
             at, axes = entry.positions.of_media(row.start, row.count)
-            turned.append(np.concatenate(((at - row.start + row.first)[:, None], axes), axis=1))
+            placed.append(np.concatenate(((at - row.start + row.first)[:, None], axes), axis=1))
         if not found:
             return positions
         positions = positions.copy()
         for first, of_row in found:
             positions[first : first + len(of_row)] = of_row
-        lines = np.concatenate(turned)
+        lines = np.concatenate(placed)
         if len(lines):
             first_line = self._place(bring(lines[:, 1:].copy()))
             positions[lines[:, 0]] = np.arange(first_line, first_line + len(lines))

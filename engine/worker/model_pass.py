@@ -18,14 +18,14 @@ from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from .batch import build_batch, few_tokens, last_tokens
 from .pass_graphs import PassGraphs
-from .row_extras import Findings, RowExtras
+from .row_extras import ExtraResults, RowExtras
 from .rows import RowTable
 
 ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | VoxtralRealtime | PoolingModel
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassResult:
     """The results of a pass; tensors are valid until the next one."""
 
     logits: torch.Tensor | None = None
@@ -38,7 +38,7 @@ class Passed:
     """float [tokens, layers · hidden]: the stream before the requested layers."""
     adapters: AdapterRows | None = None
     """Adapters of the hidden states, if rows have some."""
-    findings: Findings = field(default_factory=Findings)
+    findings: ExtraResults = field(default_factory=ExtraResults)
 
 
 class ModelPass:
@@ -84,7 +84,7 @@ class ModelPass:
         *,
         every: bool = False,
         taps: tuple[int, ...] = (),
-    ) -> Passed:
+    ) -> PassResult:
         """Run the rows.
 
         Args:
@@ -105,7 +105,7 @@ class ModelPass:
 
     def _run(
         self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
-    ) -> Passed:
+    ) -> PassResult:
         """The first ``coded`` rows multiply by coded weights without expanding them."""
         alone = extras is None or not extras.concerns(rows)
         if alone and self._step is not None and not taps and self._adapts_as_program(rows):
@@ -124,15 +124,15 @@ class ModelPass:
         hidden = self._model.forward(batch.forward)
         adapters, last = batch.forward.adapter_rows, batch.last
         of_last = rows_among(adapters, last, len(hidden)) if len(last) else None
-        return Passed(
+        return PassResult(
             logits=self.logits(hidden.index_select(0, last), of_last) if len(last) else None,
             states=(batch.starts, hidden) if every else None,
             taps=torch.cat(tapped.found, dim=1) if taps else None,
             adapters=adapters,
-            findings=Findings() if extras is None else extras.read(batch, rows, hidden),
+            findings=ExtraResults() if extras is None else extras.read(batch, rows, hidden),
         )
 
-    def _replayed(self, rows: Sequence[RowStep], *, every: bool) -> Passed | None:
+    def _replayed(self, rows: Sequence[RowStep], *, every: bool) -> PassResult | None:
         """Run the pass as a graph; None if there is none for it."""
         graphs = self._graphs
         if graphs is None or (every and not graphs.keeps_hidden) or (replayed := graphs.run(rows)) is None:
@@ -142,7 +142,7 @@ class ModelPass:
         logits = replayed.logits
         if 0 < len(last) < len(logits):
             logits = logits.index_select(0, torch.tensor(last, dtype=torch.int64, device=self._device))
-        return Passed(
+        return PassResult(
             logits=logits if last else None,
             states=None if replayed.hidden is None else (starts[:-1], replayed.hidden),
             taps=replayed.taps,
@@ -163,7 +163,7 @@ class ModelPass:
         assert self._programs is not None
         return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
 
-    def _run_program(self, rows: Sequence[RowStep], coded: int, *, every: bool) -> Passed:
+    def _run_program(self, rows: Sequence[RowStep], coded: int, *, every: bool) -> PassResult:
         """Run the whole pass as one call, from the row tables to logits."""
         assert self._step is not None
         assert self._programs is not None
@@ -179,14 +179,14 @@ class ModelPass:
             starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
             states = starts, self._programs.last_hidden(sum(row.count for row in rows))
         if found is None:
-            return Passed(states=states)
+            return PassResult(states=states)
         logits, best = self._model.of_all_tokens(found[0]), found[1]
         if self._model.finishes:
-            return Passed(self._model.finished(logits), states=states)
-        return Passed(logits, best.tolist(), states)
+            return PassResult(self._model.finished(logits), states=states)
+        return PassResult(logits, best.tolist(), states)
 
 
-def _in_order(passed: Passed, rows: Sequence[RowStep], order: Sequence[int]) -> Passed:
+def _in_order(passed: PassResult, rows: Sequence[RowStep], order: Sequence[int]) -> PassResult:
     """Reorder a pass over ``rows`` in order ``order`` to their own; hidden states are not moved."""
     drawn: list[range] = [range(0)] * len(rows)
     starts = [0] * len(rows)

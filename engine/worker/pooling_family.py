@@ -28,7 +28,7 @@ from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
 from .caches import block_groups_of, kv_block_bytes
 from .errors import SetupError
-from .families import Settled, Sizes, cache_line
+from .families import FormerSizes, Sizes, cache_line
 from .limits import POOLING
 from .media_family import MediaEncoder
 from .memory import format_bytes
@@ -90,7 +90,7 @@ class PoolingFamily:
     def make(self, context: LayerContext, longest: int) -> PoolingModel:
         if self._encoder is None:
             return PoolingModel(self.spec, context, max_model_len=longest)
-        media_tokens, media_layers = self._encoder.turned(self._step_tokens), self._encoder.layers
+        media_tokens, media_layers = self._encoder.mrope_tokens(self._step_tokens), self._encoder.layers
         return PoolingModel(self.spec, context, longest, media_tokens=media_tokens, media_layers=media_layers)
 
     def fill(self, model: PoolingModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -103,7 +103,7 @@ class PoolingFamily:
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
-        settled: Settled | None = None,
+        former: FormerSizes | None = None,
     ) -> Sizes:
         """Blocks for as many prompts as run at once, as far as memory allows."""
         if self._encoder is not None:
@@ -112,8 +112,8 @@ class PoolingFamily:
             return Sizes(config.max_num_seqs * -(-longest // config.block_size), longest, 0)
         block_groups = block_groups_of(self.groups, longest)
         block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype, block_groups)
-        if settled is not None:
-            return Sizes(settled.blocks, longest, block_bytes, block_groups)
+        if former is not None:
+            return Sizes(former.blocks, longest, block_bytes, block_groups)
         each = block_needs(config, block_groups).of(longest)
         blocks = min(budget // block_bytes, config.max_num_seqs * each)
         if blocks < each:

@@ -12,7 +12,7 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.varlen_batch import VarlenBatch
 from ..models.pooling_model import PooledTensor, PoolingModel
 from .batch import Batch
-from .row_extras import Findings, MediaReader, no_media
+from .row_extras import ExtraResults, MediaReader, no_media
 
 
 class PoolingRows:
@@ -49,7 +49,7 @@ class PoolingRows:
             after_layer=self.yield_device,
         )
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         ready: list[tuple[NewRow, torch.Tensor]] = []
         for row, start in zip(rows, batch.starts, strict=True):
             asked = self._asked.get(row.slot)
@@ -65,7 +65,7 @@ class PoolingRows:
             if ends:
                 ready.append((asked, torch.cat(self._hidden.pop(row.slot))))
                 del self._asked[row.slot]
-        return Findings(pooled=self._pooled(ready)) if ready else Findings()
+        return ExtraResults(pooled=self._pooled(ready)) if ready else ExtraResults()
 
     def ended(self, result: StepResult) -> StepResult:
         return result

@@ -12,7 +12,7 @@ from ..model_config.mlp_spec import MoESpec
 from ..model_config.model_spec import ModelSpec
 from .batch import Batch
 from .errors import SetupError
-from .row_extras import Findings, MediaReader, no_media
+from .row_extras import ExtraResults, MediaReader, no_media
 
 _BYTE = 256
 """Experts that one byte can number."""
@@ -55,9 +55,9 @@ class RoutedRows:
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         return replace(batch, routed=[]) if any(row.slot in self._first for row in rows) else batch
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         if not batch.forward.routed:
-            return Findings()
+            return ExtraResults()
         every = torch.stack(batch.forward.routed, dim=1).cpu().numpy()  # [tokens, layers, top_k]
         gathered = []
         for row, start in zip(rows, batch.starts, strict=True):
@@ -66,7 +66,7 @@ class RoutedRows:
             if count > 0:
                 of_row = every[start + row.count - count : start + row.count]
                 gathered.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
-        return Findings(routed=gathered)
+        return ExtraResults(routed=gathered)
 
     def ended(self, result: StepResult) -> StepResult:
         return result

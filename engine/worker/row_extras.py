@@ -14,7 +14,7 @@ from .batch import Batch
 
 
 @dataclass(frozen=True)
-class Findings:
+class ExtraResults:
     """Results of a pass besides tokens."""
 
     alignments: list[RowAlignment] = field(default_factory=list)
@@ -46,7 +46,7 @@ class RowExtras(Protocol):
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """Add the rows' inputs to the batch."""
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         """The rows' results of a pass with output ``hidden``."""
 
     def ended(self, result: StepResult) -> StepResult:
@@ -100,9 +100,9 @@ class JoinedExtras:
             batch = part.extend(batch, rows)
         return batch
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         found = [part.read(batch, rows, hidden) for part in self.parts]
-        return Findings(
+        return ExtraResults(
             [each for one in found for each in one.alignments],
             [each for one in found for each in one.pooled],
             [each for one in found for each in one.routed],

@@ -16,7 +16,7 @@ from .token_rules import RuleTable
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledTokens:
     """Sampling results, as in :class:`stentor.protocols.ipc.steps.StepResult`."""
 
     tokens: list[int]
@@ -70,7 +70,7 @@ class RowSampler:
         best: list[int] | None,
         plan: StepPlan,
         masks: Masks | None,
-    ) -> Drawn:
+    ) -> SampledTokens:
         """Sample each row that samples.
 
         Log-probabilities are taken after the transcript rules, as Whisper's thresholds expect.
@@ -81,7 +81,7 @@ class RowSampler:
             masks: the step's, if ``plan`` has masked rows.
         """
         if logits is None:
-            return Drawn([])
+            return SampledTokens([])
         sampled = [row for row in rows if row.sample]
         allowed = [NO_MASKS] if masks is None else position_masks(masks, self._vocab_size) or [NO_MASKS]
         if self._drafting is not None and any(row.num_drafts for row in sampled):
@@ -91,10 +91,10 @@ class RowSampler:
         if self._drafting is None:
             for row, token in zip(sampled, tokens, strict=True):
                 self._rows.tokens[row.slot, row.start + row.count] = token
-            return Drawn(tokens, logprobs)
+            return SampledTokens(tokens, logprobs)
         for slot, token in zip(slots, tokens, strict=True):
             self._drafting.gained(slot, [token])
-        return Drawn(tokens, logprobs, drafts=self._drafting.announce(sampled))
+        return SampledTokens(tokens, logprobs, drafts=self._drafting.announce(sampled))
 
     def _verify(
         self,
@@ -104,7 +104,7 @@ class RowSampler:
         best: list[int] | None,
         allowed: Sequence[SlotMasks],
         limits: Mapping[int, int],
-    ) -> Drawn:
+    ) -> SampledTokens:
         """Sample each row with drafts; a row gains at most ``limits`` of its slot tokens."""
         slots = [row.slot for row in sampled]
         firsts = list(accumulate((1 + row.num_drafts for row in sampled), initial=0))
@@ -135,7 +135,7 @@ class RowSampler:
         for slot, gained in zip(slots, tokens, strict=True):
             drafting.gained(slot, gained)
         logprobs = list(chain.from_iterable(by_row))
-        return Drawn(
+        return SampledTokens(
             list(chain.from_iterable(tokens)),
             logprobs if any(entry is not None for entry in logprobs) else None,
             [len(gained) for gained in tokens],

@@ -19,7 +19,7 @@ from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
 from .caches import BlockCopier
 from .drafted_states import DraftedStates
-from .row_extras import Findings, MediaReader, no_media
+from .row_extras import ExtraResults, MediaReader, no_media
 from .rows import Int64
 
 _DTYPES: Mapping[StateDType, torch.dtype] = {
@@ -155,8 +155,8 @@ class RowStates:
             self._drafted.note(batch)
         return batch
 
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        return Findings()
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
+        return ExtraResults()
 
     def ended(self, result: StepResult) -> StepResult:
         return result if self._drafted is None else self._drafted.settle(result, self._of_layer)

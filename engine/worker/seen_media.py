@@ -10,7 +10,7 @@ _NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenSpan:
     """The positions [start, end) of a row see these media."""
 
     start: int
@@ -19,25 +19,25 @@ class Seen:
     """The encoder slot of each, and where it stands."""
 
 
-def seen_media(spans: Iterable[RowSpan]) -> list[Seen]:
+def seen_media(spans: Iterable[RowSpan]) -> list[SeenSpan]:
     """The media that each position sees: those before it without text between them, up to the next ones. Positions
     before the first see none."""
-    found: list[Seen] = []
+    found: list[SeenSpan] = []
     end = -1
     for span in spans:
         before: tuple[tuple[int, int], ...] = ()
         if found:
             last = found.pop()
             before = last.media if end == span.start else ()
-            found.append(Seen(last.start, span.start, last.media))
-        found.append(Seen(span.start, _NEVER, (*before, (span.encoder_slot, span.start))))
+            found.append(SeenSpan(last.start, span.start, last.media))
+        found.append(SeenSpan(span.start, _NEVER, (*before, (span.encoder_slot, span.start))))
         end = span.start + span.length
     return found
 
 
-def seen_within(seen: Sequence[Seen], start: int, count: int) -> Iterator[Seen]:
+def seen_within(seen: Sequence[SeenSpan], start: int, count: int) -> Iterator[SeenSpan]:
     """The parts of ``seen`` within [start, start + count)."""
     for each in seen:
         first, end = max(each.start, start), min(each.end, start + count)
         if first < end:
-            yield Seen(first, end, each.media)
+            yield SeenSpan(first, end, each.media)

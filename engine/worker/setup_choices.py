@@ -68,7 +68,7 @@ def choose(
     at = _CPU if device is None else device.torch_device
     checkpoint = family.checkpoint
     if config.enable_lora:
-        _check_adaptable(config, family)
+        _check_adaptable(family)
     if config.batch_invariant and device is not None:
         _check_invariant(config, family)
     config = with_limits(config, family.limits)
@@ -104,7 +104,7 @@ def choose(
     return SetupChoices(config, progress, wanted, context, device, cache_dtype, draft, shapes, has_own_cpus, notes)
 
 
-def _check_adaptable(config: WorkerConfig, family: Family) -> None:
+def _check_adaptable(family: Family) -> None:
     """Raise :class:`SetupError` if the model cannot have adapters."""
     why = ""
     if isinstance(family, PoolingFamily):

@@ -25,7 +25,7 @@ from .device import Device
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
-from .families import Family, Settled, Sizes, Text, agreed, with_rows
+from .families import Family, FormerSizes, Sizes, Text, agreed, with_rows
 from .graphs import GraphCapture, draft_sizes
 from .host_tier import check_host_tier, device_bytes, host_lines, with_host
 from .limits import limits_of
@@ -71,12 +71,12 @@ def set_up_family(
         family.checkpoint, config, context, weights_fd, lambda: _bytes_of(chosen.shapes()), family.beside
     )
     found = None if kept is None else kept.found
-    settled = None if found is None else Settled(found.num_blocks, found.max_model_len, found.num_states)
-    if context.adapters is not None and settled is None:
+    former = None if found is None else FormerSizes(found.num_blocks, found.max_model_len, found.num_states)
+    if context.adapters is not None and former is None:
         free = available_memory() // config.workers if device is None else device.memory().free
         name = "this host" if device is None else device.name
         check_room(config, chosen.shapes().context.adapters, _bytes_of(chosen.shapes()), free, name)
-    sizes = _sizes_of_host(family, chosen, settled) if device is None else None
+    sizes = _sizes_of_host(family, chosen, former) if device is None else None
     longest = chosen.wanted if sizes is None else sizes.max_model_len
     if chosen.draft is not None:
         chosen.draft.check_length(longest)
@@ -124,20 +124,20 @@ class _Running:
     """Of steps with drafts."""
 
 
-def _sizes_of_host(family: Family, chosen: SetupChoices, settled: Settled | None) -> Sizes:
-    """Divide the host's memory before weights are loaded. ``settled``: weights are there, in a memory file."""
+def _sizes_of_host(family: Family, chosen: SetupChoices, former: FormerSizes | None) -> Sizes:
+    """Divide the host's memory before weights are loaded. ``former``: weights are there, in a memory file."""
     config, shapes = chosen.config, chosen.shapes
     budget = config.kv_cache_memory or 0
-    if config.kv_cache_memory is None and settled is None:
+    if config.kv_cache_memory is None and former is None:
         needed = _bytes_of(shapes())
         needed += adapter_bytes(config, shapes().context.adapters) if chosen.context.adapters else 0
         needed += 0 if chosen.draft is None else chosen.draft.nbytes(config, chosen.context)
         needed += config.kv_offloading_size or 0
         budget = default_kv_bytes(needed, config.memory_share / config.workers)
-    sizes = family.size(config, shapes, chosen.wanted, chosen.cache_dtype, budget, settled)
+    sizes = family.size(config, shapes, chosen.wanted, chosen.cache_dtype, budget, former)
     sizes = with_host(config, agreed(sizes, chosen.context.ranks))
     if config.kv_offloading_size is not None:
-        weights = 0 if settled is not None else _bytes_of(shapes())
+        weights = 0 if former is not None else _bytes_of(shapes())
         check_host_tier(config, family, weights + device_bytes(sizes))
     return sizes
 

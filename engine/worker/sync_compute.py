@@ -13,7 +13,7 @@ from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
 from .caches import BlockCopier, cache_tensors
-from .model_pass import ModelPass, Passed, ServedModel
+from .model_pass import ModelPass, PassResult, ServedModel
 from .pass_graphs import GraphsOf, PassGraphs
 from .row_extras import RowExtras, extra_of
 from .row_sampler import RowSampler
@@ -32,7 +32,7 @@ class Forwarded:
     rows: Sequence[RowStep]
     """At their real positions, with drafts."""
     seconds: float
-    passed: Passed = field(default_factory=Passed)
+    passed: PassResult = field(default_factory=PassResult)
 
 
 SyncRunner = ModelRunner[Forwarded, StepResult]

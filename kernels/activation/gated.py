@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, threads
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
@@ -18,7 +18,7 @@ KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _I, _I, _I, ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_gated_activation", *_ARGUMENTS)
-_STARTS: Kept[Start] = Kept()
+_STARTS: LaunchCache[Start] = LaunchCache()
 
 
 def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:

@@ -5,11 +5,11 @@ from torch import Tensor
 from ..quantize import quantize
 from ..quantize.fused import check_fused, empty_quantized, fused_unsupported_reason, unfused
 from ..quantize.scheme import ActivationScheme, Quantized
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from .gated import ActivationKind, check_gate_up, gated_activation
 
-_STARTS: Kept[Start] = Kept()
+_STARTS: LaunchCache[Start] = LaunchCache()
 MAX_WIDTH = 32768
 """The longest row that the Triton kernel can scale by token."""
 

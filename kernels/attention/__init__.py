@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import (
+    FLOATS,
+    check_contiguous_heads,
+    check_float32,
+    describe,
+    native_unsupported_reason,
+    triton_unsupported_reason,
+)
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason, triton_cache_unsupported_reason
 from ..kv_cache.layout import FP8, INT8
 from ..native import by_dtype, pointers, threads
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .arguments import AttentionArgs, AttentionTensors
@@ -29,7 +36,7 @@ _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
     for code, name in ((INT8, "int8"), (FP8, "float8"))
 }
-_LAUNCHES: "Kept[AttentionLaunch]" = Kept()
+_LAUNCHES: "LaunchCache[AttentionLaunch]" = LaunchCache()
 MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
@@ -160,16 +167,14 @@ def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
     if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
         raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
     tokens, heads, _ = q.shape
-    _, head_stride, dim_stride = q.stride()
-    if dim_stride != 1 or (head_stride != dim and heads > 1):
-        raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
+    check_contiguous_heads("paged_attention", "q", q)
     if tokens != batch.num_tokens:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
     if args.slopes is not None and not args.causal:
         raise ValueError("paged_attention: slopes need causal attention")
     for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
-        if each is not None and (each.shape != (heads,) or each.dtype != torch.float32 or not each.is_contiguous()):
-            raise ValueError(f"paged_attention: {name} {describe(each)} must be contiguous float32 [{heads}]")
+        if each is not None:
+            check_float32("paged_attention", name, each, (heads,))
 
 
 def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, fewer: bool) -> Tensor:

@@ -249,7 +249,7 @@ def decode_kernel(
             mask=held[:, None] & (dim < DIM)[None, :],
             other=0.0,
         )
-        # Loaded one turn before the keys: the pipeline would count the wait for it as one of their stages.
+        # Loaded one iteration before the keys: the pipeline would count the wait for it as one of their stages.
         block = block_of(table, tile + 1, in_tile, length, SIZE, TILE)
         scores = tl.dot(queries, k.to(queries.dtype), input_precision="ieee") * factor[:, None]
         if SOFTCAPPED:

@@ -23,7 +23,7 @@ PART_KEYS = 512
 PROGRAMS_PER_SM = 2
 """Programs of small tiles that a multiprocessor holds at once."""
 JOINED_AT_ONCE = 16
-"""Parts that one turn of the joining loop reads."""
+"""Parts that one iteration of the joining loop reads."""
 
 
 def count_parts(programs: int, keys: int, multiprocessors: int) -> int:

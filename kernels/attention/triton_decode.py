@@ -23,7 +23,7 @@ TILE_BYTES = 16384
 """Bytes of the keys in one tile by default, and of its values. To hide the memory's latency some ten times as many must
 be in flight: on an H200 with about three programs per multiprocessor and one or two stages ahead in each."""
 JOINED_NUMBERS = 8192
-"""Numbers that one turn of the joining loop reads, from several items at once, into registers."""
+"""Numbers that one iteration of the joining loop reads, from several items at once, into registers."""
 PLANNED_NUMBERS = 4096
 """Numbers that a program of the plan compares: its items with each row."""
 MOST_PLANNED = 256
@@ -190,8 +190,8 @@ def decode_key(dim: int, block_m: int, size: int, dtype: torch.dtype) -> str:
 
 
 def default_config(dim: int, dtype: torch.dtype) -> Config:
-    """Returns the default: TILE keys per turn; sequences are split into parts of at least MIN_KEYS, PROGRAMS_PER_SM in
-    all."""
+    """Returns the default: TILE keys per iteration; sequences are split into parts of at least MIN_KEYS,
+    PROGRAMS_PER_SM in all."""
     row_bytes = max(MIN_DOT, next_power_of_2(dim)) * dtype.itemsize
     # Without tensor cores both factors of a product are held in registers, and larger tiles would spill.
     most = MIN_DOT if dtype == torch.float32 else 64

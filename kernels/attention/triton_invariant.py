@@ -167,7 +167,7 @@ def invariant_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["sequences", "tiles", "most_parts", "window"],
+    do_not_specialize=["sequences", "most_parts", "window"],
     do_not_specialize_on_alignment=["query_start", "seq_lens"],
 )
 def join_kernel(
@@ -179,7 +179,6 @@ def join_kernel(
     sinks,
     v_scale,
     sequences,
-    tiles,
     most_parts,
     window,
     GROUP: tl.constexpr,
@@ -270,7 +269,7 @@ def paged_invariant(args: AttentionArgs) -> None:
         join_kernel,
         (tiles, packs),
         *(partial, partial_lse, args.out, args.query_start, args.seq_lens, args.sinks, args.v_scale),
-        *(sequences, tiles, most_parts, within),
+        *(sequences, most_parts, within),
         config=config,
         **shared,
     )

@@ -39,8 +39,8 @@ def find_blocks(table, start, begin, end, SIZE: tl.constexpr, BLOCK_N: tl.conste
     """Returns the block of each key from ``start`` on, one for all if the tile lies in one block; 0 for keys outside
     [begin, end).
 
-    Called one tile ahead, with the result carried round the loop: Triton loads a tile several turns before its use, but
-    only if the address depends on no other load of the same turn.
+    Called one tile ahead, with the result carried round the loop: Triton loads a tile several iterations before its
+    use, but only if the address depends on no other load of the same iteration.
     """
     if SIZE % BLOCK_N == 0:
         return tl.load(table + start // SIZE, mask=start < end, other=0)

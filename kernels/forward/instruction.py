@@ -63,7 +63,7 @@ class InstructionStruct(ctypes.Structure):
         ("cache_type", _I),
         ("table_rows", _I),
         ("group", _I),
-        *((name, _I) for name in ("centred", "gated", "interleaved", "turned_first")),
+        *((name, _I) for name in ("centred", "gated", "interleaved", "rotated_first")),
         *((name, _D) for name in ("scale", "eps", "softcap")),
         *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
         *((name, _P) for name in ("sinks", "slopes", "query_scales", "k_cache", "v_cache", "k_scales", "v_scales")),
@@ -101,7 +101,7 @@ class Rotation(NamedTuple):
     norms: tuple[Tensor, Tensor] | None = None
     """Weights of the norms of heads of q and of k."""
     eps: float = 0.0
-    turned_first: bool = False
+    rotated_first: bool = False
     """Heads are normed after the rotation."""
     query_scales: Tensor | None = None
     """float32 [positions]: factors of the queries."""
@@ -181,7 +181,7 @@ class Instruction:
     """cos, sin: float32 [positions, half of the rotated dims]."""
     interleaved: bool = False
     """Dimension 2i is rotated with 2i + 1, not i with i + half of the rotated dims."""
-    turned_first: bool = False
+    rotated_first: bool = False
     """Heads are normed after the rotation."""
     query_scales: Tensor | None = None
     """float32 [positions]: factors of the queries."""
@@ -272,7 +272,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
         centred=i.centred,
         gated=i.gated,
         interleaved=i.interleaved,
-        turned_first=i.turned_first,
+        rotated_first=i.rotated_first,
         scale=i.scale,
         eps=i.eps,
         softcap=i.softcap,

@@ -34,7 +34,7 @@ struct Instruction {
     int64_t column, width, groups, activation, scratch_slot;
     int64_t phases;  // declared number; a program that declares fewer than its kind may run is refused
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, cache_type, table_rows, group;
-    int64_t centred, gated, interleaved, turned_first;
+    int64_t centred, gated, interleaved, rotated_first;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks, *slopes, *query_scales;
     void *k_cache, *v_cache;

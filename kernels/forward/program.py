@@ -190,7 +190,7 @@ class Program:
                 second_norm=k_norm,
                 eps=rotation.eps,
                 interleaved=rotation.interleaved,
-                turned_first=rotation.turned_first,
+                rotated_first=rotation.rotated_first,
                 query_scales=scales,
                 cache_scales=cache.scales,
                 group=cache.group,

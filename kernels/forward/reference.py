@@ -132,12 +132,12 @@ def _rotate(i: Instruction, row: Tensor, cache: tuple[Tensor, ...], positions: T
     assert i.rotary is not None
     heads = row.view(len(row), -1, i.dim)
     q, k, v = heads.split([i.heads, i.kv_heads, i.kv_heads], dim=1)
-    if i.turned_first:
+    if i.rotated_first:
         rotary_(q, k, *i.rotary, positions, i.interleaved, None)
     if i.norm is not None and i.second_norm is not None:
         q.copy_(_rms_normed(q, i.norm, i.eps))
         k.copy_(_rms_normed(k, i.second_norm, i.eps))
-    if not i.turned_first:
+    if not i.rotated_first:
         rotary_(q, k, *i.rotary, positions, i.interleaved, None)
     if i.query_scales is not None:
         q.mul_(i.query_scales[positions, None, None])

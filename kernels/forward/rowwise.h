@@ -74,9 +74,9 @@ static inline void rotate_token(const Instruction& op, float* row, int64_t posit
     for (int64_t h = 0; h < op.heads + op.kv_heads; ++h) {
         float* const head = row + h * dim;
         const float* weight = h < op.heads ? op.norm : op.second_norm;
-        if (weight && !op.turned_first) norm_row(head, weight, (float)op.eps, dim, head);
+        if (weight && !op.rotated_first) norm_row(head, weight, (float)op.eps, dim, head);
         op.interleaved ? turn_pairs(head, cos, sin, op.half) : turn_head(head, cos, sin, op.half);
-        if (weight && op.turned_first) norm_row(head, weight, (float)op.eps, dim, head);
+        if (weight && op.rotated_first) norm_row(head, weight, (float)op.eps, dim, head);
         if (op.query_scales && h < op.heads)
             for (int64_t d = 0; d < dim; ++d) head[d] *= op.query_scales[position];
     }

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import check_float32, check_heads, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
@@ -75,9 +75,7 @@ def gated_delta(
     by_channel = decay.dim() == 3
     channels = (q.shape[2],) if by_channel else ()
     for name, factor, more in (("decay", decay, channels), ("beta", beta, ())):
-        shape = (tokens, v_heads, *more)
-        if factor.shape != shape or factor.dtype != torch.float32 or not factor.is_contiguous():
-            raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 {[*shape]}")
+        check_float32("gated_delta", name, factor, (tokens, v_heads, *more))
     rows.check("gated_delta", state, (v_heads, q.shape[2], v_dim))
     chosen = choose(q, variant)
     if chosen == "triton":

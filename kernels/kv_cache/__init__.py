@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import FLOATS, check_contiguous_heads, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import NativeFunction, by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -126,7 +126,5 @@ def check_write(
     for name, rows in (("k", k), ("v", v)):
         if rows.shape != (tokens, heads, dim) or rows.dtype != expected or rows.dtype not in FLOATS:
             raise ValueError(f"{operation}: {name} {describe(rows)} does not fit {tokens} slots of {describe(k_cache)}")
-        _, head_stride, dim_stride = rows.stride()
-        if dim_stride != 1 or (head_stride != dim and heads > 1):
-            raise ValueError(f"{operation}: heads and dims of {name} must be contiguous, strides are {rows.stride()}")
+        check_contiguous_heads(operation, name, rows)
     return heads, dim, size, blocks

@@ -14,7 +14,7 @@ kv_heads, block_size]``, which is written with its codes.
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe
+from ..guards import FLOATS, check_float32, describe
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
@@ -104,8 +104,8 @@ def check_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
                 f"{operation}: float8 and int8 caches need k_scale and v_scale, others take none: "
                 f"the caches are {describe(k_cache)}, {name} is {'None' if scale is None else describe(scale)}"
             )
-        if scale is not None and (scale.shape != expected or scale.dtype != torch.float32 or not scale.is_contiguous()):
-            raise ValueError(f"{operation}: {name} {describe(scale)} must be contiguous float32 {[*expected]}")
+        if scale is not None:
+            check_float32(operation, name, scale, expected)
 
 
 def read_scaled(codes: Tensor, scale: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionBatch
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import FLOATS, check_float32, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
 from ..native import by_dtype, pointers, threads
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .reference import latents_of
@@ -23,7 +23,7 @@ __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "wr
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _P, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
-_LAUNCHES: "Kept[LatentLaunch]" = Kept()
+_LAUNCHES: "LaunchCache[LatentLaunch]" = LaunchCache()
 
 
 def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int, int, int]:
@@ -60,7 +60,7 @@ def write_latents_(latents: Tensor, cache: Tensor, slots: Tensor) -> None:
     cache.view(-1, cache.shape[2]).index_copy_(0, slots, latents)
 
 
-def choose(q: Tensor, cache: Tensor, rank: int, variant: Choice = "auto") -> Variant:
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """Returns the variant that :func:`latent_attention` runs. Raises ValueError if one is asked for that cannot run."""
     return select_variant(
         variant,
@@ -126,11 +126,9 @@ def latent_attention(
         chosen.dim() != 2 or chosen.dtype != torch.int32 or len(chosen) != len(q) or not chosen.is_contiguous()
     ):
         raise ValueError(f"latent_attention: chosen {describe(chosen)} must be contiguous int32 [{len(q)}, top_k]")
-    if sinks is not None and (
-        sinks.shape != (q.shape[1],) or sinks.dtype != torch.float32 or not sinks.is_contiguous()
-    ):
-        raise ValueError(f"latent_attention: sinks {describe(sinks)} must be contiguous float32 [{q.shape[1]}]")
-    selected = choose(q, cache, rank, variant)
+    if sinks is not None:
+        check_float32("latent_attention", "sinks", sinks, (q.shape[1],))
+    selected = choose(q, variant)
     if selected == "reference":
         return reference.latent_attention(q, cache, batch, rank, scale, chosen, sinks)
     if selected == "triton":

@@ -57,7 +57,7 @@ def prepare_latents(
     size = cache.shape[1]
     sparse = chosen is not None
     key = latent_key(dim, rank, heads, size, q.dtype, sparse=sparse)
-    config = pick(OPERATION, key, default_config(heads, rank, q.dtype, sparse=sparse))
+    config = pick(OPERATION, key, default_config(heads, q.dtype, sparse=sparse))
     tile, rows = config["TILE"], config["BLOCK_M"]
     m_blocks = cdiv(heads, rows)
     top = 0 if chosen is None else chosen.shape[1]
@@ -116,9 +116,9 @@ def latent_key(dim: int, rank: int, heads: int, size: int, dtype: torch.dtype, *
     return f"rank{rank}_dim{dim}_heads{heads}_{str(dtype).removeprefix('torch.')}_block{size}{seen}"
 
 
-def default_config(heads: int, rank: int, dtype: torch.dtype, *, sparse: bool = False) -> Config:
-    """Returns the default: TILE latents per turn, of BLOCK_M heads; parts have MIN_KEYS or more, with PROGRAMS_PER_SM
-    of them.
+def default_config(heads: int, dtype: torch.dtype, *, sparse: bool = False) -> Config:
+    """Returns the default: TILE latents per iteration, of BLOCK_M heads; parts have MIN_KEYS or more, with
+    PROGRAMS_PER_SM of them.
 
     If latents are chosen, their positions take registers, and 64 heads would spill.
     """

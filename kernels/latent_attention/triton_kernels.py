@@ -132,7 +132,7 @@ def latent_kernel(
             latents = cache + (place * SIZE + slot) * DIM
         c = tl.load(latents[:, None] + r[None, :], mask=held[:, None] & (r < RANK)[None, :], other=0.0)
         rotated = tl.load(latents[:, None] + RANK + p[None, :], mask=held[:, None] & turning, other=0.0)
-        # Loaded one turn before the latents: the pipeline would count the wait for it as one of their stages.
+        # Loaded one iteration before the latents: the pipeline would count the wait for it as one of their stages.
         if TOP > 0:
             place = slot_of_chosen(table, chosen, tile + 1, in_tile, seen, SIZE, TILE)
         else:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
 from ..linear_fp8.selection import SKINNY_TOKENS
 from ..native import by_dtype, pointers, threads
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 
@@ -18,7 +18,7 @@ _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
 NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-_PRODUCTS: Kept[Product] = Kept()
+_PRODUCTS: LaunchCache[Product] = LaunchCache()
 """The prepared products on a GPU: torch's, or ours for few rows."""
 _faster_up_to: dict[torch.dtype, int] = {}
 

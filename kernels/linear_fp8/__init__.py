@@ -9,14 +9,14 @@ from ..guards import triton_unsupported_reason
 from ..quantize import Quantized
 from ..quantize.operands import Operands, Product, operands
 from ..quantize.scheme import FP8
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant
 from . import reference
 from .selection import Selection, select
 
 __all__ = ["choose", "linear_fp8", "multiply", "selection_for"]
 
-_PRODUCTS: Kept[Product] = Kept()
+_PRODUCTS: LaunchCache[Product] = LaunchCache()
 
 
 def selection_for(

@@ -16,7 +16,7 @@ from ..guards import describe, triton_unsupported_reason
 from ..linear import linear
 from ..linear_fp8.selection import SKINNY_TOKENS as MOST_ROWS
 from ..norm import add_rms_norm, rms_norm
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant, wanted
 from .added import add_linear_, choose_added
 
@@ -45,8 +45,8 @@ class NormedInputs(NamedTuple):
 
 
 Prepared = Callable[[NormedInputs], NormedProduct]
-_CHOICES: Kept[Variant] = Kept()
-_PREPARED: Kept[Prepared] = Kept()
+_CHOICES: LaunchCache[Variant] = LaunchCache()
+_PREPARED: LaunchCache[Prepared] = LaunchCache()
 
 
 def choose(

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from ..guards import describe
 from ..linear import few_rows_unsupported_reason, linear
-from ..repeated import Kept
+from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant, wanted
 
-_CHOICES: Kept[Variant] = Kept()
-_PREPARED: Kept[Callable[..., Tensor]] = Kept()
+_CHOICES: LaunchCache[Variant] = LaunchCache()
+_PREPARED: LaunchCache[Callable[..., Tensor]] = LaunchCache()
 
 
 def choose_added(x: Tensor, weight: Tensor, variant: Choice = "auto") -> Variant:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..activation.gated import KINDS, ActivationKind
-from ..guards import describe, native_unsupported_reason
+from ..guards import check_float32, describe, native_unsupported_reason
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -102,8 +102,8 @@ def linear_packed(
     made = x.dtype if dtype is None else dtype
     if x.dim() != 2 or x.shape[1] != inputs or x.dtype not in _FLOATS or made not in _FLOATS:
         raise ValueError(f"linear_packed: x {describe(x)} to {made} does not fit a {weight.kind} weight {weight.shape}")
-    if bias is not None and (bias.shape != (outputs,) or bias.dtype != torch.float32 or not bias.is_contiguous()):
-        raise ValueError(f"linear_packed: bias {describe(bias)} must be contiguous float32 [{outputs}]")
+    if bias is not None:
+        check_float32("linear_packed", "bias", bias, (outputs,))
     if choose(x, variant) == "reference":
         return reference.linear_packed(x, weight, bias, activation, made)
     ready = x.dtype == torch.bfloat16 and weight.kind == "bf16" and inputs % 2 == 0

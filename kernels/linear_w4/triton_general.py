@@ -152,7 +152,7 @@ def linear_general(
             BITS, GROUP, OFFSET, SUB, MINS, ZEROS, FAST, DTYPE,
         )  # fmt: skip
         start = block * 128
-        if TOGETHER:  # one product per turn, with no part waiting for another; other GPUs lack the registers
+        if TOGETHER:  # one product per iteration, with no part waiting for another; other GPUs lack the registers
             column = tl.arange(0, 128)
             inside = known if WHOLE else known & (start + column < K)[:, None]
             right = tl.load(x + t[None, :] * stride_x + (start + column)[:, None], mask=inside, other=0.0)

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import check_float32, check_heads, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
@@ -68,11 +68,9 @@ def mamba2(
     tokens, heads, head_dim = x.shape
     if B.shape != C.shape or len(B) != tokens or not B.shape[1] or heads % B.shape[1]:
         raise ValueError(f"mamba2: x {describe(x)}, B {describe(B)} and C {describe(C)} do not fit")
-    if dt.shape != (tokens, heads) or dt.dtype != torch.float32 or not dt.is_contiguous():
-        raise ValueError(f"mamba2: dt {describe(dt)} must be contiguous float32 [{tokens}, {heads}]")
-    for name, factor in (("A", A), ("D", D)):
-        if factor.shape != (heads,) or factor.dtype != torch.float32 or not factor.is_contiguous():
-            raise ValueError(f"mamba2: {name} {describe(factor)} must be contiguous float32 [{heads}]")
+    check_float32("mamba2", "dt", dt, (tokens, heads))
+    check_float32("mamba2", "A", A, (heads,))
+    check_float32("mamba2", "D", D, (heads,))
     rows.check("mamba2", state, (heads, head_dim, B.shape[2]))
     chosen = choose(x, B.shape[2], variant)
     if chosen == "triton":

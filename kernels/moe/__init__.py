@@ -13,7 +13,7 @@ from ..linear import linear
 from ..linear_coded import CodedMatrices
 from ..native import NativeFunction, threads
 from ..providers import Wanted
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
@@ -48,8 +48,8 @@ FEW_TOKENS = 8
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ROUTE = NativeFunction("stentor_route", _P, _P, _I, _I, _P, _P, _I)
-_ROUTES: Kept[Start] = Kept()
-_RUNS: Kept[Run] = Kept()
+_ROUTES: LaunchCache[Start] = LaunchCache()
+_RUNS: LaunchCache[Run] = LaunchCache()
 
 
 def choose_route(logits: Tensor, router: Router, variant: Choice = "auto") -> Variant:

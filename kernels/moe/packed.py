@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import describe, native_unsupported_reason
+from ..guards import check_float32, describe, native_unsupported_reason
 from ..linear_packed import PackedStruct, PackedWeight
 from ..linear_packed.weight import TILE
 from ..native import NativeFunction, threads
@@ -49,8 +49,8 @@ def packed_experts(
             f"hidden], or experts * inner, and [experts * hidden, inner], both sizes multiples of {TILE}"
         )
     for bias, shape in ((gate_up_bias, (experts, rows // experts)), (down_bias, (experts, hidden))):
-        if bias is not None and (bias.shape != shape or bias.dtype != torch.float32 or not bias.is_contiguous()):
-            raise ValueError(f"packed experts: bias {describe(bias)} must be contiguous float32 {list(shape)}")
+        if bias is not None:
+            check_float32("packed experts", "bias", bias, shape)
     return experts
 
 

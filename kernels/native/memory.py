@@ -48,7 +48,7 @@ def empty_huge(nbytes: int) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes)
 
 
-class Room:
+class HugeArena:
     """Memory for many small parts that are freed together, allocated one after another from stretches of
     :func:`empty_huge`.
 

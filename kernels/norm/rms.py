@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..guards import native_unsupported_reason
 from ..native import by_dtype, pointers, threads
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason, rows_of
@@ -15,7 +15,7 @@ from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsup
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_rms_norm", *_ARGUMENTS)
-_STARTS: Kept[Start] = Kept()
+_STARTS: LaunchCache[Start] = LaunchCache()
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:

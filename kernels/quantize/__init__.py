@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..guards import FLOATS, describe, triton_unsupported_reason
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .fused import check_fused, empty_quantized
@@ -19,7 +19,7 @@ __all__ = [
     "quantize_weight_int8",
 ]
 
-_STARTS: Kept[Start] = Kept()
+_STARTS: LaunchCache[Start] = LaunchCache()
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:

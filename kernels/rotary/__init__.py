@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import check_heads, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -88,11 +88,7 @@ def check_rotary(
 ) -> None:
     """Raises ValueError as :func:`rotary_` says."""
     for name, heads in (("q", q), ("k", k)):
-        if heads.dim() != 3 or heads.dtype not in FLOATS:
-            raise ValueError(f"{operation}: {name} {describe(heads)} must be [T, heads, D] of a float dtype")
-        _, head_stride, dim_stride = heads.stride()
-        if dim_stride != 1 or (head_stride != heads.shape[2] and heads.shape[1] > 1):
-            raise ValueError(f"{operation}: heads and dims of {name} must be contiguous, strides are {heads.stride()}")
+        check_heads(operation, name, heads, heads.dtype)
     tokens, _, dim = q.shape
     if (k.shape[0], k.shape[2]) != (tokens, dim) or k.dtype != q.dtype:
         raise ValueError(f"{operation}: q {describe(q)} does not fit k {describe(k)}")

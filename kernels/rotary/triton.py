@@ -80,7 +80,7 @@ def store_pairs(
 
 
 @triton.jit
-def turn(first, second, c, s):
+def rotate_pairs(first, second, c, s):
     return first * c - second * s, second * c + first * s
 
 
@@ -108,7 +108,7 @@ def _turn_heads(
     rows = x + token * stride + head * DIM
     first, second = load_pairs(rows, inside, HALF, WIDTH, INTERLEAVED)
     c, s = load_angles(cos, sin, positions, positions_stride, token, inside, HALF, WIDTH, SECTION_1, SECTION_2)
-    first, second = turn(first, second, c, s)
+    first, second = rotate_pairs(first, second, c, s)
     store_pairs(rows, inside, first, second, None, HALF, WIDTH, INTERLEAVED, 1, False)
 
 

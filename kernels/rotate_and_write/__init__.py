@@ -5,14 +5,15 @@ from torch import Tensor
 from ..guards import describe, triton_unsupported_reason
 from ..kv_cache import check_write, native_cache_unsupported_reason, triton_cache_unsupported_reason, write_kv_
 from ..norm import rms_norm
-from ..repeated import Kept, Start
+from ..repeated import LaunchCache, Start
 from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
 from ..variants import Choice, Variant, select_variant
 from . import reference
+from .reference import HeadTensors
 
 __all__ = ["choose", "rotate_and_write_kv_"]
 
-_STARTS: Kept[Start] = Kept()
+_STARTS: LaunchCache[Start] = LaunchCache()
 
 
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:
@@ -100,7 +101,7 @@ def rotate_and_write_kv_(
     if chosen == "triton":
         from .triton import prepare_rotate_and_write  # late: heavy
 
-        start = prepare_rotate_and_write(*tensors, eps, plus_one, interleaved, sections)
+        start = prepare_rotate_and_write(HeadTensors(*tensors), eps, plus_one, interleaved, sections)
         _STARTS.keep(key, start)(*tensors)
         return q
-    return reference.rotate_and_write_kv_(*tensors, eps, plus_one, interleaved, sections)
+    return reference.rotate_and_write_kv_(HeadTensors(*tensors), eps, plus_one, interleaved, sections)

@@ -5,14 +5,15 @@ to cache."""
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ..dependent import follow
 from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, tile_config, tile_rows
 from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument
 from ..repeated import Start, prepare
-from ..rotary.triton import load_angles, load_pairs, section_ends, store_pairs, turn
+from ..rotary import Sections
+from ..rotary.triton import load_angles, load_pairs, rotate_pairs, section_ends, store_pairs
+from .reference import HeadTensors
 
 
 @triton.jit
@@ -78,7 +79,7 @@ def _prepare_heads(
             weight = tl.load(norm + (head * 0)[:, None] + rest_dim[None, :], mask=fits, other=0.0).to(tl.float32)
             rest = _scaled(rest, factor, weight, dtype, PLUS_ONE)
     c, s = load_angles(cos, sin, positions, positions_stride, token, inside, HALF, WIDTH, SECTION_1, SECTION_2)
-    first, second = turn(first, second, c, s)
+    first, second = rotate_pairs(first, second, c, s)
     first, second = first.to(dtype), second.to(dtype)
     if cache is None:
         store_pairs(rows, inside, first, second, None, HALF, WIDTH, INTERLEAVED, 1, False)
@@ -149,42 +150,20 @@ def _rotate_and_write_kernel(
 
 
 def prepare_rotate_and_write(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    positions: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    eps: float,
-    plus_one: bool,
-    interleaved: bool,
-    sections: tuple[int, int, int] | None,
+    of: HeadTensors, eps: float, plus_one: bool, interleaved: bool, sections: Sections | None
 ) -> Start:
     """Prepares a launch with all of these tensors. Queries are written to ``q``; ``k`` and ``v`` do not change."""
-    tokens, q_heads, dim = q.shape
-    kv_heads, half = k.shape[1], cos.shape[1]
+    tokens, q_heads, dim = of.q.shape
+    kv_heads, half = of.k.shape[1], of.cos.shape[1]
     config = tile_config("rotate_and_write", dim, q_heads, tokens)
     block = config["BLOCK_HEADS"]
     section_1, section_2 = section_ends(sections, half)
     return prepare(
         _rotate_and_write_kernel,
         (cdiv(tokens, config["BLOCK_TOKENS"]), cdiv(q_heads, block) + 2 * cdiv(kv_heads, block)),
-        (
-            *(q, k, v, cos, sin, positions, as_kernel_argument(k_cache), as_kernel_argument(v_cache)),
-            *(slots, q_norm, k_norm, k_scale, v_scale),
-        ),
+        of._replace(k_cache=as_kernel_argument(of.k_cache), v_cache=as_kernel_argument(of.v_cache)),
         eps,
-        q.stride(0),
-        k.stride(0),
-        v.stride(0),
-        positions.stride(0),
+        *(rows.stride(0) for rows in (of.q, of.k, of.v, of.positions)),
         tokens,
         q_heads,
         kv_heads,
@@ -198,6 +177,6 @@ def prepare_rotate_and_write(
         INTERLEAVED=interleaved,
         SECTION_1=section_1,
         SECTION_2=section_2,
-        SIZE=k_cache.shape[3],
-        TRANSPOSED=k_cache.is_contiguous(),
+        SIZE=of.k_cache.shape[3],
+        TRANSPOSED=of.k_cache.is_contiguous(),
     )

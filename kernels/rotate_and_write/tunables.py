@@ -7,6 +7,7 @@ import torch
 from ..kv_cache import make_kv_cache
 from ..kv_cache.triton import tile_candidates, tile_key
 from ..tuning import Tunable
+from .reference import HeadTensors
 from .triton import prepare_rotate_and_write
 
 KV_HEADS, HEAD_DIM, BLOCK_SIZE, TABLE = 8, 128, 16, 8192
@@ -31,10 +32,10 @@ def _tunable(tokens: int, q_heads: int, has_norm: bool) -> Tunable:
         slots = torch.randperm(blocks * BLOCK_SIZE, device=device)[:tokens]
         for cache in caches:
             cache.zero_()
-        tensors = q, k, v, cos, sin, positions, *caches, slots, norm, norm, None, None
+        tensors = HeadTensors(q, k, v, cos, sin, positions, *caches, slots, norm, norm, None, None)
 
         def call() -> object:
-            prepare_rotate_and_write(*tensors, 1e-6, False, False, None)(*tensors)
+            prepare_rotate_and_write(tensors, 1e-6, False, False, None)(*tensors)
             return q, caches
 
         return call

@@ -78,7 +78,7 @@ def penalise_(
     count``, ``l -= presence * (count > 0)``.
     """
     _check_logits(logits)
-    _check_lists(logits, rows, offsets, ids, counts)
+    _check_lists(rows, offsets, ids, counts)
     if tuple(strengths.shape) != (rows.shape[0], 3) or strengths.dtype != torch.float32:
         raise ValueError(
             f"strengths must be float32 [{rows.shape[0]}, 3], got {strengths.dtype} {list(strengths.shape)}"
@@ -105,7 +105,7 @@ def add_bias_(
 ) -> None:
     """Adds, in place, ``values`` [N] float32 to the logits of ``ids`` [N] int64, each once per row; -inf bans."""
     _check_logits(logits)
-    _check_lists(logits, rows, offsets, ids)
+    _check_lists(rows, offsets, ids)
     if values.shape != ids.shape or values.dtype != torch.float32:
         raise ValueError(f"values must be float32 {list(ids.shape)}, got {values.dtype} {list(values.shape)}")
     match choose(logits, variant):
@@ -129,7 +129,7 @@ def restrict_(
 ) -> None:
     """Sets, in place, every logit of ``rows`` to -inf except those of ``ids`` [N] int64."""
     _check_logits(logits)
-    _check_lists(logits, rows, offsets, ids)
+    _check_lists(rows, offsets, ids)
     match choose(logits, variant):
         case "triton":
             from . import triton_edits
@@ -253,7 +253,7 @@ def _check_logits(logits: torch.Tensor) -> None:
         )
 
 
-def _check_lists(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, *flat: torch.Tensor) -> None:
+def _check_lists(rows: torch.Tensor, offsets: torch.Tensor, *flat: torch.Tensor) -> None:
     if offsets.shape[0] != rows.shape[0] + 1:
         raise ValueError(f"offsets must have {rows.shape[0] + 1} entries for {rows.shape[0]} rows, got {len(offsets)}")
     for list_ in flat:

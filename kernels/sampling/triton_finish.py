@@ -235,7 +235,6 @@ def choose_tokens(
     mask,
     tile_max,
     tile_best,
-    brackets,
     counts,
     masses,
     member_ids,

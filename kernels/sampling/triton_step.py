@@ -20,7 +20,7 @@ _FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SamplerScratch:
     """Intermediate results of a draw that later kernels read."""
 
     tile_max: torch.Tensor
@@ -68,7 +68,7 @@ def draw_rows(
     filters: bool = True,
     accept: bool = False,
     limits: bool = False,
-) -> Drawn:
+) -> SamplerScratch:
     """Draws ``out`` [R] from logits [R, V], in which each of ``slots`` [S] has R / S consecutive rows.
 
     Without ``tables`` nothing is edited, and ``out`` is -1 if nothing can be drawn.
@@ -117,12 +117,12 @@ def draw_rows(
             member_logits, vocabulary, tiles, config=scan, TILES=tile_count, ROOM=bracket["ROOM"], **shared,
         )  # fmt: skip
     launch(
-        choose_tokens, (rows,), *row, slot_params, seen, mask, tile_max, tile_best, brackets, counts, masses,
+        choose_tokens, (rows,), *row, slot_params, seen, mask, tile_max, tile_best, counts, masses,
         member_ids, member_logits, ends, out, vocabulary, tiles, config=finish, SEEN=has_seen, FILTERS=filters,
         LISTS=lists, LIMITS=limits, ACCEPT=accept, TILES=tile_count, BLOCK=scan["BLOCK"], ROOM=bracket["ROOM"],
         **shared,
     )  # fmt: skip
-    return Drawn(tile_max, work, ends, scan["BLOCK"], brackets, counts)
+    return SamplerScratch(tile_max, work, ends, scan["BLOCK"], brackets, counts)
 
 
 def without(config: Config, *names: str) -> Config:

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import FLOATS, check_float32, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
 from ..state_rows import StateRows
 from ..variants import Choice, Variant, select_variant
@@ -77,13 +77,9 @@ def selective_scan(
         parts = ((name, describe(part)) for name, part in (("x", x), ("gate", gate), ("dt", dt), ("B", B), ("C", C)))
         raise ValueError(f"selective_scan: {', '.join(' '.join(part) for part in parts)} do not fit")
     state_dim = B.shape[1]
-    for name, factor, shape in (
-        ("dt_bias", dt_bias, (channels,)),
-        ("A", A, (state_dim, channels)),
-        ("D", D, (channels,)),
-    ):
-        if factor.shape != shape or factor.dtype != torch.float32 or not factor.is_contiguous():
-            raise ValueError(f"selective_scan: {name} {describe(factor)} must be contiguous float32 {list(shape)}")
+    check_float32("selective_scan", "dt_bias", dt_bias, (channels,))
+    check_float32("selective_scan", "A", A, (state_dim, channels))
+    check_float32("selective_scan", "D", D, (channels,))
     rows.check("selective_scan", state, (state_dim, channels))
     chosen = choose(x, state_dim, variant)
     if chosen == "triton":

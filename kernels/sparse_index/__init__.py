@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionBatch
-from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..guards import FLOATS, check_float32, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
 from ..launch import cdiv
 from ..native import by_dtype, pointers, threads
@@ -75,8 +75,7 @@ def top_tokens(
     fits = fits and block % BLOCK_MULTIPLE == 0 and cache.shape[1] == cdiv(block, ratio)
     if q.dim() != 3 or q.dtype not in FLOATS or not q.is_contiguous() or not fits or q.shape[2] != cache.shape[2]:
         raise ValueError(f"top_tokens: q {describe(q)} does not fit cache {describe(cache)}")
-    if weights.shape != q.shape[:2] or weights.dtype != torch.float32 or not weights.is_contiguous():
-        raise ValueError(f"top_tokens: weights {describe(weights)} must be contiguous float32 {tuple(q.shape[:2])}")
+    check_float32("top_tokens", "weights", weights, q.shape[:2])
     if len(q) != batch.num_tokens:
         raise ValueError(f"top_tokens: q has {len(q)} tokens, the batch has {batch.num_tokens}")
     if top_k < 1:

@@ -34,7 +34,7 @@ class BlockChoice:
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleTokens:
     """The sequence of each of T tokens, and how many tokens of it each sees before the choice."""
 
     rows: Tensor
@@ -48,17 +48,23 @@ def choose_blocks_variant(q: Tensor, variant: Choice = "auto") -> Variant:
     return select_variant(variant, triton=triton_unsupported_reason(q, variant))
 
 
-def seen_by(batch: AttentionBatch) -> Seen:
+def seen_by(batch: AttentionBatch) -> VisibleTokens:
     """Of a batch's tokens. Nothing waits for the device."""
     tokens = torch.arange(batch.num_tokens, dtype=torch.int32, device=batch.query_start.device)
     ends = batch.query_start[1:]
     rows = torch.searchsorted(ends, tokens, right=True).clamp(max=batch.num_sequences - 1)
     counts = batch.seq_lens.index_select(0, rows) - (ends.index_select(0, rows) - 1 - tokens)
-    return Seen(rows, counts.clamp(min=0).long())
+    return VisibleTokens(rows, counts.clamp(min=0).long())
 
 
 def top_blocks(
-    q: Tensor, cache: Tensor, batch: AttentionBatch, seen: Seen, choice: BlockChoice, *, variant: Choice = "auto"
+    q: Tensor,
+    cache: Tensor,
+    batch: AttentionBatch,
+    seen: VisibleTokens,
+    choice: BlockChoice,
+    *,
+    variant: Choice = "auto",
 ) -> Tensor:
     """Chooses blocks of tokens for each new token and head of the index. Keys are in the cache already.
 
@@ -120,7 +126,7 @@ def block_attention(
     k_cache: Tensor,
     v_cache: Tensor,
     batch: AttentionBatch,
-    seen: Seen,
+    seen: VisibleTokens,
     chosen: Tensor,
     choice: BlockChoice,
     *,

@@ -11,14 +11,14 @@ from ..attention.decode_kernels import block_of
 from ..attention.triton_decode import MIN_DOT
 from ..launch import launch, next_power_of_2
 from ..tuning import Config
-from .blocks import Seen
+from .blocks import VisibleTokens
 
 _TILE = 16
 """Keys of a product: what any size of a cache's blocks is a multiple of."""
 
 
 def score_blocks(
-    q: Tensor, cache: Tensor, batch: AttentionBatch, seen: Seen, size: int, blocks: int, tokens: slice
+    q: Tensor, cache: Tensor, batch: AttentionBatch, seen: VisibleTokens, size: int, blocks: int, tokens: slice
 ) -> Tensor:
     """Returns float32 [tokens, heads, blocks]; -inf where a token sees none of a block.
 

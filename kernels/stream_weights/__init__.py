@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import describe, native_unsupported_reason
+from ..guards import check_float32, native_unsupported_reason
 from ..native import NativeFunction, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -46,9 +46,9 @@ def stream_weights(
     width = streams * (streams + 2)
     if streams < 2 or iterations < 1:
         raise ValueError(f"stream_weights: {streams} streams and {iterations} iterations, expected 2 and 1 at least")
-    for name, tensor, shape in (("x", x, (len(x), width)), ("base", base, (width,)), ("scale", scale, (3,))):
-        if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise ValueError(f"stream_weights: {name} {describe(tensor)} must be contiguous float32 {list(shape)}")
+    check_float32("stream_weights", "x", x, (len(x), width))
+    check_float32("stream_weights", "base", base, (width,))
+    check_float32("stream_weights", "scale", scale, (3,))
     if choose(x, variant) == "reference":
         return reference.stream_weights(x, base, scale, streams, iterations, eps)
     out = torch.empty_like(x)

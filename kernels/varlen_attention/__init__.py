@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from ..attention import MAX_TRITON_DIM, native_attention_unsupported_reason
-from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..guards import check_float32, check_heads, describe, triton_unsupported_reason
 from ..variants import Choice, Variant, select_variant
 from . import native, reference
+from .arguments import VarlenArgs
 from .native import KeyLayout, lay_out_keys
 
 __all__ = ["KeyLayout", "choose", "lay_out_keys", "varlen_attention"]
@@ -65,13 +66,7 @@ def varlen_attention(
             not checked.
     """
     for name, rows in (("q", q), ("k", k), ("v", v)):
-        if rows.dim() != 3 or rows.dtype not in FLOATS or rows.dtype != q.dtype:
-            raise ValueError(f"varlen_attention: {name} {describe(rows)} must be [tokens, heads, dim] of one dtype")
-        _, head_stride, dim_stride = rows.stride()
-        if (dim_stride != 1 and rows.shape[2] > 1) or (head_stride != rows.shape[2] and rows.shape[1] > 1):
-            raise ValueError(
-                f"varlen_attention: heads and dims of {name} must be contiguous, strides are {rows.stride()}"
-            )
+        check_heads("varlen_attention", name, rows, q.dtype)
     if k.shape != v.shape or q.shape[2] != k.shape[2] or q.shape[1] % k.shape[1]:
         raise ValueError(f"varlen_attention: q {describe(q)}, k {describe(k)} and v {describe(v)} do not fit")
     for name, start in (("q_start", q_start), ("k_start", k_start)):
@@ -82,19 +77,17 @@ def varlen_attention(
             f"varlen_attention: window {window} must not lie below -1, softcap {softcap}, max_q {max_q} and max_k "
             f"{max_k} not below 0, and scale {scale} must be positive"
         )
-    heads = q.shape[1]
-    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
-        raise ValueError(f"varlen_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
+    if sinks is not None:
+        check_float32("varlen_attention", "sinks", sinks, q.shape[1:2])
     left, right = window
-    if causal:
-        right = 0
+    args = VarlenArgs(q, k, v, q_start, k_start, max_q, scale, left, 0 if causal else right, softcap, sinks)
     chosen = choose(q, variant)
     if chosen == "triton":
         from .triton import varlen_attention as run  # late: Triton takes long to import
 
-        return run(q, k, v, q_start, k_start, max_q, scale, left, right, softcap, sinks)
+        return run(args)
     if chosen == "native":
         layout = layout or lay_out_keys(k_start)
         assert layout is not None
-        return native.varlen_attention(q, k, v, q_start, layout, scale, left, right, softcap, sinks)
-    return reference.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap, sinks)
+        return native.varlen_attention(args, layout)
+    return reference.varlen_attention(args)

@@ -10,6 +10,7 @@ from ..attention import AttentionBatch, attend_native
 from ..attention.arguments import AttentionArgs
 from ..kv_cache import kv_cache_shape, write_kv_
 from ..native.processor import attends_in_pairs
+from .arguments import VarlenArgs
 
 BLOCK = 64
 """Keys that the products take at once."""
@@ -54,19 +55,9 @@ def lay_out_keys(k_start: Tensor) -> KeyLayout | None:
     return KeyLayout(starts[0], starts[-1], lengths.contiguous(), int(blocks.sum()), tables, slots, longest)
 
 
-def varlen_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_start: Tensor,
-    layout: KeyLayout,
-    scale: float,
-    left: int,
-    right: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> Tensor:
+def varlen_attention(args: VarlenArgs, layout: KeyLayout) -> Tensor:
     """Computes :func:`stentor.kernels.varlen_attention`. Raises MemoryError if there is no room to plan the batch."""
+    q, k, v = args.q, args.k, args.v
     dim = q.shape[2]
     if dim % _PAIRED_DIMS and q.dtype == torch.bfloat16 and attends_in_pairs():
         q, k, v = (pad(each, (0, -dim % _PAIRED_DIMS)) for each in (q, k, v))
@@ -75,13 +66,22 @@ def varlen_attention(
     own = slice(layout.begin, layout.end)
     write_kv_(k[own], v[own], k_cache, v_cache, layout.slots, variant="native")
     batch = AttentionBatch(
-        query_start=q_start,
+        query_start=args.q_start,
         seq_lens=layout.lengths,
         block_tables=layout.tables,
         slots=torch.empty(len(q), dtype=torch.int64),  # nothing is written
         max_query_len=len(q),
         max_seq_len=layout.longest,
     )
-    args = AttentionArgs.of(q, k_cache, v_cache, batch, scale=scale, window=left + 1, softcap=softcap, sinks=sinks)
-    out = attend_native(args, batch, after=right, fewer=True)
+    paged = AttentionArgs.of(
+        q,
+        k_cache,
+        v_cache,
+        batch,
+        scale=args.scale,
+        window=args.left + 1,
+        softcap=args.softcap,
+        sinks=args.sinks,
+    )
+    out = attend_native(paged, batch, after=args.right, fewer=True)
     return out[..., :dim].contiguous()

@@ -10,6 +10,7 @@ from ..attention.prefill_config import FAR, LOG2E, attention_key, default_config
 from ..attention.prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
 from ..launch import launch
 from ..tuning import pick
+from .arguments import VarlenArgs
 
 OPERATION = "varlen_attention"
 
@@ -104,19 +105,8 @@ def _varlen_kernel(
     store_mean(out_rows + dim[None, :], sums, total, 1.0, stored)
 
 
-def varlen_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_start: Tensor,
-    k_start: Tensor,
-    max_q: int,
-    scale: float,
-    left: int,
-    right: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> Tensor:
+def varlen_attention(args: VarlenArgs) -> Tensor:
+    q, k, v, q_start, k_start, max_q, scale, left, right, softcap, sinks = args
     tokens, heads, dim = q.shape
     kv_heads, sequences = k.shape[1], q_start.shape[0] - 1
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.kind import architectures_of
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.hf_text_part import SEEING, described_part
+from stentor.engine.model_config.hf_text_part import MEDIA_FAMILIES, described_part
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 from stentor.engine.model_config.model_spec import ModelSpec
 
@@ -57,7 +57,7 @@ def asking_of(spec: MediaSpec | None, checkpoint: Checkpoint) -> Asking | None:
         return None
     tower, names = checkpoint.tower, [checkpoint.config.architecture]
     if tower is not None and tower.projector is not None:  # the architecture is that of the text model
-        names = [name for name, each in SEEING.items() if each.model_type == tower.described.get("model_type")]
+        names = [name for name, each in MEDIA_FAMILIES.items() if each.model_type == tower.described.get("model_type")]
     return next((ASKING[name] for name in names if name in ASKING), None)
 
 

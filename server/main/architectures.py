@@ -9,7 +9,7 @@ from stentor.engine.model_config.compressed_attention_spec import CompressedAtte
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.draft_head_spec import mtp_head_stored
 from stentor.engine.model_config.hf_config import DECODERS
-from stentor.engine.model_config.hf_text_part import SEEING
+from stentor.engine.model_config.hf_text_part import MEDIA_FAMILIES
 from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.mmproj_config import projector_names
@@ -157,7 +157,7 @@ def kinds(spec: ModelSpec) -> list[str]:
 
 def takes(architecture: str) -> str:
     """Input besides text, such as ``images, video``; "" for text alone."""
-    return SEEING[architecture].takes if architecture in SEEING else ""
+    return MEDIA_FAMILIES[architecture].takes if architecture in MEDIA_FAMILIES else ""
 
 
 def computed(spec: ModelSpec) -> str:
@@ -184,9 +184,9 @@ def tested_formats(architecture: str) -> list[str]:
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """Limitations and other remarks."""
     found = []
-    if spec.text_part and SEEING[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
+    if spec.text_part and MEDIA_FAMILIES[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
         found.append("media are encoded in transformers' code")
-    if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
+    if spec.text_part and (projectors := projector_names(MEDIA_FAMILIES[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
     if mtp_head_stored(spec):
         found.append("may have a head for multi-token prediction")

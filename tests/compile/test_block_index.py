@@ -5,7 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import AttentionBatch
 from stentor.kernels.dry_run import dry_run
-from stentor.kernels.sparse_index.blocks import Seen
+from stentor.kernels.sparse_index.blocks import VisibleTokens
 from stentor.kernels.sparse_index.triton_blocks import score_blocks
 
 pytestmark = pytest.mark.compiles
@@ -24,7 +24,7 @@ def test_an_index_of_blocks_spills_nothing(rows: int, size: int) -> None:
         batch = AttentionBatch(empty(rows + 1), empty(rows), tables, slots, 1, KEYS, rows)
         q = empty(rows, HEADS, DIM, dtype=torch.bfloat16)
         cache = empty(rows * KEYS // size, size, DIM, dtype=torch.bfloat16)
-        score_blocks(q, cache, batch, Seen(slots, slots), CHOSEN, KEYS // CHOSEN, slice(0, rows))
+        score_blocks(q, cache, batch, VisibleTokens(slots, slots), CHOSEN, KEYS // CHOSEN, slice(0, rows))
     (kernel,) = kernels
     assert kernel.name == "score_blocks_kernel"
     assert kernel.stack_bytes == 0

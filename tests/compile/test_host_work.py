@@ -32,7 +32,7 @@ from stentor.kernels import compiled
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.quantize import ActivationScheme
 from stentor.kernels.quantize.scheme import FP8
-from stentor.kernels.repeated import Kept
+from stentor.kernels.repeated import LaunchCache
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import force_variant
@@ -60,7 +60,7 @@ def stub() -> Iterator[CudaStub]:
     with pytest.MonkeyPatch.context() as patched, stubbed_cuda() as found:
         patched.setattr(torch.Tensor, "is_cuda", True, raising=False)
         linear = importlib.import_module("stentor.kernels.linear")
-        patched.setattr(linear, "_PRODUCTS", Kept())
+        patched.setattr(linear, "_PRODUCTS", LaunchCache())
         patched.setattr(linear.reference, "linear", lambda x, weight, _: x.new_empty((x.shape[0], weight.shape[0])))
         with torch.inference_mode():
             yield found

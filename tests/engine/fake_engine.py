@@ -221,7 +221,7 @@ class Engine:
         awaits: frozenset[Resource] = frozenset(["transfer"]) if loading else NOTHING
         if self.clients[submit.rid].grammar is not None:
             awaits |= {"grammar"}
-        refused = self.scheduler.submit(submit, self.now, awaits=awaits)
+        refused = self.scheduler.submit(submit, awaits=awaits)
         self.wanted += self.scheduler.prerequisites.take_media_wanted()
         if refused is not None:
             self.receive(refused)

@@ -125,7 +125,7 @@ class LocalEngine:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
         awaits: frozenset[Resource] = NOTHING if constraints is None else frozenset(["grammar"])
-        refused = self.scheduler.submit(request, self._clock, awaits=awaits)
+        refused = self.scheduler.submit(request, awaits=awaits)
         self._write_media()
         self._clock += 1e-3
         if refused is not None:

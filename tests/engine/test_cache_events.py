@@ -74,7 +74,7 @@ def test_a_router_knows_exactly_the_full_blocks_that_can_be_found(seed: int) -> 
         if rand.random() < 0.2:
             prompt = [rand.randrange(3) for _ in range(rand.randrange(1, 30))]
             params = SamplingParams(max_tokens=rand.randrange(1, 20))
-            scheduler.submit(Submit(rid, prompt, params, [rid], 0, "", float(step)), float(step))
+            scheduler.submit(Submit(rid, prompt, params, [rid], 0, "", float(step)))
             rid += 1
         if (plan := scheduler.plan(float(step))) is not None:
             result = worker.run(plan)

@@ -65,7 +65,7 @@ class AllButOne:
 def _submit(scheduler: Scheduler, rid: int, size: int) -> None:
     params = SamplingParams(max_tokens=TOKENS)
     constraint = TokenConstraint(ParameterSets(params, size, []), AllButOne(rid, size), None)
-    assert scheduler.submit(Submit(rid, [1, 2], params, [1], 0, "", 0.0), 0.0, awaits=frozenset(["grammar"])) is None
+    assert scheduler.submit(Submit(rid, [1, 2], params, [1], 0, "", 0.0), awaits=frozenset(["grammar"])) is None
     assert scheduler.prerequisites.constrain(rid, [constraint]) is None
 
 

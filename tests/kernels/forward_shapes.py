@@ -42,7 +42,7 @@ SHAPES = {
     "brain opt": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16, gated=False, activation="relu", learned=True),
     "nemotron": Shape(centred=True, norms="sandwich", gated=False, activation="relu2", turned=8, inner=64),
     "glm": Shape(interleaved=True, turned=10, norms="sandwich"),
-    "hunyuan": Shape(qk_norm="head", turned_first=True, scaled_queries=True),
+    "hunyuan": Shape(qk_norm="head", rotated_first=True, scaled_queries=True),
     "brain nemotron": Shape(
         kinds=(("bf16", USUAL),), cache=torch.bfloat16, centred=True, gated=False, interleaved=True, scaled_queries=True
     ),

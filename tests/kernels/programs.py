@@ -56,7 +56,7 @@ class Shape:
     """Norms are LayerNorms, with a bias where products have one."""
     gated: bool = True
     interleaved: bool = False
-    turned_first: bool = False
+    rotated_first: bool = False
     scaled_queries: bool = False
     residual_scale: float = 1.0
     activation: ActivationKind = "silu"
@@ -169,7 +169,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
         elif shape.qk_norm == "head":
             norms = recorder.norm_weight(shape.dim), recorder.norm_weight(shape.dim)
         cache = CachedHeads(layer, *shape.sizes, scales=cache_scales)
-        rotation = Rotation(*rotary, shape.interleaved, norms, EPS, shape.turned_first, scales)
+        rotation = Rotation(*rotary, shape.interleaved, norms, EPS, shape.rotated_first, scales)
         program.rotate(qkv, cache, rotation)
         sinks, slopes = recorder.sinks(), recorder.slopes()
         scores = Scores(shape.dim**-0.5, window, softcap=shape.softcap, sinks=sinks, slopes=slopes)

@@ -12,7 +12,7 @@ from stentor.kernels.attention import choose, prefill_split, triton_prefill
 from stentor.kernels.attention.arguments import AttentionArgs
 from stentor.kernels.attention.triton_prefill import copies_reason
 from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
-from stentor.kernels.repeated import Kept, Start
+from stentor.kernels.repeated import LaunchCache, Start
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
@@ -260,7 +260,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(prefill_split, "PART_KEYS", 32)
     monkeypatch.setattr(triton_prefill, "prepare_join", prepare)
-    monkeypatch.setattr("stentor.kernels.attention._LAUNCHES", Kept())
+    monkeypatch.setattr("stentor.kernels.attention._LAUNCHES", LaunchCache())
     torch.use_deterministic_algorithms(True, warn_only=True)
     assert torch.empty(8).isnan().all()
     yield asked
@@ -379,7 +379,9 @@ def test_many_tiles_are_not_split(parts: list[int], monkeypatch: pytest.MonkeyPa
     assert_is_the_reference(step)
     assert not parts
     monkeypatch.setattr(triton_prefill, "multiprocessors", lambda _: 24)
-    monkeypatch.setattr("stentor.kernels.attention._LAUNCHES", Kept())  # the first call's launch would be repeated
+    monkeypatch.setattr(
+        "stentor.kernels.attention._LAUNCHES", LaunchCache()
+    )  # the first call's launch would be repeated
     assert_is_the_reference(step)
     assert parts == [4]
 

@@ -213,7 +213,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         centred=draw(st.booleans()),
         gated=draw(st.booleans()),
         interleaved=draw(st.booleans()),
-        turned_first=draw(st.booleans()),
+        rotated_first=draw(st.booleans()),
         scaled_queries=draw(st.booleans()),
         activation=draw(st.sampled_from(["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu"])),
         cache=draw(st.sampled_from([torch.float32, torch.bfloat16])),

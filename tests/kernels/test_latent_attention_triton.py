@@ -25,7 +25,7 @@ def test_decode_chunks_and_padding_are_the_reference(
 ) -> None:
     world = make_latents([1, 130, 70], heads=heads, rank=rank, rotated=rotated, size=size, dtype=dtype)
     parts = [(0, 0, 1), (1, 129, 130), (2, 66, 70)]
-    assert choose(world.queries[0].to(DEVICE), world.cache.to(DEVICE), rank, "triton") == "triton"
+    assert choose(world.queries[0].to(DEVICE), "triton") == "triton"
     with overridden(OPERATION, config):
         padded, *found, behind = world.run(parts, "triton", padding=1)
     assert not torch.cat((padded, behind)).any(), "padding sees nothing"
@@ -48,4 +48,4 @@ def test_a_default_is_among_what_the_tuner_may_try() -> None:
     from stentor.kernels.latent_attention.triton import default_config
 
     for each, heads in zip(tunables()[::2], (16, 128), strict=True):
-        assert default_config(heads, 512, torch.bfloat16) in each.candidates
+        assert default_config(heads, torch.bfloat16) in each.candidates

@@ -16,7 +16,7 @@ from stentor.kernels.low_rank import (
     packed_bytes,
 )
 from stentor.kernels.low_rank.rows import RowGroups, group_rows
-from stentor.kernels.native.memory import Room
+from stentor.kernels.native.memory import HugeArena
 from stentor.kernels.variants import Variant
 from stentor.tests.kernels.helpers import assert_same_bits, thread_count
 
@@ -115,7 +115,7 @@ def test_products_in_bfloat16_and_columns_of_wider_ones_are_added_to() -> None:
 
 @DTYPES
 def test_packed_adapters_take_what_they_say_and_give_back_what_they_were_made_of(dtype: torch.dtype) -> None:
-    room = Room()
+    room = HugeArena()
     for seed, shapes in enumerate(SHAPES):
         parts = parts_of(seed, 37, shapes, dtype)
         taken: list[int] = []

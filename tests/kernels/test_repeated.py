@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stentor.kernels import repeated
-from stentor.kernels.repeated import Kept
+from stentor.kernels.repeated import LaunchCache
 from stentor.kernels.tuning import Config, overridden, untuned
 from stentor.kernels.variants import force_variant
 
@@ -18,16 +18,16 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeated, "interpreted", lambda: False)
 
 
-def found(kept: Kept[Any], tensors: Sequence[torch.Tensor], *numbers: Hashable) -> object:
+def found(kept: LaunchCache[Any], tensors: Sequence[torch.Tensor], *numbers: Hashable) -> object:
     return kept.find(tensors, *numbers)[1]
 
 
-def keep(kept: Kept[Any], value: object, tensors: Sequence[torch.Tensor], *numbers: Hashable) -> object:
+def keep(kept: LaunchCache[Any], value: object, tensors: Sequence[torch.Tensor], *numbers: Hashable) -> object:
     return kept.keep(kept.find(tensors, *numbers)[0], value)
 
 
 def test_it_is_found_for_tensors_laid_out_alike_and_for_the_same_numbers() -> None:
-    kept: Kept[str] = Kept()
+    kept: LaunchCache[str] = LaunchCache()
     x, weight = torch.zeros(4, 8), torch.zeros(8)
     assert keep(kept, "found", (x, weight), 1, "auto") == "found"
     assert found(kept, (torch.ones(4, 8), torch.ones(8)), 1, "auto") == "found"
@@ -43,7 +43,7 @@ def test_it_is_found_for_tensors_laid_out_alike_and_for_the_same_numbers() -> No
 
 def test_nothing_is_found_or_kept_where_something_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(4)
-    kept: Kept[int] = Kept()
+    kept: LaunchCache[int] = LaunchCache()
     keep(kept, 1, (x,))
     for forced in (force_variant("reference"), untuned(), overridden("rms_norm", Config.of(ROWS=1))):
         with forced:
@@ -62,7 +62,7 @@ def test_nothing_is_found_or_kept_where_something_is_forced(monkeypatch: pytest.
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeated, "MOST_KEPT", 8)
-    kept: Kept[int] = Kept()
+    kept: LaunchCache[int] = LaunchCache()
     for number in range(100):
         keep(kept, number, (torch.zeros(1),), number)
         assert found(kept, (torch.zeros(1),), number) == number

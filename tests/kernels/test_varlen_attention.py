@@ -215,7 +215,7 @@ def test_the_cpu_takes_the_native_variant_and_what_does_not_fit_is_refused() -> 
         varlen_attention(q, k, v, q_start, start, 116, 116, **{"scale": 1.0, **options})
 
     call()
-    with pytest.raises(ValueError, match="of one dtype"):
+    with pytest.raises(ValueError, match="of one float dtype"):
         call(k=k.half())
     with pytest.raises(ValueError, match="do not fit"):
         call(v=v[:, :1])

@@ -284,6 +284,6 @@ def test_a_scale_of_all_is_taken_whole_and_one_between_dimensions_that_say_nothi
 
 
 def test_experts_that_are_stored_the_other_way_round_are_turned_before_they_are_cut() -> None:
-    usual, cut = torch.arange(24).view(2, 3, 4), Cut(2, 4, ((2, 2),), turned=True)
+    usual, cut = torch.arange(24).view(2, 3, 4), Cut(2, 4, ((2, 2),), transposed=True)
     for stored in (usual, usual.transpose(1, 2)):
         assert torch.equal(cut_tensor("a", stored, cut), usual[:, :, 2:])

@@ -125,7 +125,7 @@ class Scheduler:
 
     # ---- requests
 
-    def submit(self, request: Submit, now: float, *, awaits: frozenset[Resource] = NOTHING) -> TokensBatch | None:
+    def submit(self, request: Submit, *, awaits: frozenset[Resource] = NOTHING) -> TokensBatch | None:
         """Accept a request, or return the terminal messages of a refusal.
 
         Sequences of a resumed request that are complete end at once. ``awaits``: resources that must come before it

@@ -23,7 +23,7 @@ class Cut:
     """It takes zeros in place: another adds what is stored."""
     inputs: bool = False
     """The dimension is that of a matrix's inputs."""
-    turned: bool = False
+    transposed: bool = False
     """Some have the last two dimensions the other way round: told by the size."""
     stacked: bool = False
     """The dimension numbers matrices, which are taken whole in any format."""

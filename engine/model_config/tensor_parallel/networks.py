@@ -91,10 +91,13 @@ def _cut_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int, own: tuple
         ranges = _expert_ranges(spec, names, own)
         for tensor in spec.expert_tensors(hidden, names):
             stacked = tensor.expert is None
-            turned = stacked and names.transposed
-            dim = int(tensor.out != turned) + stacked
+            transposed = stacked and names.transposed
+            dim = int(tensor.out != transposed) + stacked
             taken = (own,) if tensor.out else ranges
-            yield f"{prefix}.{tensor.name}", Cut(dim, tensor.shape[dim], taken, inputs=tensor.out, turned=turned)
+            yield (
+                f"{prefix}.{tensor.name}",
+                Cut(dim, tensor.shape[dim], taken, inputs=tensor.out, transposed=transposed),
+            )
         for bias in spec.expert_biases(hidden, names):
             dim = len(bias.shape) - 1
             if not bias.out:

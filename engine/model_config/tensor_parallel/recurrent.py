@@ -121,8 +121,8 @@ def _tiles(spec: GatedDeltaSpec, rank: Rank) -> Ranges:
     """Of the first value heads of all key heads, then of the second ones, and so on: those that are its own."""
     (first, count), (first_key, keys) = rank.own(spec.v_heads), rank.shared(spec.k_heads, "key heads")
     skipped = first - first_key * (spec.v_heads // spec.k_heads)
-    turns = range(skipped, skipped + count // keys)
-    return tuple(((turn * spec.k_heads + first_key) * spec.v_dim, keys * spec.v_dim) for turn in turns)
+    repeats = range(skipped, skipped + count // keys)
+    return tuple(((repeat * spec.k_heads + first_key) * spec.v_dim, keys * spec.v_dim) for repeat in repeats)
 
 
 def _part_of_mamba2(spec: Mamba2Spec, rank: Rank) -> Mamba2Spec:

@@ -9,7 +9,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep
 from ...layers.forward_batch import LayerCache
 from ...models.decoder import Decoder
 from ...models.draft_head import DraftHead
-from ..model_pass import ModelPass, Passed
+from ..model_pass import ModelPass, PassResult
 from ..rows import RowTable
 from ..sampler import Sampler
 
@@ -28,10 +28,10 @@ class ProposingModel:
 class DraftPass(Protocol):
     """Runs the draft model over rows of the table."""
 
-    def run(self, rows: Sequence[RowStep]) -> Passed:
+    def run(self, rows: Sequence[RowStep]) -> PassResult:
         """Run rows; returns logits of the last token of each row that samples."""
 
-    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+    def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run rows of one token each, directly behind the token that they sampled last."""
 
     def remove(self, slot: int) -> None:
@@ -162,7 +162,7 @@ class DraftModel:
                 self._computed[slot] = end
         return self._drawn(steps, self._model.run(steps)) if steps else {}
 
-    def _drawn(self, steps: Sequence[RowStep], passed: Passed) -> dict[int, int]:
+    def _drawn(self, steps: Sequence[RowStep], passed: PassResult) -> dict[int, int]:
         """The tokens sampled in a pass, by slot."""
         slots = [step.slot for step in steps if step.sample]
         if passed.logits is None:

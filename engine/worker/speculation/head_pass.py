@@ -11,7 +11,7 @@ from stentor.protocols.ipc.steps import RowStep
 from ...layers.forward_batch import LayerCache
 from ...models.draft_head import DraftHead
 from ..batch import build_batch
-from ..model_pass import Passed
+from ..model_pass import PassResult
 from ..rows import RowTable
 
 
@@ -34,7 +34,7 @@ class HeadPass:
         self._left: dict[int, torch.Tensor] = {}
         """By slot: the layer's output [hidden] at the last position of a row that drafts, which is fed back."""
 
-    def observed(self, rows: Sequence[RowStep], passed: Passed) -> None:
+    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
         """Keep the model's hidden states of these rows."""
         if passed.states is None:
             return
@@ -49,7 +49,7 @@ class HeadPass:
         self._waiting.pop(slot, None)
         self._left.pop(slot, None)
 
-    def run(self, rows: Sequence[RowStep]) -> Passed:
+    def run(self, rows: Sequence[RowStep]) -> PassResult:
         """Run positions whose hidden states are kept."""
         parts = []
         for row in rows:
@@ -59,20 +59,20 @@ class HeadPass:
             self._waiting[row.slot] = first + end, features[end:]
         return self._passed(rows, self._head.combined(torch.cat(parts)))
 
-    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+    def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run the token behind each row's last one, with the layer's output there."""
         return self._passed(rows, torch.stack([self._left[row.slot] for row in rows]))
 
-    def _passed(self, rows: Sequence[RowStep], hidden: torch.Tensor) -> Passed:
+    def _passed(self, rows: Sequence[RowStep], hidden: torch.Tensor) -> PassResult:
         batch = build_batch(rows, self._rows, self._caches, self._device)
         left = self._head.forward(batch.forward, hidden)
         if not len(batch.last):
-            return Passed()
+            return PassResult()
         last = left[batch.last]
         fed_back = self._head.fed_back(last)
         for row, each in zip((row for row in rows if row.sample), fed_back, strict=True):
             self._left[row.slot] = each
-        return Passed(self._head.logits(last))
+        return PassResult(self._head.logits(last))
 
 
 class AssistantPass:
@@ -93,7 +93,7 @@ class AssistantPass:
         self._drafting: dict[int, tuple[int, torch.Tensor]] = {}
         """By slot: the position that drafts, and what is fed back."""
 
-    def observed(self, rows: Sequence[RowStep], passed: Passed) -> None:
+    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
         """Keep the model's hidden states of these rows."""
         if passed.states is None:
             return
@@ -107,7 +107,7 @@ class AssistantPass:
         self._last.pop(slot, None)
         self._drafting.pop(slot, None)
 
-    def run(self, rows: Sequence[RowStep]) -> Passed:
+    def run(self, rows: Sequence[RowStep]) -> PassResult:
         """Run the last position of each row that drafts."""
         drafting = [row for row in rows if row.sample]
         for row in drafting:
@@ -116,14 +116,14 @@ class AssistantPass:
             self._drafting[row.slot] = position, features[position - first]
         return self._passed(drafting, [row.start + row.count for row in drafting])
 
-    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+    def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run the same positions with the token behind each row's last one, and what was fed back."""
         return self._passed(rows, [row.start + 1 for row in rows])
 
-    def _passed(self, rows: Sequence[RowStep], following: Sequence[int]) -> Passed:
+    def _passed(self, rows: Sequence[RowStep], following: Sequence[int]) -> PassResult:
         """``following``: positions of the tokens that rows take."""
         if not rows:
-            return Passed()
+            return PassResult()
         positions, fed = zip(*(self._drafting[row.slot] for row in rows), strict=True)
         steps = [RowStep(row.slot, position, 1, [], True) for row, position in zip(rows, positions, strict=True)]
         forward = build_batch(steps, self._rows, self._caches, self._device).forward
@@ -133,4 +133,4 @@ class AssistantPass:
         left = self._head.forward(forward, torch.stack(fed))
         for row, position, back in zip(rows, positions, self._head.fed_back(left), strict=True):
             self._drafting[row.slot] = position, back
-        return Passed(self._head.logits(left))
+        return PassResult(self._head.logits(left))

@@ -14,7 +14,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.hf_text_part import SEEING, is_of_tower, text_name
+from stentor.engine.model_config.hf_text_part import MEDIA_FAMILIES, is_of_tower, text_name
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
@@ -48,7 +48,7 @@ def test_a_published_gemma3_leaves_most_to_its_class() -> None:
 
 
 TEXTS: dict[str, str] = {
-    **{seeing.text: name for name, seeing in SEEING.items()},
+    **{family.text: name for name, family in MEDIA_FAMILIES.items()},
     **dict.fromkeys(("gemma", "gemma2", "granite", "llama", "phi3", "qwen3_moe"), "LlavaForConditionalGeneration"),
 }
 """A model that sees or hears, by the model type of its text."""
@@ -67,7 +67,7 @@ def text_alone(spec: ModelSpec) -> ModelSpec:
 
 @pytest.mark.parametrize("kind", sorted(TEXTS.keys() - UNREADABLE - WRITTEN_OUT))
 def test_fields_that_a_text_part_omits_are_those_of_its_class(kind: str) -> None:
-    whole = {"architectures": [TEXTS[kind]], "model_type": SEEING[TEXTS[kind]].model_type}
+    whole = {"architectures": [TEXTS[kind]], "model_type": MEDIA_FAMILIES[TEXTS[kind]].model_type}
     made = transformers.CONFIG_MAPPING[kind]().to_dict()
     omits = model_spec_from_hf({**whole, "text_config": {"model_type": kind}})
     says = model_spec_from_hf({**whole, "text_config": made})
@@ -76,8 +76,9 @@ def test_fields_that_a_text_part_omits_are_those_of_its_class(kind: str) -> None
 
 @pytest.mark.parametrize("name", ["VoxtralForConditionalGeneration", "GlmAsrForConditionalGeneration"])
 def test_fields_that_a_text_part_omits_are_those_of_the_whole_model_s_class(name: str) -> None:
-    whole = {"architectures": [name], "model_type": SEEING[name].model_type, "text_config": {"model_type": "llama"}}
-    made = transformers.CONFIG_MAPPING[whole["model_type"]].from_dict(whole).to_dict()
+    kind = MEDIA_FAMILIES[name].model_type
+    whole = {"architectures": [name], "model_type": kind, "text_config": {"model_type": "llama"}}
+    made = transformers.CONFIG_MAPPING[kind].from_dict(whole).to_dict()
     assert text_alone(model_spec_from_hf(whole)) == text_alone(model_spec_from_hf({**made, "architectures": [name]}))
 
 

@@ -17,7 +17,7 @@ from stentor.engine.model_config.mmproj_config import (
     seeing,
     tower_spec,
 )
-from stentor.engine.model_config.mmproj_file import Projecting, TextFile
+from stentor.engine.model_config.mmproj_file import ProjectorFile, TextFile
 from stentor.engine.model_config.model_spec import PRE, LayerSpec, ModelSpec
 
 transformers: Any = untyped_transformers
@@ -40,7 +40,7 @@ def text(architecture: str, *tokens: str, sections: list[int] | None = None) -> 
     return TextFile(metadata, spec)
 
 
-def file(kind: str, shapes: Shapes, *, hidden: int, layers: int, **said: Any) -> Projecting:
+def file(kind: str, shapes: Shapes, *, hidden: int, layers: int, **said: Any) -> ProjectorFile:
     own = {
         "image_size": 448,
         "patch_size": 14,
@@ -59,7 +59,7 @@ def file(kind: str, shapes: Shapes, *, hidden: int, layers: int, **said: Any) ->
         **{f"clip.vision.{key}": value for key, value in own.items()},
         **clip,
     }
-    return Projecting(metadata, shapes)
+    return ProjectorFile(metadata, shapes)
 
 
 def vision(described: Mapping[str, object]) -> Mapping[str, object]:
@@ -118,7 +118,7 @@ def test_a_file_of_llava_ends_with_the_layer_whose_output_is_taken_or_names_it(
 def test_an_old_file_of_llava_names_no_type() -> None:
     projecting = file("mlp", CLIP, hidden=1024, layers=23, clip_has_llava_projector=True)
     metadata = {key: value for key, value in projecting.metadata.items() if key != "clip.projector_type"}
-    assert Projecting(metadata, CLIP).kind == "mlp"
+    assert ProjectorFile(metadata, CLIP).kind == "mlp"
 
 
 def test_the_large_tower_of_internvl_has_norms_of_heads_and_no_biases_of_queries() -> None:
@@ -176,7 +176,7 @@ WHISPER: Shapes = {
 }
 
 
-def sound_file(kind: str, shapes: Shapes, **said: Any) -> Projecting:
+def sound_file(kind: str, shapes: Shapes, **said: Any) -> ProjectorFile:
     own = {
         **{"embedding_length": 1280, "block_count": 32, "attention.head_count": 20, "projection_dim": HIDDEN},
         **{"num_mel_bins": 128, "projector.stack_factor": 8, **said},
@@ -187,7 +187,7 @@ def sound_file(kind: str, shapes: Shapes, **said: Any) -> Projecting:
         "clip.projector_type": kind,
         **{f"clip.audio.{key}": value for key, value in own.items()},
     }
-    return Projecting(metadata, shapes)
+    return ProjectorFile(metadata, shapes)
 
 
 def test_the_encoder_of_ultravox_is_whispers_and_its_token_one_that_no_text_holds() -> None:

@@ -94,7 +94,7 @@ def test_a_request_of_which_a_row_fits_into_no_frame_is_refused_and_nobody_else(
     # nor where it comes from an engine that was lost, with a sequence that has ended
     resumed = Resumed([[], []], [0], prompt_done=False)
     again = Submit(99, [1] * 9, SamplingParams(3, allowed_token_ids=ALLOWED), [1, 2], 0, "", 0.0, resumed)
-    refused = engine.scheduler.submit(again, 0.0)
+    refused = engine.scheduler.submit(again)
     assert refused is not None
     assert [end.index for end in refused.finished] == [1]
 

@@ -19,7 +19,7 @@ def scheduler_with(*names: str) -> Scheduler:
     )
     for rid, name in enumerate(names):
         request = Submit(rid, [1, 2, 3], SamplingParams(max_tokens=8), [rid], 0, "", float(rid), name=name)
-        assert scheduler.submit(request, 0.0) is None
+        assert scheduler.submit(request) is None
     return scheduler
 
 

@@ -28,7 +28,7 @@ class Fresh:
         self.batch = TokensBatch([], [], [])
 
     def submit(self, submit: Submit, resumed: Resumed) -> TokensBatch | None:
-        return self.scheduler.submit(msgspec.structs.replace(submit, resumed=resumed), 0.0)
+        return self.scheduler.submit(msgspec.structs.replace(submit, resumed=resumed))
 
     def drain(self) -> None:
         while (plan := self.scheduler.plan(1.0)) is not None:

@@ -22,7 +22,7 @@ def busy_scheduler(*, rows: int, waiting: int) -> Scheduler:
     )
     params = SamplingParams(max_tokens=200)
     for rid in range(rows + waiting):
-        scheduler.submit(Submit(rid, [rid, 1, 2, 3], params, [rid], rid % 3, "", float(rid)), 0.0)
+        scheduler.submit(Submit(rid, [rid, 1, 2, 3], params, [rid], rid % 3, "", float(rid)))
     for _ in range(4):
         run(scheduler, scheduler.plan(0.0))
     assert scheduler.stats().running == rows
@@ -63,7 +63,7 @@ def test_submitting_and_aborting_cost_the_same_however_many_wait() -> None:
     for waiting in (10, 2000):
         scheduler = busy_scheduler(rows=2, waiting=waiting)
         submit = Submit(9999, [1, 2], SamplingParams(max_tokens=1), [1], 0, "", 1e6)
-        costs.append(lines_executed(lambda s=scheduler, m=submit: s.submit(m, 0.0)))  # type: ignore[misc]
+        costs.append(lines_executed(lambda s=scheduler, m=submit: s.submit(m)))  # type: ignore[misc]
         costs.append(lines_executed(lambda s=scheduler: s.abort(9999, -1)))  # type: ignore[misc]
     assert costs[:2] == costs[2:]
 
@@ -77,7 +77,7 @@ def test_the_cost_of_a_step_grows_in_proportion_to_its_rows() -> None:
 def test_requests_that_come_and_are_aborted_leave_nothing_in_the_queue() -> None:
     scheduler = busy_scheduler(rows=1, waiting=1)
     for rid in range(10, 5010):
-        scheduler.submit(Submit(rid, [1], SamplingParams(max_tokens=1), [1], 0, "", 1.0), 0.0)
+        scheduler.submit(Submit(rid, [1], SamplingParams(max_tokens=1), [1], 0, "", 1.0))
         scheduler.abort(rid, -1)
     assert sum(map(len, scheduler._kv_cache.queue._heaps.values())) <= 4
     scheduler.check_integrity()

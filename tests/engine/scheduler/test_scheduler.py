@@ -62,7 +62,7 @@ def test_a_second_request_under_a_living_id_is_refused_and_the_first_goes_on() -
     engine = Engine()
     rid = engine.submit([1, 2])
     again = Submit(rid, [1], SamplingParams(max_tokens=1), [5], 0, "", 0.0)
-    refused = engine.scheduler.submit(again, 0.0)
+    refused = engine.scheduler.submit(again)
     assert refused is not None
     assert "must not be reused" in (refused.finished[0].message or "")
     engine.drain()
@@ -78,7 +78,7 @@ def test_a_token_id_that_cannot_be_hashed_is_refused(token: int) -> None:
 def test_a_negative_max_tokens_and_missing_seeds_are_refused() -> None:
     engine = Engine()
     assert "max_tokens is -1" in refusal(engine, engine.submit([1], max_tokens=-1))
-    refused = engine.scheduler.submit(Submit(99, [1], SamplingParams(max_tokens=1), [], 0, "", 0.0), 0.0)
+    refused = engine.scheduler.submit(Submit(99, [1], SamplingParams(max_tokens=1), [], 0, "", 0.0))
     assert refused is not None
     assert "no seeds" in (refused.finished[0].message or "")
 
@@ -203,7 +203,7 @@ def test_a_stop_token_ends_with_its_name_and_is_delivered() -> None:
 def test_a_stop_below_min_tokens_is_ignored_even_if_the_worker_draws_one() -> None:
     scheduler = Engine().scheduler
     params = SamplingParams(max_tokens=5, min_tokens=2, eos_token_ids=(7,))
-    scheduler.submit(Submit(0, [1], params, [1], 0, "", 0.0), 0.0)
+    scheduler.submit(Submit(0, [1], params, [1], 0, "", 0.0))
     ends = []
     for _ in range(3):
         plan = scheduler.plan(0.0)
@@ -256,7 +256,7 @@ def test_a_result_of_another_step_is_an_error_and_changes_nothing() -> None:
 def test_prompt_logprobs_that_do_not_come_end_the_request_with_an_error() -> None:
     scheduler = Engine().scheduler
     params = SamplingParams(max_tokens=5, prompt_logprobs=0)
-    scheduler.submit(Submit(0, [1, 2, 3], params, [1, 2], 0, "", 0.0), 0.0)
+    scheduler.submit(Submit(0, [1, 2, 3], params, [1, 2], 0, "", 0.0))
     plan = scheduler.plan(0.0)
     assert plan is not None
     batch = scheduler.complete(StepResult(0, 0, [7], None, [], 0.0), 0.0)
@@ -281,7 +281,7 @@ def chunk_logprobs(scheduler: Scheduler, *, send: bool) -> TokensBatch:
 def test_prompt_logprobs_of_a_row_that_was_lost_are_not_taken_for_those_of_the_next(loss: str) -> None:
     scheduler = Engine(max_num_batched_tokens=4).scheduler
     params = SamplingParams(max_tokens=5, prompt_logprobs=0)
-    scheduler.submit(Submit(0, [1] * 6, params, [1, 2], 0, "", 0.0), 0.0)
+    scheduler.submit(Submit(0, [1] * 6, params, [1, 2], 0, "", 0.0))
     chunk_logprobs(scheduler, send=True)
     if loss == "recover":
         scheduler.recover()
@@ -295,7 +295,7 @@ def test_prompt_logprobs_of_a_row_that_was_lost_are_not_taken_for_those_of_the_n
 
 def test_prompt_logprobs_outside_the_step_or_the_prompt_are_an_error() -> None:
     scheduler = Engine().scheduler
-    scheduler.submit(Submit(0, [1, 2, 3], SamplingParams(max_tokens=5, prompt_logprobs=0), [1], 0, "", 0.0), 0.0)
+    scheduler.submit(Submit(0, [1, 2, 3], SamplingParams(max_tokens=5, prompt_logprobs=0), [1], 0, "", 0.0))
     plan = scheduler.plan(0.0)
     assert plan is not None
     entry = TokenLogprobs(1, -1.0, 1, [])

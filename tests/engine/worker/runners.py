@@ -198,7 +198,7 @@ class Pair:
         rid, self._rid = self._rid, self._rid + 1
         awaits: frozenset[Resource] = NOTHING if grammar is None else frozenset(["grammar"])
         submit = Submit(rid, tokens, params, list(seeds), 0, "", 0.0)
-        assert self.scheduler.submit(submit, 0.0, awaits=awaits) is None
+        assert self.scheduler.submit(submit, awaits=awaits) is None
         if grammar is not None:
             self.scheduler.prerequisites.constrain(rid, [wide_constraint(tiny.VOCAB, grammar, params) for _ in seeds])
         return rid

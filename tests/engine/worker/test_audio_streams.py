@@ -13,7 +13,7 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.models.stream_encoder import Listening
+from stentor.engine.models.stream_encoder import StreamState
 from stentor.engine.models.voxtral_realtime import VoxtralRealtime
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up_on
@@ -80,7 +80,7 @@ def in_pieces(model: VoxtralRealtime, pcm: bytes, seed: int) -> torch.Tensor:
     return torch.cat(found)
 
 
-def check_bounded(stream: Listening) -> None:
+def check_bounded(stream: StreamState) -> None:
     assert len(stream.samples) < FIRST + 1400
     assert all(len(keys) <= 12 for keys in (*stream.keys, *stream.values))
 
