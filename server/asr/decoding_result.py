@@ -1,5 +1,7 @@
 """The transcript of one window: decoded again at higher temperatures until it is good enough, or silence."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from stentor.protocols.ipc.audio import PromptProbe
@@ -13,6 +15,18 @@ _CONTEXT_TOKENS = 448
 """Prompt and transcript; where the engine says less, it is less."""
 _LEAST_TOKENS = 32
 """Tokens for the marks of a prompt and the output."""
+
+
+@dataclass(frozen=True)
+class WindowTask:
+    """A window to transcribe, with what transcribes it."""
+
+    decoder: WindowDecoder
+    model: TranscriptionModel
+    window: Window
+    options: TranscriptionOptions
+    language: str | None
+    """A code of the model's; None where it knows only one."""
 
 
 class DecodingResult(msgspec.Struct):
@@ -47,30 +61,24 @@ def prompt_for(
     return prompt + continued, start
 
 
-async def draft_window(
-    decoder: WindowDecoder,
-    model: TranscriptionModel,
-    window: Window,
-    options: TranscriptionOptions,
-    language: str | None,
-    previous: list[int],
-    continued: list[int] | None = None,
-) -> DecodingResult:
-    """The first try that passes, or of those that all fail the likeliest.
+async def draft_window(task: WindowTask, previous: list[int], continued: list[int] | None = None) -> DecodingResult:
+    """The first result that is good enough, or the likeliest if none is. ``previous``: tokens of the transcript before
+    the window.
 
     With ``continued`` the transcript goes on after those tokens, and they are no part of it.
     """
+    model, options = task.model, task.options
     drafts: list[DecodingResult] = []
     vocabulary = model.vocabulary
-    prompt, start = prompt_for(model, options, language, previous, continued or [])
+    prompt, start = prompt_for(model, options, task.language, previous, continued or [])
     rules = vocabulary.rules(timestamps=options.timestamps, continued=bool(continued))
-    room = min(context_tokens(model) - len(prompt), vocabulary.most_tokens(window.seconds))
+    room = min(context_tokens(model) - len(prompt), vocabulary.most_tokens(task.window.seconds))
     most = max(1, min(options.max_tokens, room))
     probe = None if vocabulary.no_speech is None else PromptProbe(no_speech=(start, vocabulary.no_speech))
     for temperature in options.temperatures:
         beams = None if temperature else options.beams
         wanted = DecodingOptions(vocabulary.eot, most, temperature, rules, sampling=options.sampling, beams=beams)
-        answer = await decoder.decode(window, prompt, wanted, probe)
+        answer = await task.decoder.decode(task.window, prompt, wanted, probe)
         draft = _judged(model, answer, temperature)
         drafts.append(draft)
         if _passes(draft, options):
