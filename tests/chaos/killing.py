@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass
 class Lanes:
-    """As many streams at a time as there are lanes; a lane whose stream has ended takes the next body."""
+    """Runs one stream in each lane at a time; a lane whose stream has ended takes the next body."""
 
     port: int
     bodies: Sequence[dict[str, Any]]

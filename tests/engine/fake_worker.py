@@ -83,7 +83,7 @@ class FakeWorker:
         self.begun: dict[int, tuple[bytes, int]] = {}
         """The same of media that have been encoded in part, and in how many slices."""
         self.media_room = 0
-        """As results tell it."""
+        """The room in the encoder cache that results report."""
         self.seconds_of: Callable[[StepPlan], float] = takes_no_time
         self.completed: list[int] = []
         """Slots that slices of the step have completed."""

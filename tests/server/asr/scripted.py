@@ -44,7 +44,7 @@ def whisper_tokenizer(languages: Sequence[str] = LANGUAGES) -> Tokenizer:
 VOCABULARY = Vocabulary(whisper_tokenizer(), {"is_multilingual": True})
 ENGLISH = Vocabulary(whisper_tokenizer(), {"is_multilingual": False})
 UNTIMED = UntimedVocabulary(whisper_tokenizer(), (VOCABULARY.sot,), VOCABULARY.eot, 16_000 / 384)
-"""As Moonshine's."""
+"""A vocabulary without timestamps, like Moonshine's."""
 
 
 def at(seconds: float) -> int:
