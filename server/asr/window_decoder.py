@@ -121,7 +121,7 @@ class WindowDecoder:
         *,
         framewise: bool = False,
     ) -> None:
-        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only looks at the window."""
+        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only reads the window."""
         self._client = client
         self._framewise = framewise
         self._options = options

@@ -275,7 +275,7 @@ async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
 
 
 async def _only_prompt(batches: Batches[list[Delta]], n: int, tokens: int) -> AsyncGenerator[list[Delta], None]:
-    """The part of a generation that is of its prompt, which has so many tokens; the rest is given up."""
+    """The deltas of the prompt, which has ``tokens`` tokens; the generation is aborted after them."""
     seen = 0
     async with aclosing(batches):
         async for batch in batches:

@@ -341,7 +341,7 @@ class NemotronOmniProcessor(ProcessorMixin):
 
     @property
     def feature_extractor(self) -> Any:
-        """What makes the features of sounds; None if the model hears none."""
+        """The feature extractor of audio; None if the model takes none."""
         return self._sounds
 
     @property

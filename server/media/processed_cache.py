@@ -23,10 +23,10 @@ class ProcessedMedia:
 
     modality: Modality
     digest: bytes
-    """Names it together with how it was looked at. 16 bytes."""
+    """Identifies the media and the options of processing. 16 bytes."""
     payload: bytes | bytearray
-    """safetensors, by the names of the arguments of the model's encoder. Nobody changes it: to copy it into bytes would
-    keep the interpreter's lock for as many milliseconds as it has megabytes."""
+    """safetensors, by the names of the arguments of the model's encoder. Never changed, and never copied into bytes,
+    which would hold the interpreter's lock for a millisecond a megabyte."""
     written: str
     """The chat template's placeholder."""
     replacement: str

@@ -28,7 +28,7 @@ class Spoken(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who a text is spoken for."""
+    """The request that a text belongs to."""
 
     salt: str = ""
     """Texts share cached prefixes only under the same."""

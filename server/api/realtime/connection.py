@@ -267,7 +267,7 @@ class Connection:
         check_images(given, "item", self._services.chat.accepted)
         entry = Entry(given.item, images=given.images)
         if given.audio is not None:
-            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
+            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be transcribed for nothing
             entry.turn = self._opened_input_audio().turn_of(entry.item.id, given.audio)
         before = self._conversation.insert(entry, event.previous_item_id)
         self._pristine = False
@@ -422,7 +422,7 @@ class Connection:
     # ---- telling
 
     def begin(self, *, foreign: bool = False) -> None:
-        """Tells of the session; ``foreign``: in a way that other dialects understand as well."""
+        """Sends ``session.created``; ``foreign``: in a form that other dialects understand as well."""
         event = server_events.SessionCreated(session=self._session)
         if foreign:
             event.id, event.created = self._session.id, int(time.time())

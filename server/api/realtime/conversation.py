@@ -216,7 +216,7 @@ class RealtimeConversation:
         self._forget_audio_of(entry)
 
     def spoken_answer(self, id: str) -> Entry | None:
-        """The item of that id, where it is an answer that is said aloud, and has been made."""
+        """The item of that id, if it is a complete answer with audio."""
         entry = self._by_id.get(id)
         if entry is None or entry.open or not isinstance(entry.item, MessageItem):
             return None

@@ -65,7 +65,7 @@ class ResponseManager:
         self._aside: dict[str, Responding] = {}
         self._last_response: str | None = None
         self.has_spoken = False
-        """Audio has been sent, whose voice stays."""
+        """Whether audio has been sent: the voice can then not change."""
 
     def respond_as_asked(self, session: Session, event: ResponseCreate) -> None:
         """Raises BadRequest, also where the machine does."""
@@ -220,8 +220,8 @@ class ResponseManager:
             self._cancel(self._response, "client_cancelled")
 
     def interrupt(self) -> bool:
-        """Ends the conversation's response because somebody speaks, and stops its playback here; returns whether there
-        was one, or audio to stop."""
+        """Ends the conversation's response because the caller speaks, and stops its playback here; returns whether
+        there was one, or audio to stop."""
         cancelled = self._response
         self._cancel(cancelled, "turn_detected")
         played = self._hush()

@@ -87,7 +87,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class IdleTimedOut:
-    """Nobody spoke from ``start_ms`` to ``end_ms``."""
+    """No speech from ``start_ms`` to ``end_ms``."""
 
     start_ms: int
     end_ms: int
@@ -124,7 +124,7 @@ class TurnDetector:
 
     @property
     def now_ms(self) -> int:
-        """How far the audio has been looked at."""
+        """Position up to which audio has been judged."""
         return self._now
 
     @property

@@ -72,7 +72,7 @@ class ItemWriter:
         self._event_logprobs = JsonList(budget)
         """The same in the form of events."""
         self._in_call = False
-        """The item that was opened last is a call, whose tokens come without text, also behind its end."""
+        """Whether the last opened item is a call: its tokens come without text, also after its end."""
         self._calls: list[McpCallItem] = []
 
     @property
@@ -311,7 +311,7 @@ class ItemWriter:
         self._calls.remove(item)
 
     def drop_calls(self) -> None:
-        """Nobody answers them any more."""
+        """Drops calls that will get no output any more."""
         for item in self._calls:
             item.status = "incomplete"
             self._events.emit("response.output_item.done", output_index=self._output.index(item), item=item)

@@ -261,7 +261,7 @@ class ResponseTask:
     # ---- either way
 
     async def _generate(self) -> None:
-        """Runs the turns of the model: one, or as many as the server's tool calls need."""
+        """Runs one turn of the model, and one more after each round of the server's tool calls."""
         if isinstance(self._turns, PreparedGeneration):
             await self._take(self._turns)
             return

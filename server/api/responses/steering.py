@@ -57,7 +57,7 @@ class Steer:
     """What the client sent."""
     items: list[Item]
     share: MemoryShare
-    """What it takes; closed once the input belongs to a request, or to nobody."""
+    """What it takes; closed once a request has taken the input, or it is dropped."""
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Steering:
             await self._fail(one, name, steer.given, "successor_creation_failed", message, steer=steer.id)
 
     def close(self) -> None:
-        """Nobody is told any more."""
+        """Notifies no reader any more."""
         self._release(tuple(self._steers))
 
     def _release(self, steers: Sequence[Steer]) -> None:
