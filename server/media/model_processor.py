@@ -151,7 +151,7 @@ class ModelInputs(NamedTuple):
     replacement: str
     grid: tuple[int, int, int] | None
     interval: float = 1.0
-    """How far the positions of two frames are apart."""
+    """Distance of the positions of two frames."""
 
 
 class Videos(NamedTuple):

@@ -34,7 +34,7 @@ class ProcessedMedia:
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
     interval: float = 1.0
-    """How far the positions of two frames are apart."""
+    """Distance of the positions of two frames."""
 
     @property
     def bytes(self) -> int:
@@ -46,13 +46,13 @@ def content_digest(data: bytes) -> bytes:
 
 
 def media_digest(modality: Modality, content: bytes, options: dict[str, object], *, alone: bool) -> bytes:
-    """Names media of this content, looked at in this way."""
+    """Identifies media by their content and the options of processing."""
     said = msgspec.msgpack.encode((modality, content, sorted(options.items()), alone))
     return blake2b(said, digest_size=DIGEST_BYTES).digest()
 
 
 class ProcessedCache:
-    """The latest used, up to so many bytes. For the event loop."""
+    """Keeps the most recently used media, up to ``most`` bytes. For the event loop."""
 
     def __init__(self, most: int) -> None:
         """``most`` in bytes; 0 disables the cache."""

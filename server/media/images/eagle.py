@@ -49,7 +49,7 @@ class EagleImages(OwnImages):
 def canvas(height: int, width: int, tile: int, least: int, most: int) -> tuple[int, int]:
     """Columns and rows of ``least`` to ``most`` tiles: those that distort a picture the least, among those with enough
     of its pixels. Of two that are equal the one with fewer tiles."""
-    # the order of those with as many tiles is that of a set, as in the published processor
+    # grids with equally many tiles keep the order of the set, as in the published processor
     grids = {
         (columns, rows)
         for count in range(least, most + 1)

@@ -11,7 +11,7 @@ from .base import OwnImages, Scaling
 from .tiles import Pixels, Values, exactly_resized
 
 _MARKS: int = 4
-"""Tokens that the model's files leave beside those of pictures."""
+"""Tokens of the context that the model's files reserve for text."""
 
 
 class NemotronOmniArguments(ImagesKwargs, total=False):

@@ -65,7 +65,7 @@ class Layout(NamedTuple):
     filled: bool
     """Whether the picture is first filled up to a square."""
     whole: tuple[int, int]
-    """Height and width in pixels, before those of all pictures."""
+    """Height and width in pixels, before all pictures are resized to one size."""
     canvas: tuple[int, int]
     """Of what is cut into squares."""
     rows: int
