@@ -49,7 +49,7 @@ def fetch(config: Config) -> Config:
         check_transcribes("--transcription-model", asr, transcription)
     if tts and speech and codec is None:
         check_kind("--speech-model", tts, speech, "speech")
-    if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
+    if pooling and embedding and kind_of(embedding) != "chat":  # a chat model can make vectors, too
         check_kind("--embedding-model", pooling, embedding, "embedding")
     if drafting and draft and drafting.method == "draft_model":
         check_kind("--speculative-config", drafting.model, draft, "chat")

@@ -12,7 +12,7 @@ from .segments import compression_ratio
 from .window_decoder import DecodingOptions, EngineOutput, Window, WindowDecoder
 
 _CONTEXT_TOKENS = 448
-"""Prompt and transcript; where the engine says less, it is less."""
+"""Most tokens of prompt and transcript, unless the engine has fewer."""
 _LEAST_TOKENS = 32
 """Tokens for the marks of a prompt and the output."""
 
@@ -86,7 +86,7 @@ async def draft_window(task: WindowTask, previous: list[int], continued: list[in
     repetitive = options.compression_ratio_threshold
     least = [draft for draft in drafts if draft.compression_ratio <= repetitive] or drafts
     best = max(least, key=lambda draft: draft.avg_logprob)
-    # all of them have failed: nothing may be built on any
+    # all have failed: the last temperature marks it as no context for the next window
     return msgspec.structs.replace(best, temperature=options.temperatures[-1])
 
 
@@ -111,10 +111,10 @@ def _judged(model: TranscriptionModel, answer: EngineOutput, temperature: float)
 def _passes(draft: DecodingResult, options: TranscriptionOptions) -> bool:
     unlikely = draft.avg_logprob < options.logprob_threshold
     if unlikely and draft.no_speech_prob > options.no_speech_threshold:
-        return True  # silence, which another temperature would only make up words for
+        return True  # silence: another temperature would only invent words
     return not unlikely and draft.compression_ratio <= options.compression_ratio_threshold
 
 
 def is_silence(draft: DecodingResult, options: TranscriptionOptions) -> bool:
-    """Whether nothing was said, for all that the transcript says."""
+    """Whether the window has no speech, even if the transcript has text."""
     return draft.no_speech_prob > options.no_speech_threshold and draft.avg_logprob <= options.logprob_threshold

@@ -117,7 +117,7 @@ class Vocabulary:
 
     @cached_property
     def going_on(self) -> TokenRules:
-        """The rules of one that has begun: it may end at once."""
+        """The rules of a continued transcript: it may end at once."""
         return TokenRules(sorted(self._suppressed), [], -1, -1, self.eot)
 
     @property

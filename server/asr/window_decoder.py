@@ -62,7 +62,7 @@ class EngineOutput(msgspec.Struct):
 
 
 class DecodingOptions(msgspec.Struct, frozen=True):
-    """What tokens are wanted for a window, and how they are sampled."""
+    """Limits and sampling of the tokens of a window."""
 
     end: int
     """The token that ends a transcript."""

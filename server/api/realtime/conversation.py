@@ -143,7 +143,7 @@ class RealtimeConversation:
             self._audio.set(self._audio.bytes + len(entry.turn.audio))
 
     def count(self, entry: Entry) -> None:
-        """Whenever it says more than before, or less."""
+        """Counts the entry anew; to be called whenever its text or audio changes."""
         if self._by_id.get(entry.item.id) is entry:
             self._chars += entry.size - entry.counted
             entry.counted = entry.size

@@ -1,4 +1,4 @@
-"""The responses of one session: the one of its conversation, and those beside it."""
+"""The responses of one session: one in its conversation, and any with ``conversation: "none"``."""
 
 import math
 from collections.abc import Callable, Coroutine
@@ -30,7 +30,7 @@ from .responding import Responding, ResponseHost
 from .session import SessionRules
 
 MAX_ASIDE: Final = 16
-"""Responses beside the conversation, at the same time."""
+"""Most concurrent responses outside the conversation."""
 MAX_INPUT: Final = 1024
 """Items that a response itself may bring."""
 

@@ -305,7 +305,7 @@ class ItemWriter:
         place = self._output.index(item)
         if isinstance(item, CodeInterpreterCallItem):
             item.outputs = None if output is None else [{"type": "logs", "logs": output}]
-        if error is None or type(item) is McpCallItem:  # that another one failed, its status says
+        if error is None or type(item) is McpCallItem:  # the status of another one says that it failed
             self._events.emit(f"response.{_type_of(item)}.{item.status}", item_id=item.id, output_index=place)
         self._events.emit("response.output_item.done", output_index=place, item=item)
         self._calls.remove(item)

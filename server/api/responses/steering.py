@@ -83,7 +83,7 @@ class Steering:
         self._share = share
         self._send = send
         self._steers: set[Steer] = set()
-        """Those that belong to no response that has begun."""
+        """Steers without a running response."""
         self._running: dict[str, Steered] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: OrderedDict[str, Steered] = OrderedDict()
@@ -163,7 +163,7 @@ class Steering:
         return one if one is not None and one.lane == lane else None
 
     def commit(self, one: Steered | None) -> None:
-        """Its steers belong to a response that has begun."""
+        """Its steers have become part of a running response."""
         if one is not None:
             self._waiting.pop(one.response.id, None)
             self._release(one.steers)
@@ -227,7 +227,7 @@ def together(request: Request, steers: Sequence[Steer]) -> Request:
 
 
 def _checked(given: Any, limits: Limits) -> list[Item]:
-    """Raises BadRequest for what is not messages of a user."""
+    """Raises BadRequest for items that are not user messages."""
     listed = isinstance(given, list) and all(isinstance(item, dict) for item in given)
     if not given or not (listed or isinstance(given, str)):
         raise wrong("input", "must be a text, or a list of at least one message")
