@@ -35,7 +35,7 @@ devices.getUserMedia = async (wanted) => {
   return stream;
 };
 """
-"""So that a test sees whether the page has let go of the microphone."""
+"""Lets a test check whether the page has released the microphone."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Streams that follow one another, and somebody who kills the processes that make them."""
+"""Streams that follow one another, while the processes that serve them are killed."""
 
 import asyncio
 import itertools

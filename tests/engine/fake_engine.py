@@ -343,7 +343,7 @@ class Engine:
         assert heard <= self.max_plan_bytes + 1024 * len(plan.rows) + 16, f"{heard} bytes are heard in one step"
 
     def _check_order(self, plan: StepPlan) -> None:
-        """Whoever entered needs something that is lacked by nobody more important who still waits."""
+        """A request that entered needs a resource for which no more important request waits."""
         scheduler = self.scheduler
         entered = {new.slot for new in plan.new}
         for late in [sequence for sequence in scheduler._rows.running if sequence.slot in entered]:

@@ -24,7 +24,7 @@ MANY_SPLITS = Config.of(TILE=16, MIN_KEYS=16, PROGRAMS_PER_SM=8)
 
 @dataclass
 class Decode:
-    """Rows of a few new tokens over a shuffled cache; slots that nobody wrote hold NaN."""
+    """Rows of a few new tokens over a shuffled cache; unwritten slots hold NaN."""
 
     q: Tensor
     k_cache: Tensor

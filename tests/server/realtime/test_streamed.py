@@ -1,4 +1,4 @@
-"""Turns heard by a model that hears while it is spoken to: alone, in a session's ears, and in vLLM's dialect."""
+"""Turns heard by a streaming transcription model: alone, in a session's ears, and in vLLM's dialect."""
 
 import base64
 import itertools
