@@ -71,7 +71,7 @@ async def complete(
 ) -> Answer:
     """Posts ``body``, which asks for a stream as :data:`STREAMED` does, and reads to the end.
 
-    ``arrivals`` grows as chunks come, for who wants to look on. Raises :class:`StreamError`.
+    ``arrivals`` grows as chunks come, so that a caller can watch. Raises :class:`StreamError`.
     """
     sent = msgspec.json.encode(body)
     stream = Stream(APIS["chat"].read if "chat" in path else _read_completion, Meter(), needs_done=False)

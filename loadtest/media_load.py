@@ -84,7 +84,7 @@ class CachedPicture:
     rounds: int
     prompt_tokens: int
     first: float
-    """Of a picture that nobody has seen."""
+    """Of a picture that is not in the cache."""
     picture: float
     text: float
     ratio: float

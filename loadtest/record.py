@@ -143,7 +143,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Who was measured."""
+    """The server or worker that was measured."""
 
     url: str
     model: str

@@ -1,4 +1,4 @@
-"""A model that sees, of SmolVLM-256M's sizes, without a download: for ``stentor serve --load-format dummy``.
+"""A vision model of SmolVLM-256M's sizes, without a download: for ``stentor serve --load-format dummy``.
 
 Weights are drawn by the server. The tokenizer has a token for each byte, and others that no text is made of, so that
 the vocabulary is as large as the model's; the processor and the chat template do what SmolVLM's do.

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 270.0
-"""Four models take 14 seconds of a core, and twenty times as long where others have most of it. A server that dies is
-noticed at once."""
+"""Four models take 14 seconds of a core, and twenty times as long where others have most of it. A server that crashes
+is noticed at once."""
 _STOP_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.02
 
@@ -136,8 +136,8 @@ class ServerProcess(Launched):
 
 
 def hold_port() -> socket.socket:
-    """A socket bound to a free port. Until it is closed nobody else gets the port who does not ask for it by number;
-    a server, which sets ``SO_REUSEADDR``, can listen on it."""
+    """A socket bound to a free port. While it is open, no program that asks for any free port gets this one; a server,
+    which sets ``SO_REUSEADDR``, can listen on it."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((HOST, 0))

@@ -1,4 +1,4 @@
-"""Curves through the times of steps: and what is odd about them."""
+"""Curves through the times of steps, and points that deviate from them."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 CHUNK = 512
 TOLERANCE = 0.15
-"""A step may be so much slower or faster than its neighbours say, as a share, before it is called a surprise."""
+"""Fraction by which a step may deviate from its neighbours before it is reported."""
 
 
 @dataclass(frozen=True)

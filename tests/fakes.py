@@ -114,7 +114,7 @@ class FakeStream:
         self.params = params
         self.aborted: list[int] = []
         self.steps = 0
-        """Those that have been told; who asks for the next one has taken them."""
+        """Steps that have been delivered; asking for the next one means that these were taken."""
         self._engine = engine
         self._rid = rid
         self._rest = {index: list(engine.answer(prompt, index))[: params.max_tokens] for index in range(n)}

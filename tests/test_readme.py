@@ -283,7 +283,7 @@ def test_the_headings_that_are_linked_exist() -> None:
 
 
 def _slug(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 

@@ -1,1 +1,1 @@
-"""What vectors cost: beside sentence-transformers, for one who waits, and for those who chat on the same device."""
+"""Benchmarks of embeddings: speed beside sentence-transformers, latency under load, effect on chat streams."""

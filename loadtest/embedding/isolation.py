@@ -1,4 +1,4 @@
-"""Who waits for whom on one device: one sentence beside a job of texts, and a chat stream beside a job or files."""
+"""How models on one device slow each other: a sentence beside a job of texts, a chat stream beside a job or files."""
 
 import asyncio
 import tempfile

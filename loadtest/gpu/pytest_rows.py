@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     file = os.environ.get("TEST_ROWS")
-    if file is None or "PYTEST_XDIST_WORKER" in os.environ:  # the process that started it hears of all
+    if file is None or "PYTEST_XDIST_WORKER" in os.environ:  # the parent process gets the rows of all
         return
     if report.when == "call" or report.outcome != "passed":
         row = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 3)}

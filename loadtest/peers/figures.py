@@ -185,7 +185,7 @@ class Best(NamedTuple):
 
 
 def best(ours: float, peers: Sequence[Column], measure: Measure) -> Best | None:
-    """None where nobody was measured."""
+    """None without a measurement."""
     found = [(peer.name, got) for peer in peers if (got := value(peer, measure)) is not None]
     beside = [Best(name, got, times_better(ours, got, measure)) for name, got in found]
     return min(beside, key=lambda one: one.times, default=None)

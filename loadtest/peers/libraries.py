@@ -43,7 +43,7 @@ class Done(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Who is compared. ``run`` takes a load, so much of it at a time."""
+    """One of the libraries that are compared. ``run`` takes a load, so much of it at a time."""
 
     name: str
     run: Callable[[Load, int], Done]
@@ -108,7 +108,7 @@ def ask_all(
     connections: int,
     ask: Callable[[http.client.HTTPConnection, Part], list[str]],
 ) -> Done:
-    """Puts the parts of a load to our server over so many connections that are kept: who is free takes the next."""
+    """Sends the parts of a load to our server over ``connections`` that are kept: a free one takes the next part."""
     places = iter(range(len(parts)))  # next() of it is one step of the interpreter
     made: list[list[str]] = [[] for _ in parts]
 

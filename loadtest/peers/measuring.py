@@ -166,7 +166,7 @@ async def _load(server: Server, shape: str, settings: Settings, output: int, wor
 
 
 def rest(others: Sequence[Server]) -> None:
-    """Waits until nobody but the side in turn computes; who goes on is told by :class:`Disturbance`."""
+    """Waits until only the side in turn computes; :class:`Disturbance` names a server that does not stop."""
     limit = time.monotonic() + REST_LIMIT
     while time.monotonic() < limit:
         before = [other.cpu() for other in others]

@@ -28,7 +28,7 @@ class Words:
 
     def __init__(self, folder: Path) -> None:
         """Reads ``tokenizer.json`` in ``folder``. Raises :class:`WeightsError` where it has too few such words."""
-        from tokenizers import Tokenizer  # late: nobody who only asks for --help needs it
+        from tokenizers import Tokenizer  # late: --help does not need it
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_truncation()

@@ -123,7 +123,7 @@ RECIPES: Final = {
         ),
     ),
 }
-"""Whom ``make peers`` can install, in this order."""
+"""What ``make peers`` can install, in this order."""
 
 
 def _pip(home: Path) -> list[str]:

@@ -51,7 +51,7 @@ class Server(Launched):
     def start_with(self, body: Mapping[str, Any], path: str = "/v1/completions") -> float:
         """The same with a request of one's own."""
         ours = self.side.peer == "stentor"
-        # a peer sees neither our modules nor a folder of ours that is called like one of its own
+        # a peer must import neither our modules nor a folder of ours that is called like one of its own
         hidden = () if ours else ("PYTHONPATH", "PYTHONHOME")
         environment = {key: value for key, value in os.environ.items() if key not in hidden}
         self.launch(

@@ -1,4 +1,4 @@
-"""transformers as a side that sees: ``generate`` with its own processor, in a process with no server around it."""
+"""transformers with images as a side: ``generate`` with its own processor, in a process with no server around it."""
 
 import base64
 import json

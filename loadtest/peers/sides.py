@@ -1,4 +1,4 @@
-"""Who can be measured: a server, the weights it serves, how it is started, and how a request is put to it.
+"""Servers that can be measured: each, the weights it serves, how it is started, and how a request is put to it.
 
 Every server is started as someone who wants throughput from all cores would start it, and with room for the same
 number of tokens in its KV cache: as many requests as are put at a time, and as long as the longest of them.

@@ -70,7 +70,7 @@ def write_hf_folder(source: Path, target: Path) -> None:
 
     Raises :class:`WeightsError` for a file that transformers does not read.
     """
-    import torch  # late: only the one who makes weights needs torch, and transformers takes seconds
+    import torch  # late: only making weights needs torch, and transformers takes seconds
     import transformers
     from safetensors.torch import save_file
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -20,7 +20,7 @@ TOP = 64
 
 @dataclass(frozen=True)
 class Scores:
-    """One window. Position i speaks of token i + 1, so there is one position less than there are tokens."""
+    """One window. Position i scores token i + 1, so there is one position less than there are tokens."""
 
     logprobs: npt.NDArray[np.float64]
     """[positions] of the tokens that stand there, natural logarithm."""

@@ -14,7 +14,7 @@ RAMP_HELP: Final = "concurrency:FROM:TO:STEPS, rate:FROM:TO:STEPS, or a list as 
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A stretch of a run: ``concurrency`` users who ask one thing after the other, or sessions at ``rate`` a second."""
+    """A stretch of a run: ``concurrency`` users with one request after the other, or sessions at ``rate`` a second."""
 
     name: str = ""
     concurrency: int | None = None

@@ -22,7 +22,7 @@ from .stream import Stream
 from .workload import Part, Session, Workload, generator
 
 _PAUSE_AFTER_REFUSAL: Final = 0.1
-"""Seconds that a user waits who could not connect: a server that is gone is not asked as fast as the machine can."""
+"""Seconds between two attempts to connect, so that a server that is gone is not tried in a busy loop."""
 _DIGITS: Final = 7
 """Decimals of a recorded second."""
 

@@ -237,7 +237,7 @@ class HttpClient:
         return response
 
     def close(self) -> None:
-        """Every connection, also those that are in use: uvloop does not end with one that nobody closes."""
+        """Closes every connection, also those in use: uvloop does not end while one is open."""
         for connection in self._open:
             connection.close()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""What a run counts while it goes on, and the line that shows it."""
+"""Counters of a running load, and the progress line that shows them."""
 
 from collections import deque
 from typing import Final, TextIO

@@ -34,7 +34,7 @@ from .runs import SHARE, VALUES_HELP, Runs, Search, Target, Value, parse_axis
 
 _PROG: Final = "stentor bench sweep"
 _TAKEN: Final = ("save", "csv", "html", "self_test")
-"""What a sweep sees to itself."""
+"""Options of ``serve`` that a sweep sets itself."""
 _MOST: Final = 1e9
 _SECONDS: Final = 30
 """How long a rate is tried for, where nothing else is said."""

@@ -1,1 +1,1 @@
-"""Speech that is heard: how well and how fast, beside faster-whisper with the same weights in the same run."""
+"""Benchmarks of transcription and realtime voice, beside faster-whisper with the same weights in the same run."""

@@ -1,4 +1,4 @@
-"""``stentor bench voice``: somebody speaks, the model answers aloud, and is interrupted: how long each takes.
+"""``stentor bench voice``: latencies of a spoken conversation: a question, the spoken answer, an interruption.
 
 The time that counts is what a caller notices: from the last sample that was speech to the first audio of the answer,
 with the silence that ends a turn within it.
@@ -29,7 +29,7 @@ LONGEST_ANSWER: Final = 120
 """Tokens."""
 _ANSWER_SECONDS: Final = 60.0
 _INTERRUPT_AFTER: Final = 1.0
-"""Seconds of an answer that are heard before somebody interrupts it."""
+"""Seconds of an answer before the caller interrupts it."""
 _AUDIO: Final = "response.output_audio.delta"
 
 

@@ -1,4 +1,4 @@
-"""A realtime client that speaks in real time and notes when everything happened."""
+"""A realtime client that sends speech in real time and notes the time of each event."""
 
 import asyncio
 import base64

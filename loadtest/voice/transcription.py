@@ -32,7 +32,7 @@ _FILES: Final = 8
 
 @dataclass(frozen=True)
 class WordErrors:
-    """Words that were put in, left out or heard as others, and all that were said."""
+    """Inserted, deleted and substituted words, and the number of words that were spoken."""
 
     errors: int
     words: int

@@ -89,7 +89,7 @@ class ThinkingBlock(msgspec.Struct, tag="thinking", tag_field="type", frozen=Tru
 
 
 class RedactedThinkingBlock(msgspec.Struct, tag="redacted_thinking", tag_field="type", frozen=True):
-    """Nobody here can read it."""
+    """Encrypted for Anthropic's own models: it cannot be read here."""
 
 
 class ToolUseBlock(msgspec.Struct, tag="tool_use", tag_field="type", frozen=True):

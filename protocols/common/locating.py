@@ -9,7 +9,7 @@ from typing import Final
 MAX_SCANNED: Final = 1 << 20
 """Scanned bytes; faults further in are not located."""
 MAX_TOKENS: Final = 1 << 11
-"""Strings, brackets and marks looked at, a few milliseconds of work; likewise."""
+"""Strings, brackets and marks that are read, a few milliseconds of work; likewise."""
 _MAX_DEPTH: Final = 32
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\],:]', re.DOTALL)

@@ -89,7 +89,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """``time.monotonic()`` of the client process; comparable between processes of one machine."""
     resumed: Resumed | None = None
     name: str = ""
-    """The request id that the client's user sees. For logs only, never a key."""
+    """The request id that the HTTP client gets. For logs only, never a key."""
     grammar: str = ""
     """Grammar of each sequence in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is none."""
     thinking: Thinking | None = None
@@ -120,7 +120,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
     pieces: list[ArenaRef]
     """The audio, in order (:attr:`.inputs.Streamed.pieces`); may be none."""
     last: bool
-    """Whether nothing follows. The request ends when all of it has been heard."""
+    """Whether this is the last piece. The request ends when all audio has been transcribed."""
 
 
 class MediaWritten(msgspec.Struct, frozen=True, array_like=True, tag="written", gc=False):

@@ -374,7 +374,7 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where changes of the prefix cache are told. The names and defaults are vLLM's."""
+    """Where events of the prefix cache are published. The names and defaults are vLLM's."""
 
     enable_kv_cache_events: Literal[True]
     publisher: Literal["zmq"] = "zmq"

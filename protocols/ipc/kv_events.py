@@ -1,4 +1,4 @@
-"""What is told to routers about the prefix cache: the messages are vLLM's, in msgpack."""
+"""Events of the prefix cache for routers: vLLM's messages, in msgpack."""
 
 import msgspec
 

@@ -6,7 +6,7 @@ import msgspec
 
 PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "sparse", "transcribe"]
 """A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens; the
-tokens that are said in a window of audio, with their positions."""
+tokens spoken in a window of audio, with their positions."""
 
 
 class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -14,7 +14,7 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     task: PoolingTask
     dimensions: int = 0
-    """Vectors are cut to so many and normalised again (Matryoshka, arXiv:2205.13147); 0: all that the model makes."""
+    """Vectors are cut to this size and normalised again (Matryoshka, arXiv:2205.13147); 0: all that the model makes."""
     normalize: bool | None = None
     """Whether vectors are normalised; None: the model's default."""
     activate: bool = True

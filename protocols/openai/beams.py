@@ -11,7 +11,7 @@ from .sampling import SamplingFields, not_served
 from .structured import wanted_answer
 
 MAX_BEAMS: Final = MAX_LOGPROBS // 2
-"""A step looks at twice as many tokens of each beam: so there are enough to continue with if half of them end it."""
+"""A step ranks twice this number of tokens of each beam, so that enough can continue if half of them end it."""
 
 
 class Beams(msgspec.Struct, frozen=True):

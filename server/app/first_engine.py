@@ -49,7 +49,7 @@ def fetch(config: Config) -> Config:
         check_transcribes("--transcription-model", asr, transcription)
     if tts and speech and codec is None:
         check_kind("--speech-model", tts, speech, "speech")
-    if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
+    if pooling and embedding and kind_of(embedding) != "chat":  # a chat model can make vectors, too
         check_kind("--embedding-model", pooling, embedding, "embedding")
     if drafting and draft and drafting.method == "draft_model":
         check_kind("--speculative-config", drafting.model, draft, "chat")
@@ -63,7 +63,7 @@ def fetch(config: Config) -> Config:
 
 
 def _codec_of(config: SpeechConfig, path: Path) -> str | None:
-    """The name of the codec of the speech model in ``path``; None if it is no language model that speaks."""
+    """The name of the codec of the speech model in ``path``; None if it is no speech language model."""
     if kind_of(path) == "speech":
         if config.codec is not None or config.voices is not None:
             option = "--speech-codec" if config.codec is not None else "--speech-voices"
@@ -78,7 +78,7 @@ def _codec_of(config: SpeechConfig, path: Path) -> str | None:
 def check_transcribes(option: str, name: str, path: Path) -> None:
     """Raises CheckpointError where ``option`` names, as ``name``, a model that does not transcribe; some chat models
     do, too."""
-    from .media import transcribes  # late: only a second model that chats is looked at
+    from .media import transcribes  # late: only a second chat model needs it
 
     if not transcribes(path):
         check_kind(option, name, path, "transcription")

@@ -56,14 +56,14 @@ from ..storage.opening import StoreRefused, opened_store
 from ..text.grammar_tokens import vocabulary_of
 from ..text.pool import TokenizationBudget
 from .application import create_answering_app, create_app
-from .auxiliary_models import open_auxiliary_models
+from .auxiliary_models import Opening, open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
 from .main_model import open_main
 from .media import MediaOpener, asking_of, spec_of, taken_of, width_of
 from .startup import StartupDisplay, first_steps, open_terminal, report_ready
 from .state import OpenedChat, ServerState, compose
-from .text_side import generation_defaults, open_text_side
+from .text_side import TextSide, generation_defaults, open_text_side
 
 logger = logging.getLogger(__name__)
 
@@ -245,14 +245,9 @@ async def load_state(
     inflight = config.overload.max_inflight_bytes or default_budget()
     logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
     room = TokenizationBudget(inflight // 2)
-    drafting = config.engine.worker.speculative
-    draft = Path(drafting.model) if drafting is not None and drafting.model else None
     with _as_start_error(CheckpointError, StoreRefused):
-        text = await anyio.to_thread.run_sync(
-            open_text_side, config.model, checkpoint, defaults, config.limits.template, room, draft
-        )
+        text = await _open_text(config, checkpoint, defaults, room)
         store = await opened_store(config.store)
-    logger.info("output: %s", text.output)
     client = engines.clients[config.main]
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, text.pool.tokenizer, text.defaults.eos_token_ids))
@@ -264,26 +259,16 @@ async def load_state(
     beside: dict[ModelRole, AnyEngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
     name = config.model.served_names[0]
     metrics = Metrics(name, client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside})
-    opener = MediaOpener(config, store, metrics.registry)
+    opening = Opening(config, engines, metrics.registry, room, MediaOpener(config, store, metrics.registry), at_end)
     with _as_start_error(CheckpointError):
-        media = opener.open(given_files(checkpoint) or checkpoint.folder, name, taken, width_of(checkpoint))
+        media = opening.media.open(given_files(checkpoint) or checkpoint.folder, name, taken, width_of(checkpoint))
     at_end.callback(media.close)
-    auxiliary = await open_auxiliary_models(
-        config, engines, metrics.registry, room, opener, supervisor, at_end, transcribes=asking is not None
-    )
+    auxiliary = await open_auxiliary_models(opening, supervisor, transcribes=asking is not None)
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech
-    main = OpenedChat(
-        config.model,
-        client,
-        text,
-        checkpoint.config.vocab_size,
-        media,
-        Accepted.of(spec, config.media),
-        asking,
-        facts_of(checkpoint),
-    )
+    vocab_size, accepted = checkpoint.config.vocab_size, Accepted.of(spec, config.media)
+    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts_of(checkpoint))
     observer = open_observer(config.observe, metrics, name)
     at_end.callback(observer.close)
     at_end.push_async_callback(store.close)
@@ -299,6 +284,19 @@ async def load_state(
         runners=runners,
         controls=[each.controls for each in engines.clients.values()],
     )
+
+
+async def _open_text(
+    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, room: TokenizationBudget
+) -> TextSide:
+    """Raises :class:`stentor.engine.loading.errors.CheckpointError`."""
+    drafting = config.engine.worker.speculative
+    draft = Path(drafting.model) if drafting is not None and drafting.model else None
+    text = await anyio.to_thread.run_sync(
+        open_text_side, config.model, checkpoint, defaults, config.limits.template, room, draft
+    )
+    logger.info("output: %s", text.output)
+    return text
 
 
 def _registry_of(config: Config, *, transcribes: bool) -> ModelRegistry:

@@ -19,38 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 import stentor
 
-from ..api.anthropic import route as messages
-from ..api.audio import speech, transcriptions
-from ..api.chat import route as chat
-from ..api.chat import stored as stored_chats
 from ..api.common.described import JSON, Operation, Operations
-from ..api.completions import route as completions
-from ..api.embeddings import embeddings, moderations, pooling, scoring
-from ..api.files_and_batches import batches, files, message_batches, uploads
-from ..api.hugging_face import embed, generate, predict
-from ..api.llama_cpp import embed as llama_cpp_embed
-from ..api.llama_cpp import route as llama_cpp
-from ..api.ollama import embed as ollama_embed
-from ..api.ollama import models as ollama_models
-from ..api.ollama import route as ollama
-from ..api.ops import (
-    adapters,
-    control,
-    models,
-    operations,
-    page,
-    server_info,
-    sglang,
-    stats,
-    tokens,
-    weights,
-)
-from ..api.realtime import route as realtime
-from ..api.responses import conversations
-from ..api.responses import route as responses
-from ..api.sagemaker import route as sagemaker
-from ..api.vllm import generate as tokens_generate
-from ..api.vllm import render
 from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
@@ -322,23 +291,9 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(access: AccessControl) -> list[Route]:
-    families = (
-        *(chat, stored_chats, completions, conversations, messages, models, tokens, operations, stats, control),
-        *(weights, sglang, server_info, render, tokens_generate),
-        *(adapters, responses, files, batches, uploads, message_batches),
-        realtime,
-        transcriptions,
-        speech,
-        embeddings,
-        pooling,
-        scoring,
-        moderations,
-        *(ollama, ollama_embed, ollama_models, llama_cpp, llama_cpp_embed, generate, embed, predict, sagemaker),
-        page,
-    )
-    described = [*(family.OPERATIONS for family in families), OPERATIONS]
-    document = Document({path: operation for table in described for path, operation in table.items()})
+def routes(access: AccessControl, operations: Operations) -> list[Route]:
+    """``operations`` describes all other endpoints."""
+    document = Document({**operations, **OPERATIONS})
     return [Route("/openapi.json", partial(openapi, access, document), methods=["GET"])]
 
 

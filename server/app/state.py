@@ -156,6 +156,38 @@ class ServerState:
         )
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What the server's chat models have in common."""
+
+    grammars: Grammars
+    admission: AdmissionControl
+    registry: ModelRegistry
+    metrics: Metrics
+    loop_turns: LoopTurns
+
+
+def _chat_model(opened: OpenedChat, role: ModelRole, shared: _Shared) -> ChatModel:
+    return ChatModel(
+        config=opened.config,
+        client=opened.client,
+        pool=opened.text.pool,
+        renderer=opened.text.renderer,
+        output=opened.text.output,
+        grammars=shared.grammars,
+        vocab_size=opened.vocab_size,
+        defaults=opened.text.defaults,
+        admission=shared.admission,
+        registry=shared.registry,
+        metrics=shared.metrics,
+        accepted=opened.accepted,
+        media=opened.media,
+        facts=opened.facts,
+        loop_turns=shared.loop_turns,
+        role=role,
+    )
+
+
 def compose(
     config: Config,
     main: OpenedChat,
@@ -181,33 +213,12 @@ def compose(
         AdapterFigures(
             config.model.served_names[0], worker.max_loras, lambda: main.client.stats, name_of, metrics.registry
         )
-    loop_turns = LoopTurns()
-
-    def chat_model(opened: OpenedChat, role: ModelRole) -> ChatModel:
-        return ChatModel(
-            config=opened.config,
-            client=opened.client,
-            pool=opened.text.pool,
-            renderer=opened.text.renderer,
-            output=opened.text.output,
-            grammars=grammars,
-            vocab_size=opened.vocab_size,
-            defaults=opened.text.defaults,
-            admission=admission,
-            registry=registry,
-            metrics=metrics,
-            accepted=opened.accepted,
-            media=opened.media,
-            facts=opened.facts,
-            loop_turns=loop_turns,
-            role=role,
-        )
-
-    chat = chat_model(main, "chat")
+    shared = _Shared(grammars, admission, registry, metrics, LoopTurns())
+    chat = _chat_model(main, "chat", shared)
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
     if isinstance(opened := auxiliary.transcription, OpenedChat):
         assert opened.asking is not None
-        transcription = ChatTranscriber(chat_model(opened, "transcription"), opened.asking)
+        transcription = ChatTranscriber(_chat_model(opened, "transcription", shared), opened.asking)
     else:
         transcription = opened
     return ServerState(

@@ -1,5 +1,7 @@
 """The transcript of one window: decoded again at higher temperatures until it is good enough, or silence."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from stentor.protocols.ipc.audio import PromptProbe
@@ -10,9 +12,21 @@ from .segments import compression_ratio
 from .window_decoder import DecodingOptions, EngineOutput, Window, WindowDecoder
 
 _CONTEXT_TOKENS = 448
-"""Prompt and transcript; where the engine says less, it is less."""
+"""Most tokens of prompt and transcript, unless the engine has fewer."""
 _LEAST_TOKENS = 32
 """Tokens for the marks of a prompt and the output."""
+
+
+@dataclass(frozen=True)
+class WindowTask:
+    """A window to transcribe, with what transcribes it."""
+
+    decoder: WindowDecoder
+    model: TranscriptionModel
+    window: Window
+    options: TranscriptionOptions
+    language: str | None
+    """A code of the model's; None where it knows only one."""
 
 
 class DecodingResult(msgspec.Struct):
@@ -47,30 +61,24 @@ def prompt_for(
     return prompt + continued, start
 
 
-async def draft_window(
-    decoder: WindowDecoder,
-    model: TranscriptionModel,
-    window: Window,
-    options: TranscriptionOptions,
-    language: str | None,
-    previous: list[int],
-    continued: list[int] | None = None,
-) -> DecodingResult:
-    """The first try that passes, or of those that all fail the likeliest.
+async def draft_window(task: WindowTask, previous: list[int], continued: list[int] | None = None) -> DecodingResult:
+    """The first result that is good enough, or the likeliest if none is. ``previous``: tokens of the transcript before
+    the window.
 
     With ``continued`` the transcript goes on after those tokens, and they are no part of it.
     """
+    model, options = task.model, task.options
     drafts: list[DecodingResult] = []
     vocabulary = model.vocabulary
-    prompt, start = prompt_for(model, options, language, previous, continued or [])
+    prompt, start = prompt_for(model, options, task.language, previous, continued or [])
     rules = vocabulary.rules(timestamps=options.timestamps, continued=bool(continued))
-    room = min(context_tokens(model) - len(prompt), vocabulary.most_tokens(window.seconds))
+    room = min(context_tokens(model) - len(prompt), vocabulary.most_tokens(task.window.seconds))
     most = max(1, min(options.max_tokens, room))
     probe = None if vocabulary.no_speech is None else PromptProbe(no_speech=(start, vocabulary.no_speech))
     for temperature in options.temperatures:
         beams = None if temperature else options.beams
         wanted = DecodingOptions(vocabulary.eot, most, temperature, rules, sampling=options.sampling, beams=beams)
-        answer = await decoder.decode(window, prompt, wanted, probe)
+        answer = await task.decoder.decode(task.window, prompt, wanted, probe)
         draft = _judged(model, answer, temperature)
         drafts.append(draft)
         if _passes(draft, options):
@@ -78,7 +86,7 @@ async def draft_window(
     repetitive = options.compression_ratio_threshold
     least = [draft for draft in drafts if draft.compression_ratio <= repetitive] or drafts
     best = max(least, key=lambda draft: draft.avg_logprob)
-    # all of them have failed: nothing may be built on any
+    # all have failed: the last temperature marks it as no context for the next window
     return msgspec.structs.replace(best, temperature=options.temperatures[-1])
 
 
@@ -103,10 +111,10 @@ def _judged(model: TranscriptionModel, answer: EngineOutput, temperature: float)
 def _passes(draft: DecodingResult, options: TranscriptionOptions) -> bool:
     unlikely = draft.avg_logprob < options.logprob_threshold
     if unlikely and draft.no_speech_prob > options.no_speech_threshold:
-        return True  # silence, which another temperature would only make up words for
+        return True  # silence: another temperature would only invent words
     return not unlikely and draft.compression_ratio <= options.compression_ratio_threshold
 
 
 def is_silence(draft: DecodingResult, options: TranscriptionOptions) -> bool:
-    """Whether nothing was said, for all that the transcript says."""
+    """Whether the window has no speech, even if the transcript has text."""
     return draft.no_speech_prob > options.no_speech_threshold and draft.avg_logprob <= options.logprob_threshold

@@ -76,7 +76,7 @@ class FramewiseVocabulary(UntimedVocabulary):
         return next((self._named[token] for token in reversed(tokens) if token in self._named), None)
 
     def behind(self, given: Sequence[int], tokens: Sequence[int]) -> int:
-        """How many of ``tokens``, a transcript of the same audio, stand for the text of ``given``: as many words."""
+        """How many of ``tokens``, a later transcript of the same audio, have the number of words of ``given``."""
         begins = [place for place, token in enumerate(tokens) if place and self._begins_word(token)]
         words = sum(not place or self._begins_word(token) for place, token in enumerate(given))
         if not words:

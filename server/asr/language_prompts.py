@@ -1,4 +1,4 @@
-"""The numbers by which Nemotron 3.5 ASR is told the language of its audio."""
+"""The numbers that tell Nemotron 3.5 ASR the language of its audio."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -107,7 +107,7 @@ NAMES: Final = {
 """Names by code."""
 
 WITHOUT_SPACES: Final = frozenset(("zh", "ja", "th", "lo", "my", "yue"))
-"""Languages whose words no space parts."""
+"""Languages without spaces between words."""
 
 _ALIASES: Final = {
     "burmese": "my",

@@ -42,7 +42,7 @@ class TranscriptionModel:
     client: ModelEngine
     vocabulary: Vocabulary | UntimedVocabulary
     parallel_windows: int = 8
-    """Chunks of one file that are heard at the same time, at most."""
+    """Most chunks of one file that are transcribed at the same time."""
     detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
     """Files in which speech is looked for at the same time."""
 

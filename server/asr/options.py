@@ -50,7 +50,7 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Codes among which one is detected; empty means all of the model's."""
     task: Task = "transcribe"
     prompt: str = ""
-    """Text that is said to come before."""
+    """Text before the audio, as context."""
     temperatures: tuple[float, ...] = TEMPERATURE_FALLBACK
     timestamps: bool = True
     """Without, audio is cut every 30 seconds, within a word or not."""

@@ -32,7 +32,7 @@ class Segment(msgspec.Struct):
 
     id: int
     seek: int
-    """Frame at which the window began that it was heard in."""
+    """Frame at which its window began."""
     start: float
     end: float
     text: str
@@ -72,8 +72,8 @@ class WindowSegments(msgspec.Struct, frozen=True):
 def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: int) -> WindowSegments:
     """Takes the tokens of the window of ``frames`` at ``seek`` apart where two timestamps follow each other.
 
-    What comes after the last such pair was cut off by the window's end and is heard again in the next one, unless a
-    single timestamp ends it: then nothing is spoken after that.
+    What comes after the last such pair was cut off by the window's end and is transcribed again in the next one, unless
+    a single timestamp ends it: then nothing is spoken after that.
     """
     offset = seek / FRAMES_A_SECOND
     step = FRAMES_A_STEP / FRAMES_A_SECOND

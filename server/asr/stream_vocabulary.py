@@ -31,7 +31,7 @@ _BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
 _LEFT_PAD: Final = 32
 """Positions of silence before the audio, where the tokenizer does not say: those of the published models."""
 _LONGEST_WORD: Final = 10
-"""Positions that the last word may take after it was heard, as Mistral's own code has it."""
+"""Positions that the last word may take after its audio, as in Mistral's own code."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class StreamVocabulary:
         return self.left_pad + self.right_pad
 
     def after(self, size: int) -> bytes:
-        """The silence after so many bytes of audio."""
+        """The silence to add after ``size`` bytes of audio."""
         return bytes(-size % self.step_bytes + self.right_pad * self.step_bytes)
 
 

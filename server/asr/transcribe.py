@@ -10,7 +10,7 @@ import msgspec
 
 from ..common.task_scope import TaskScope
 from .chunks import Span, chunks_of, quiet_spans
-from .decoding_result import draft_window, is_silence
+from .decoding_result import WindowTask, draft_window, is_silence
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
@@ -179,7 +179,7 @@ async def transcribe_turn(
     quick = msgspec.structs.replace(options, timestamps=False, temperatures=options.temperatures[:1])
     previous = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
     language = detected.code if model.multilingual else None
-    draft = await draft_window(decoder, model, window, quick, language, previous, list(after))
+    draft = await draft_window(WindowTask(decoder, model, window, quick, language), previous, list(after))
     # a model that decodes frame by frame does not continue tokens: its transcript begins with them
     vocabulary = model.vocabulary
     begin, told = 0, None

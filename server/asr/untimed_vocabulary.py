@@ -16,7 +16,7 @@ from .languages import code_of
 from .vocabulary import settings_of
 
 PromptToken = int | Literal["source", "target"]
-"""A token, or the place of the token of a language: of what is spoken, and of what is written."""
+"""A token, or the place of a language token: of the spoken language, and of the written one."""
 
 
 _TOKENS_A_SECOND: Final = 13.0
@@ -84,7 +84,7 @@ class UntimedVocabulary:
         return [spoken if each == "source" else written if each == "target" else each for each in self._prompt]
 
     def behind(self, given: Sequence[int], tokens: Sequence[int]) -> int:
-        """How many of ``tokens``, sampled behind ``given``, say the same as these."""
+        """How many of ``tokens``, sampled after ``given``, repeat its text."""
         return 0
 
     def told(self, tokens: Sequence[int]) -> str | None:

@@ -117,7 +117,7 @@ class Vocabulary:
 
     @cached_property
     def going_on(self) -> TokenRules:
-        """The rules of one that has begun: it may end at once."""
+        """The rules of a continued transcript: it may end at once."""
         return TokenRules(sorted(self._suppressed), [], -1, -1, self.eot)
 
     @property
@@ -136,7 +136,7 @@ class Vocabulary:
         return code if code in (self.languages if self.multilingual else ("en",)) else None
 
     def most_tokens(self, seconds: float) -> int:
-        """Tokens of a transcript of so much audio, at most."""
+        """Most tokens of a transcript of ``seconds`` of audio."""
         return MAX_TOKENS
 
     def context(self, previous: Sequence[int], most: int) -> list[int]:

@@ -62,7 +62,7 @@ class EngineOutput(msgspec.Struct):
 
 
 class DecodingOptions(msgspec.Struct, frozen=True):
-    """What tokens are wanted for a window, and how they are sampled."""
+    """Limits and sampling of the tokens of a window."""
 
     end: int
     """The token that ends a transcript."""
@@ -121,7 +121,7 @@ class WindowDecoder:
         *,
         framewise: bool = False,
     ) -> None:
-        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only looks at the window."""
+        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only reads the window."""
         self._client = client
         self._framewise = framewise
         self._options = options

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from .decoding_result import DecodingResult, draft_window, is_silence
+from .decoding_result import DecodingResult, WindowTask, draft_window, is_silence
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import (
@@ -16,7 +16,7 @@ from .segments import (
     cut_window,
 )
 from .untimed_vocabulary import UntimedVocabulary
-from .window_decoder import Window, WindowDecoder, is_soundless, window_of
+from .window_decoder import WindowDecoder, is_soundless, window_of
 from .words import time_words
 
 _SPARE_WINDOWS = 8
@@ -64,21 +64,15 @@ class AudioSpan:
                 seek += frames
                 continue
             window = window_of(pcm, self._options.salt)
-            draft = await draft_window(
-                self._decoder,
-                self._model,
-                window,
-                self._options,
-                self._language,
-                self._previous_tokens[self._context_from :],
-            )
+            task = WindowTask(self._decoder, self._model, window, self._options, self._language)
+            draft = await draft_window(task, self._previous_tokens[self._context_from :])
             if is_silence(draft, self._options):
                 seek += frames
                 continue
             cut = self._cut(draft, seek, frames)
             advance = cut.advance
             if self._options.word_times and self._model.vocabulary.marks_times:
-                advance = await self._time_words(window, draft, cut, seek, frames)
+                advance = await self._time_words(task, draft, cut, seek, frames)
             for part in cut.parts:
                 if segment := self._segment(draft, part, seek):
                     self._previous_tokens += segment.tokens
@@ -98,21 +92,10 @@ class AudioSpan:
         return cut_window(draft.tokens, vocabulary.timestamp_begin, seek, frames)
 
     async def _time_words(
-        self, window: Window, draft: DecodingResult, cut: WindowSegments, seek: int, frames: int
+        self, task: WindowTask, draft: DecodingResult, cut: WindowSegments, seek: int, frames: int
     ) -> int:
         """Returns how far it is to the next window: where words have times, they know better."""
-        await time_words(
-            self._decoder,
-            self._model,
-            window,
-            self._options,
-            self._language,
-            draft.tokens,
-            cut.parts,
-            seek,
-            frames,
-            self._last_end,
-        )
+        await time_words(task, draft.tokens, cut.parts, seek, frames, self._last_end)
         ends = [part.words[-1].end for part in cut.parts if part.words]
         if not ends:
             return cut.advance

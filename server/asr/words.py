@@ -13,12 +13,11 @@ import msgspec
 
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe
 
-from .model import TranscriptionModel
-from .options import TranscriptionOptions
+from .decoding_result import WindowTask
 from .segments import FRAMES_A_SECOND, Part, Word
 from .splitting import APPENDED, PREPENDED, SpelledWord, split_words
 from .vocabulary import Vocabulary
-from .window_decoder import DecodingOptions, Window, WindowDecoder
+from .window_decoder import DecodingOptions
 
 _SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
 _LONGEST_MEDIAN: Final = 0.7
@@ -45,23 +44,14 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 async def time_words(
-    decoder: WindowDecoder,
-    model: TranscriptionModel,
-    window: Window,
-    options: TranscriptionOptions,
-    language: str | None,
-    tokens: Sequence[int],
-    parts: Sequence[Part],
-    seek: int,
-    frames: int,
-    last_end: float,
+    task: WindowTask, tokens: Sequence[int], parts: Sequence[Part], seek: int, frames: int, last_end: float
 ) -> None:
     """Gives every part its words, and moves its bounds to theirs.
 
     ``tokens`` are those of the window of ``frames`` at ``seek``; ``last_end`` is where speech ended before it, in
     seconds of the whole audio. Raises as :meth:`.window_decoder.WindowDecoder.decode`.
     """
-    vocabulary = model.vocabulary
+    vocabulary = task.model.vocabulary
     assert isinstance(vocabulary, Vocabulary), "a model without times has none of words"
     spoken = [[token for token in tokens[part.begin : part.end] if vocabulary.is_text(token)] for part in parts]
     text = [token for each in spoken for token in each]
@@ -69,11 +59,11 @@ async def time_words(
         for part in parts:
             part.words = []
         return
-    prompt = vocabulary.beginning(language, options.task, timestamps=False)
+    prompt = vocabulary.beginning(task.language, task.options.task, timestamps=False)
     start = len(prompt)
     probe = PromptProbe(align=Alignment(start, -(-frames // _FRAMES_A_POSITION)))
-    answer = await decoder.decode(window, prompt + text, DecodingOptions(vocabulary.eot, max_tokens=1), probe)
-    words = timed_words(split_words(vocabulary, text, language), answer.alignment)
+    answer = await task.decoder.decode(task.window, prompt + text, DecodingOptions(vocabulary.eot, max_tokens=1), probe)
+    words = timed_words(split_words(vocabulary, text, task.language), answer.alignment)
     pace = pace_of(words)
     shorten_at_sentences(words, pace)
     merge_punctuation(words)

@@ -31,7 +31,7 @@ PIECE_SECONDS: Final = 2.0
 _COUNT_SECONDS: Final = 0.7
 """CPU time of the first piece after which counting stops: decoded audio is counted, too."""
 _MISTAKEN: Final = 2
-"""How many times longer than it is a sound may seem by its first part."""
+"""Factor by which an estimate from the first part of a file may exceed its true length."""
 _PIECE_BYTES: Final = 30 * 2 * RATE
 _BLOCK_BYTES: Final = 64 << 10
 """Bytes of decoded samples that are resampled at a time."""
@@ -184,7 +184,7 @@ def _decode_stream(container: "InputContainer", output: "_Output") -> None:
 
 
 class _Output:
-    """From the frames of a decoder to pieces of pcm."""
+    """Turns decoded frames into pieces of pcm."""
 
     def __init__(self, most: float, piece: Any, allow: Allow) -> None:
         self._most = most
@@ -214,7 +214,7 @@ class _Output:
             self._resample()
 
     def _change(self, frame: "av.AudioFrame") -> None:
-        """The sound goes on in another form."""
+        """The audio continues in another format."""
         if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
             found = f"it has {frame.sample_rate} samples a second"
             raise Refused(f"{found}; this server takes {MIN_RATE} to {MAX_RATE}")
@@ -277,7 +277,7 @@ class _Mixer:
 
 
 def _has_nan(frame: "av.AudioFrame") -> bool:
-    """Whether the samples of a wav file do; those that are decompressed are planar, and numbers."""
+    """Whether interleaved samples (of a wav file) contain NaN; those of a decompressor are planar and numbers."""
     if frame.format.name not in ("flt", "dbl"):
         return False
     import numpy as np
@@ -291,7 +291,7 @@ def _too_long(most: float) -> Refused:
 
 
 def _allow(seconds: float) -> None:
-    """So much of this process's time from now on, or the kernel ends it; 0 is any."""
+    """Limits this process to ``seconds`` of CPU time from now on; the kernel kills it beyond. 0: no limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 

@@ -103,7 +103,7 @@ def speech_spans(pcm: bytes, options: SpanOptions | None = None) -> list[Span]:
 
 
 def spans_of(probabilities: list[float], samples: int, options: SpanOptions) -> list[Span]:
-    """The spans of a sound of so many samples, by the probability of each chunk; see :func:`speech_spans`."""
+    """The spans of speech in ``samples`` samples, from the probability of each chunk; see :func:`speech_spans`."""
     chunks = _joined(probabilities, options)
     padding = options.padding_ms * RATE // 1000
     spans: list[Span] = []

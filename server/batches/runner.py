@@ -74,7 +74,7 @@ class BatchRunner:
         self._waiting: dict[str, deque[str]] = {}
         """Batches that have not been begun, by owner, in their order."""
         self._served: set[str] = set()
-        """Owners of whose batches one is worked on."""
+        """Owners with a running batch."""
         self._wanted = anyio.Event()
         self._scopes: dict[str, anyio.CancelScope] = {}
         """Scopes of running batches."""
@@ -113,7 +113,7 @@ class BatchRunner:
         self._served.discard(owner)
 
     async def add(self, row: batches.StoredBatch) -> None:
-        """Raises Overloaded where as many are open as may be, or the owner's are its share of them; and StoreFailed."""
+        """Raises Overloaded if the limit of open batches, or the owner's share of it, is reached; and StoreFailed."""
         places, owner = self._places, row.owner
         if not places.fits(owner, alone=not row.salt):
             if places.total < places.most:

@@ -51,7 +51,7 @@ class KeyDigest:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf a request is made."""
+    """The identity behind a request."""
 
     admin: bool = False
     salt: str = ""

@@ -51,7 +51,7 @@ class Slices:
         self._done = 0
 
     async def did(self, amount: int) -> None:
-        """So much has been done; waits for a turn where that is enough for one."""
+        """Counts ``amount`` of work; waits for a turn once that is enough for one."""
         self._done += amount
         if self._done >= self._most:
             self._done = 0

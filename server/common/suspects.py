@@ -1,7 +1,7 @@
-"""Work of the store under which engines were given up.
+"""Stored work that may have crashed an engine: background responses and lines of batches.
 
-It is continued after other work and one piece at a time, so that only what ends an engine reaches MOST_LOSSES. The turn
-is an ``anyio.Lock`` that background responses and lines of batches share.
+It is continued after other work and one piece at a time, under an ``anyio.Lock`` that both kinds share, so that only
+work that crashes engines itself reaches MOST_LOSSES.
 """
 
 from typing import Final

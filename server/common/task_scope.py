@@ -60,7 +60,7 @@ class TaskScope:
                 task.cancel()
 
     async def aclose(self) -> None:
-        """Cancels all and waits for them, not longer than said; takes no more. May be called at any time, and again."""
+        """Cancels all, waits for them for ``close_seconds`` at most, and takes no more. May be called again."""
         self.cancel()
         ending = self._tasks - {_current_task()}
         if not ending:

@@ -10,7 +10,7 @@ from ..parsing.interface import CallArguments, CallEnd, CallStart, Content, Pars
 
 _OPENING: Final = re.compile(r'\s*\{\s*"' + CUSTOM_INPUT + r'"\s*:\s*"')
 _LONGEST_OPENING: Final = 256
-"""Characters looked at for the beginning of an input; JSON that begins with more white space is left as it is."""
+"""Characters searched for the beginning of an input; JSON that begins with more white space is left as it is."""
 _PLAIN: Final = re.compile(r'[^"\\]+')
 _NO_CHARACTER: Final = "\ufffd"
 _ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}

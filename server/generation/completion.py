@@ -95,14 +95,12 @@ async def prepare_completion(
     encoded = await _encode(chat, body, raw)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
     experts = first_position(chat, body, wanted_tokens=body.max_tokens)
-    shared = _SharedParams(chat, body, context, experts)
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
     if fill_context:
         budget = Budget(None, body.max_tokens, "max_tokens", "prompt")
-    jobs = [
-        await _job(chat, body, index, raw[index], tokens, context, caller, constraints, shared, budget)
-        for index, tokens in enumerate(encoded)
-    ]
+    params = _SharedParams(chat, body, context, experts)
+    request = _Request(chat, body, caller, context, constraints, budget, params)
+    jobs = [await _job(request, index, raw[index], tokens) for index, tokens in enumerate(encoded)]
     _check_answer(chat, body, jobs, experts)
     return PreparedCompletion(
         model,
@@ -225,18 +223,21 @@ class _SharedParams:
         return params
 
 
-async def _job(
-    chat: ChatModel,
-    body: CompletionRequest,
-    index: int,
-    raw: RawPrompt,
-    tokens: list[int],
-    context: RequestContext,
-    caller: Caller,
-    constraints: Constraints,
-    shared: _SharedParams,
-    budget: Budget,
-) -> PromptJob:
+@dataclass(frozen=True)
+class _Request:
+    """What the prompts of one request have in common."""
+
+    chat: ChatModel
+    body: CompletionRequest
+    caller: Caller
+    context: RequestContext
+    constraints: Constraints
+    budget: Budget
+    params: _SharedParams
+
+
+async def _job(request: _Request, index: int, raw: RawPrompt, tokens: list[int]) -> PromptJob:
+    chat, body, context, budget = request.chat, request.body, request.context, request.budget
     first, end = kept_tokens(len(tokens), body, budget, context_length(chat))
     prompt = tokens[first:end]
     check_prompt(prompt, chat, "prompt")
@@ -246,16 +247,15 @@ async def _job(
     if prompt_only and prompt_logprobs is not None:
         # The engine scores a prompt on the way to its first token, which is then not delivered.
         max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), chat)
-    params = await shared.of(max_tokens)
+    params = await request.params.of(max_tokens)
     check_start(params.routed_experts, len(prompt))
     echo = await _echo(chat, raw, prompt, len(prompt) == len(tokens)) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
-        wanted = generation_request(
-            body, prompt, params, caller, constraints, adapter=chat.registry.adapter_of(chat.resolve(body.model))
-        )
+        adapter = chat.registry.adapter_of(chat.resolve(body.model))
+        wanted = generation_request(body, prompt, params, request.caller, request.constraints, adapter=adapter)
         batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
@@ -275,7 +275,7 @@ async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
 
 
 async def _only_prompt(batches: Batches[list[Delta]], n: int, tokens: int) -> AsyncGenerator[list[Delta], None]:
-    """The part of a generation that is of its prompt, which has so many tokens; the rest is given up."""
+    """The deltas of the prompt, which has ``tokens`` tokens; the generation is aborted after them."""
     seen = 0
     async with aclosing(batches):
         async for batch in batches:

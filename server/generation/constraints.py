@@ -216,7 +216,7 @@ def _source(
 
 
 def _body(lark: Lark, use: ToolUse, answer: Answer | None, output: OutputFormat, format: ToolFormat | None) -> str:
-    """An expression for the answer itself, thinking apart."""
+    """An expression for the answer without its reasoning."""
     if format is None:
         assert answer is not None
         return output.answer(lark, answer_expression(lark, answer))

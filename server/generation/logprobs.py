@@ -80,7 +80,7 @@ class CompletionLogprobsBuilder:
         return cls(names, top, frozenset(), len(text) - sum(_starts(names.raw(token)) for token in tokens))
 
     def add(self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
-        """The lists for ``tokens``, which follow those of earlier calls; ``entries`` runs beside them."""
+        """The lists for ``tokens``, which follow the tokens of earlier calls; there is an entry for each."""
         lists, silent = CompletionLogprobs([], [], [], []), self._silent
         for token, entry in zip(tokens, entries, strict=True):
             raw = b"" if token in silent else self._names.raw(token)

@@ -11,7 +11,7 @@ from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
-from ..media.chat_media import NO_MEDIA, PlacedMedia
+from ..media.chat_media import NO_MEDIA, PlacedMedia, TakingModel
 from ..media.collect import adds_special_tokens, collect_media
 from ..overload.memory_budget import MemoryShare
 from ..parsing.interface import Tool
@@ -53,12 +53,10 @@ async def write_prompt(
     else:
         messages, media = await chat.media.take(
             body.messages,
-            chat.accepted,
-            chat.client.ready,
+            TakingModel(chat.accepted, chat.client.ready, chat.pool.tokenizer),
             body,
             chat.limits.max_prompt_chars,
             memory,
-            chat.pool.tokenizer,
             as_text=not isinstance(chat.renderer, MistralRenderer),
         )
     messages = with_functions_as_tools(messages)

@@ -104,7 +104,7 @@ class ConnectionSlot:
     only_probes: bool = False
     """One head is read: a probe is answered, other requests get ``refusal``."""
     without_a_word: bool = False
-    """So many connections are being refused that this one gets no response."""
+    """Whether the connection gets no response, because too many are being refused at once."""
 
     def leave(self) -> None:
         """The connection is gone. May be called again."""

@@ -99,5 +99,5 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def handle_disconnect(_request: Request, _error: Exception) -> Response:
-    """Nobody will read it; the status is for the log."""
+    """The client has gone: the status is for the log."""
     return Response(status_code=499)

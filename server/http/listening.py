@@ -48,7 +48,7 @@ def connections_within_descriptors(wanted: int) -> tuple[int, int]:
 def allow_connections() -> None:
     """Let this process hold as many connections as its hard limit of descriptors allows.
 
-    A shell's soft limit is often 1,024, fewer than the requests that may well wait.
+    A shell's soft limit is often 1,024, fewer than the requests that may wait.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # an unlimited hard limit can be more than the kernel takes

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 import anyio.to_thread
@@ -39,6 +39,15 @@ class MediaFields(Protocol):
 
     mm_processor_kwargs: dict[str, Any] | None
     media_io_kwargs: dict[str, Any] | None
+
+
+class TakingModel(NamedTuple):
+    """The model whose prompt media become part of."""
+
+    accepted: Accepted
+    ready: EngineReady | None
+    """Of its engine; None before it is ready."""
+    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True)
@@ -132,37 +141,35 @@ class ChatMedia:
     async def take(
         self,
         messages: Sequence[Message],
-        accepted: Accepted,
-        ready: EngineReady | None,
+        model: TakingModel,
         fields: MediaFields,
         most_chars: int,
         memory: MemoryShare | None,
-        tokenizer: Tokenizer,
         where: str = "messages",
         *,
         as_text: bool = True,
     ) -> tuple[list[Message], ConversationMedia]:
         """The messages of the field ``where`` as :func:`.collect.collect_media` returns them, after the caller's own
-        files in them were read; and the processed media. ``ready`` is the engine's state. ``as_text``: media are
-        written as text, so that texts may not contain placeholders.
+        files in them were read; and the processed media. ``as_text``: media are written as text, so that texts may not
+        contain placeholders.
 
         Raises BadRequest, also if the engine has loaded only the model's text part, and as :meth:`prepare`.
         """
         sent = messages
         if has_files(messages):
             load = partial(self._loader.named, owner=current_owner.get())
-            sees = bool(accepted.counts.get("image")) and not lacks_encoder(ready)
+            sees = bool(model.accepted.counts.get("image")) and not lacks_encoder(model.ready)
             messages = await read_files(messages, load, self._documents.read, most_chars, where, sees=sees)
-        told, parts = collect_media(messages, accepted, where)
+        told, parts = collect_media(messages, model.accepted, where)
         if not parts:
             return told, NO_MEDIA
-        check_encoder(ready, parts[0].param)
+        check_encoder(model.ready, parts[0].param)
         made = await self.prepare(
             parts,
             processor_kwargs=fields.mm_processor_kwargs,
             loading_kwargs=fields.media_io_kwargs,
             memory=memory,
-            tokenizer=tokenizer,
+            tokenizer=model.tokenizer,
         )
         if as_text and made.text is not None:
             _check_texts(told, sent, made.text, where)

@@ -21,7 +21,7 @@ FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Names in Pillow."""
 _KNOWN: Final = "PNG, JPEG, WebP, GIF, BMP or TIFF"
 _SCANS: Final = 12
-"""Passes over a JPEG of as many pixels as may be; a smaller one may have more. Each is as much work as a whole file."""
+"""Most passes over a JPEG of the largest allowed size; a smaller one may have more. A pass costs as much as a file."""
 _START_OF_SCAN: Final = b"\xff\xda"
 _CANVAS_OF_VP8X: Final = slice(24, 30)
 

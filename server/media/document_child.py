@@ -44,7 +44,7 @@ def read(job: DocumentJob, growth: Growth) -> DocumentPages:
 
 
 def _allow(seconds: float) -> None:
-    """So much of this process's time from now on, or the kernel ends it; 0 is any."""
+    """Limits this process to ``seconds`` of CPU time from now on; the kernel kills it beyond. 0: no limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 

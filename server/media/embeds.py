@@ -139,7 +139,7 @@ def _around(replacement: str, placeholder: str) -> tuple[str, int, str]:
 
 
 def _grid(given: Embeds, count: int) -> Grid:
-    """Frames, rows and columns of embeddings, of those of patches."""
+    """Frames, rows and columns of embeddings, from the grid of patches."""
     if not given.grid:
         raise Refusal("the model tells embeddings apart by where they lie; give `image_grid_thw` with them")
     frames, rows, columns = _three(read_tensor(given.grid, whole=True))

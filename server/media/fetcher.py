@@ -55,7 +55,7 @@ class Fetcher:
         """
         Args:
             opened: networks of our own that may be fetched from; None asks ``config``.
-            tls: whom to trust; None trusts the authorities that ``certifi`` lists.
+            tls: the trusted authorities; None: the authorities that ``certifi`` lists.
         """
         self._config = config
         self._resolve = resolve

@@ -40,7 +40,7 @@ async def read_files(
     sees: bool = True,
 ) -> list[Message]:
     """The messages with texts and pictures in place of each ``file``; ``where`` is their field, ``sees`` whether the
-    model takes pictures.
+    model takes images.
 
     Messages without files are not copied. Raises BadRequest naming the part for a file that cannot be loaded or read,
     for pages without text with a text model, and for messages whose texts then exceed ``most_chars`` characters.

@@ -151,11 +151,11 @@ class ModelInputs(NamedTuple):
     replacement: str
     grid: tuple[int, int, int] | None
     interval: float = 1.0
-    """How far the positions of two frames are apart."""
+    """Distance of the positions of two frames."""
 
 
 class Videos(NamedTuple):
-    """How a family looks at videos."""
+    """How a family processes videos."""
 
     make: Callable[[Any, DecodedVideo, VideoSettings, float], VideoInputs]
     settings: VideoSettings
@@ -235,7 +235,7 @@ class ModelProcessor:
         return self._name in _BY_COMPANY
 
     def image(self, picture: Image.Image, options: Mapping[str, object], *, alone: bool) -> ModelInputs:
-        """Raises :class:`.refusal.Refusal` where the model cannot see the picture."""
+        """Raises :class:`.refusal.Refusal` for an image that the model cannot take."""
         processor = self._processor
         arguments = self._arguments(options)
         apart = alone or not self.by_company
@@ -256,7 +256,7 @@ class ModelProcessor:
         return self._video_settings.choose(options, self._videos.step)
 
     def video(self, video: DecodedVideo) -> ModelInputs:
-        """Raises :class:`.refusal.Refusal` where the model cannot see the video."""
+        """Raises :class:`.refusal.Refusal` for a video that the model cannot take."""
         assert self._videos is not None
         images = self._processor.image_processor
         try:
@@ -341,7 +341,7 @@ def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
 
 
 def _edges(images: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """``size``, if the request changes it: never more than the model's own, for which its tower need not be made."""
+    """``size``, if the request changes it: never beyond the model's own, which its tower may not support."""
     own = {edge: getattr(images.size, edge, None) for edge in ("shortest_edge", "longest_edge")}
     wanted = dict(given.get("size") or {})
     if "min_pixels" in given:
@@ -366,7 +366,7 @@ def _tensors(found: Mapping[str, Any], unused: Sequence[str]) -> dict[str, Any]:
         if name not in _COUNTED and name not in unused:
             array = np.asarray(value)
             if name == _PIXEL_MASK and array.ndim > 2 and array.all():
-                continue  # as the model has it where it is given none; two thirds as large as the pixels
+                continue  # the default of the model, and two thirds the size of the pixels
             tensors[name] = array.astype(np.float32) if array.dtype == np.float64 else array
     return tensors
 
@@ -411,7 +411,7 @@ def _load(files: ModelFiles, name: str) -> Any:
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:
         raise
-    except Exception as error:  # any error of transformers: the operator sees it
+    except Exception as error:  # any error of transformers, for the operator
         raise ProcessorError(f"{name}: {' '.join(str(error).split())[:300]}") from error
 
 

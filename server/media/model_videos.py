@@ -32,7 +32,7 @@ class VideoInputs:
     """For ``replace_video_token`` of transformers' processor."""
     grid: tuple[int, int, int] | None = None
     interval: float = 1.0
-    """How far the positions of two frames are apart."""
+    """Distance of the positions of two frames."""
     as_pictures: bool = False
     """Whether the model has one encoder and one placeholder for pictures and videos."""
 
@@ -90,7 +90,7 @@ class VideoSettings:
         return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
 
     def choose(self, options: Mapping[str, object], step: int) -> Choose:
-        """As many frames as the request or these settings require; a multiple of ``step`` if there are enough."""
+        """The number of frames that the request or the settings ask for; a multiple of ``step`` if possible."""
         wanted, fps = options.get("num_frames"), options.get("fps")
 
         def choose(facts: VideoFacts) -> list[int]:
@@ -157,7 +157,7 @@ def paired(
 
 
 def compressed(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
-    """VideoLLaMA 3: of each frame the squares of patches that differ from those of the frame before, at least one."""
+    """VideoLLaMA 3: of each frame only the squares of patches that differ from the frame before, at least one."""
     whole = paired(images, video, settings, share=True, merge=_SQUARE)
     pixels = whole.tensors["pixel_values_videos"]
     squares = pixels.reshape(len(video.frames), -1, _SQUARE * _SQUARE * pixels.shape[-1])

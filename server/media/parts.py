@@ -31,7 +31,7 @@ class MediaPart:
     file: str = ""
     """The id of one of the caller's stored files."""
     detail: Detail = "auto"
-    """How finely a picture should be seen."""
+    """Resolution at which the image is processed."""
     embeds: Embeds | None = None
     """The client's embeddings in place of the picture."""
 

@@ -29,7 +29,7 @@ _UNITS: Final = (
 )
 _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _OVIS_MARKS: Final = 2
-"""Embeddings around those of a picture of Ovis 2.5, at the same placeholder token."""
+"""Embeddings around an image of Ovis 2.5, with the same placeholder token."""
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
@@ -341,7 +341,7 @@ class NemotronOmniProcessor(ProcessorMixin):
 
     @property
     def feature_extractor(self) -> Any:
-        """What makes the features of sounds; None if the model hears none."""
+        """The feature extractor of audio; None if the model takes none."""
         return self._sounds
 
     @property

@@ -23,10 +23,10 @@ class ProcessedMedia:
 
     modality: Modality
     digest: bytes
-    """Names it together with how it was looked at. 16 bytes."""
+    """Identifies the media and the options of processing. 16 bytes."""
     payload: bytes | bytearray
-    """safetensors, by the names of the arguments of the model's encoder. Nobody changes it: to copy it into bytes would
-    keep the interpreter's lock for as many milliseconds as it has megabytes."""
+    """safetensors, by the names of the arguments of the model's encoder. Never changed, and never copied into bytes,
+    which would hold the interpreter's lock for a millisecond a megabyte."""
     written: str
     """The chat template's placeholder."""
     replacement: str
@@ -34,7 +34,7 @@ class ProcessedMedia:
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
     interval: float = 1.0
-    """How far the positions of two frames are apart."""
+    """Distance of the positions of two frames."""
 
     @property
     def bytes(self) -> int:
@@ -46,13 +46,13 @@ def content_digest(data: bytes) -> bytes:
 
 
 def media_digest(modality: Modality, content: bytes, options: dict[str, object], *, alone: bool) -> bytes:
-    """Names media of this content, looked at in this way."""
+    """Identifies media by their content and the options of processing."""
     said = msgspec.msgpack.encode((modality, content, sorted(options.items()), alone))
     return blake2b(said, digest_size=DIGEST_BYTES).digest()
 
 
 class ProcessedCache:
-    """The latest used, up to so many bytes. For the event loop."""
+    """Keeps the most recently used media, up to ``most`` bytes. For the event loop."""
 
     def __init__(self, most: int) -> None:
         """``most`` in bytes; 0 disables the cache."""

@@ -27,7 +27,7 @@ LOW_DETAIL_PIXELS: Final = 512 * 512
 def processor_options(given: Mapping[str, Any] | None, field: str = PROCESSOR_FIELD) -> dict[str, object]:
     """The arguments of a request for the processor, in their checked form.
 
-    Taken are those that decide how finely media are looked at. Others would make tensors that the model was not made
+    Only options that set the resolution of media are taken. Others would make tensors that the model was not made
     for. Raises BadRequest naming ``field``.
     """
     options: dict[str, object] = {}

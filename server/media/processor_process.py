@@ -73,7 +73,7 @@ class Processed(msgspec.Struct, frozen=True, array_like=True):
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
     interval: float = 1.0
-    """How far the positions of two frames are apart."""
+    """Distance of the positions of two frames."""
     worn: bool = False
     """The child has grown and asks to be replaced."""
     why: str = ""

@@ -4,7 +4,7 @@ The engine's metrics are read when the page is requested; those of requests are 
 Labels come from the configuration or from closed sets, never from a client.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -92,22 +92,7 @@ class Metrics:
             TOOL_OUTCOMES,
             buckets=LONG,
         )
-        self._sleep_states = made.each(
-            Gauge,
-            "engine_sleep_state",
-            "1 for the state of the engines: awake (or paused), weights_offloaded (level 1) or discard_all (level 2).",
-            "sleep_state",
-            _SLEEP_STATES,
-        )
-        self._sleep_states["awake"].set(1)
-        self._sleep_seconds = made.each(
-            Histogram,
-            "sleep_mode_operation_duration_seconds",
-            "Seconds that `/sleep` and `/wake_up` took.",
-            "operation",
-            get_args(SleepOperation),
-            buckets=_RECOVERY,
-        )
+        self.sleep = SleepFigures(made)
         self.weight_update_seconds = made.each(
             Histogram,
             "rl_weight_update_operation_duration_seconds",
@@ -116,16 +101,7 @@ class Metrics:
             ("update",),
             buckets=LONG,
         )["update"]
-        recovery = Histogram(
-            "stentor:recovery_seconds",
-            "Seconds from the crash of a worker or engine process to the first step of its replacement.",
-            (MODEL, "process"),
-            registry=self.registry,
-            buckets=_RECOVERY,
-        )
-        self.recovery = {
-            name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
-        }
+        self.recovery = _recovery(self.registry, engines)
         """By the name of a model and the lost process."""
 
     def requests_of(self, model: str) -> RequestMetrics:
@@ -133,12 +109,6 @@ class Metrics:
         if model not in self._requests:
             self._requests[model] = RequestMetrics(Declarations(self.registry, model, self._made))
         return self._requests[model]
-
-    def slept(self, operation: SleepOperation, seconds: float, level: int | None) -> None:
-        """``level``: that of the sleep afterwards; None: awake."""
-        self._sleep_seconds[operation].observe(seconds)
-        for number, state in enumerate(self._sleep_states.values()):
-            state.set(number == (level or 0))
 
     def ended(self, record: RequestRecord) -> None:
         """Called for every request at its end."""
@@ -149,6 +119,45 @@ class Metrics:
     def render(self) -> bytes:
         """The page, in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class SleepFigures:
+    """Of the engines' sleep, which an operator asks for with ``/sleep``."""
+
+    def __init__(self, made: Declarations) -> None:
+        self._states = made.each(
+            Gauge,
+            "engine_sleep_state",
+            "1 for the state of the engines: awake (or paused), weights_offloaded (level 1) or discard_all (level 2).",
+            "sleep_state",
+            _SLEEP_STATES,
+        )
+        self._states["awake"].set(1)
+        self._seconds = made.each(
+            Histogram,
+            "sleep_mode_operation_duration_seconds",
+            "Seconds that `/sleep` and `/wake_up` took.",
+            "operation",
+            get_args(SleepOperation),
+            buckets=_RECOVERY,
+        )
+
+    def changed(self, operation: SleepOperation, seconds: float, level: int | None) -> None:
+        """``level``: that of the sleep afterwards; None: awake."""
+        self._seconds[operation].observe(seconds)
+        for number, state in enumerate(self._states.values()):
+            state.set(number == (level or 0))
+
+
+def _recovery(registry: CollectorRegistry, engines: Iterable[str]) -> dict[str, dict[LostProcess, Histogram]]:
+    made = Histogram(
+        "stentor:recovery_seconds",
+        "Seconds from the crash of a worker or engine process to the first step of its replacement.",
+        (MODEL, "process"),
+        registry=registry,
+        buckets=_RECOVERY,
+    )
+    return {name: {process: made.labels(name, process) for process in get_args(LostProcess)} for name in engines}
 
 
 class _EngineCollector:

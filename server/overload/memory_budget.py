@@ -94,9 +94,9 @@ class MemoryShare:
         """All its bytes, the free part included."""
 
     def add(self, size: int, field: str | None = None) -> int:
-        """Counts so many more bytes; returns how many the share has by now.
+        """Counts ``size`` more bytes; returns the bytes of the share.
 
-        Raises MemoryFull, or BadRequest (413) naming ``field`` where so many never fit. A share that has been closed
+        Raises MemoryFull, or BadRequest (413) naming ``field`` if they never fit. A share that has been closed
         counts nothing.
         """
         if self._closed:

@@ -35,7 +35,7 @@ def _ignore() -> None:
 @dataclass(frozen=True)
 class ReaderLimits:
     buffer: int = 64 << 10
-    """Bytes that may wait in the transport, and as many unsent in the kernel, before a stream is paused."""
+    """Bytes that may wait in the transport, and again unsent in the kernel, before a stream is paused."""
     seconds: float = 30.0
     """With next to nothing taken, until the connection is dropped; 0 waits for ever."""
     on_drop: Callable[[], None] = _ignore
@@ -81,7 +81,7 @@ class ReaderWatch:
             self._look_later()
 
     def pause(self) -> None:
-        """The transport holds as much as it may."""
+        """The transport's buffer is full."""
         self._paused = True
 
     def resume(self) -> None:

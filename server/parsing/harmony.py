@@ -53,7 +53,7 @@ class _Kind(Enum):
 
 
 class HarmonyParser:
-    """Messages of one kind that follow one another are a line apart."""
+    """Parses one answer. Consecutive messages of one kind are joined with a line break."""
 
     __slots__ = ("_begun", "_code", "_empty", "_functions", "_held", "_kind", "_names", "_phase")
 

@@ -1,6 +1,6 @@
 """Encodes the engine's numbers for clients.
 
-Numbers are not handled one by one: each call encodes as many bytes as the event loop can wait for.
+Numbers are not handled one by one: each call encodes a piece small enough for the event loop.
 """
 
 import binascii

@@ -1,4 +1,4 @@
-"""A model that makes vectors or scores, as the server knows it."""
+"""A pooling model of the server: it makes vectors or scores."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -75,7 +75,7 @@ class EmbeddingModel:
 
     @property
     def media_alone(self) -> bool:
-        """Whether pictures have a tower that makes vectors of them, as texts have."""
+        """Whether images have a tower of their own that makes vectors."""
         return self.media is not None and self.media.alone
 
     @property
@@ -85,11 +85,11 @@ class EmbeddingModel:
 
     @property
     def sees(self) -> bool:
-        """Whether it takes media, and the operator has not closed it to all."""
+        """Whether it takes media of any kind that the operator allows."""
         return bool(self.accepted.counts)
 
     def filled(self, ids: list[int]) -> list[int]:
-        """A text as long as the model has all of them, where it has been trained so."""
+        """The tokens of a text, padded to the length that all texts had in training, for models trained so."""
         backbone = self.config.backbone
         if not isinstance(backbone, EncoderConfig) or not backbone.filled:
             return ids

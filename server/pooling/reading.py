@@ -14,7 +14,7 @@ from stentor.protocols.pooling.common import InputFields, PoolingFields, Side
 from stentor.protocols.pooling.contents import Content, Text
 
 from ..common.errors import Overloaded
-from ..media.chat_media import NO_MEDIA, ConversationMedia, PlacedMedia
+from ..media.chat_media import NO_MEDIA, ConversationMedia, PlacedMedia, TakingModel
 from ..media.collect import adds_special_tokens, collect_media
 from ..overload.memory_budget import MemoryShare
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
@@ -300,16 +300,8 @@ async def _taken(
     model: EmbeddingModel, reading: Reading, messages: list[dict[str, Any]], where: str
 ) -> tuple[list[dict[str, Any]], ConversationMedia]:
     assert model.media is not None
-    return await model.media.take(
-        messages,
-        model.accepted,
-        model.client.ready,
-        reading.fields,
-        reading.most_chars,
-        reading.memory,
-        model.pool.tokenizer,
-        where,
-    )
+    taking = TakingModel(model.accepted, model.client.ready, model.pool.tokenizer)
+    return await model.media.take(messages, taking, reading.fields, reading.most_chars, reading.memory, where)
 
 
 async def _read_alone(

@@ -30,7 +30,7 @@ async def scores_of_seen(
     rules: PairRules,
     fields: tuple[str, str],
 ) -> list[float]:
-    """A score for each document, whose media the model sees, with the only query or that in its place.
+    """A score for each document, whose media the model reads, with the only query or that in its place.
 
     Few documents, with their processed media, are in memory at a time. Raises as :func:`.scoring.scores_of`.
     """

@@ -36,7 +36,7 @@ def bounded_child(name: str, max_memory: int = resource.RLIM_INFINITY) -> Iterat
 
 
 def bound_growth(bytes: int) -> None:
-    """Limits this process to so many more bytes of address space than it has. For a child whose code takes an amount
+    """Limits this process to ``bytes`` more of address space than it has. For a child whose code takes an amount
     that is unknown before it is loaded."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + bytes, mapped + bytes))

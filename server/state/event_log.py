@@ -70,7 +70,7 @@ class EventLog:
         """Raised to readers that have read everything, in place of an end."""
 
     def expect(self, events: Iterable[bytes], steps: int) -> None:
-        """These events, in so many steps, are stored already and will be added once more first."""
+        """These events, in ``steps`` steps, are stored already and will be added again first."""
         self._known.extend(events)
         self._known_steps = steps
         self._base = len(self._known)
@@ -147,7 +147,7 @@ class EventLog:
             await self._changed.wait()
 
     def written_by_others(self, events: int) -> None:
-        """So many more events are stored than passed through here; the held ones will never be."""
+        """``events`` more events are stored than passed through here; those held here never will be."""
         self._held.clear()
         self._base += events
         self._wake()

@@ -96,7 +96,7 @@ class LiveResponses:
             shares.give_back(owner)
 
     def start(self, making: Coroutine[Any, Any, None], *, background: bool) -> asyncio.Task[None]:
-        """Makes one in a task of its own; one in the ``background`` runs apart from any connection."""
+        """Runs one in its own task; in the ``background`` it does not end with its connection."""
         return (self._background if background else self._attached).submit(making)
 
     async def close(self) -> None:

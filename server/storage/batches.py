@@ -1,6 +1,6 @@
 """Batches and the answers that they have so far.
 
-Every function but those of the runner looks only at its caller's rows.
+Every function but those of the runner reads only its caller's rows.
 """
 
 from collections.abc import Sequence
@@ -154,7 +154,7 @@ def listed(
 
 
 def delete(db: "sqlite3.Connection", batch: str) -> None:
-    """The owner must have been looked at; it must have ended."""
+    """The caller has checked the owner, and that the batch has ended."""
     db.execute("DELETE FROM batches WHERE id = ?", (batch,))
 
 

@@ -126,7 +126,7 @@ def listed(
 def messages(
     db: "sqlite3.Connection", chat: str, *, limit: int, most_bytes: int, after: int | None, newest_first: bool
 ) -> Page | None:
-    """A page of the messages' places, as :func:`listed`; the chat's owner must have been looked at."""
+    """A page of the messages' places, as :func:`listed`; the caller has checked the owner."""
     order, side = ("DESC", "<") if newest_first else ("ASC", ">")
     values = [chat]
     beyond = ""

@@ -1,6 +1,6 @@
 """Conversations and their items.
 
-An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
+An ``owner`` is the caller whose rows are read; a function without one takes ids that were found with it.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def find(db: "sqlite3.Connection", owner: str, conversation: str) -> StoredConve
 
 
 def update(db: "sqlite3.Connection", conversation: str, metadata: dict[str, str]) -> None:
-    """The owner must have been looked at, as by all that follow."""
+    """The caller has checked the owner, also for the functions below."""
     db.execute(
         f"UPDATE conversations SET metadata = ?, used = {NOW} WHERE id = ?",
         (msgspec.json.encode(metadata), conversation),

@@ -83,7 +83,7 @@ def begin(
 ) -> None:
     """A file of ``size`` bytes, or more, whose parts are still to come; nothing deletes it until :func:`finish`.
 
-    Its room is made now: it is known at once whether there is enough. It ends after so many ``seconds``.
+    Its room is made now: it is known at once whether there is enough. It expires after ``seconds``.
     """
     now = int(time.time())
     db.execute(
@@ -110,7 +110,7 @@ def finish(db: "sqlite3.Connection", file: str) -> StoredFile | None:
 
 
 def hold(db: "sqlite3.Connection", file: str) -> None:
-    """Nothing but its owner deletes it until as many calls of :func:`finish` have come."""
+    """Only its owner deletes it until :func:`finish` has been called as often."""
     db.execute("UPDATE files SET held = held + 1 WHERE id = ?", (file,))
 
 

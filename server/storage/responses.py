@@ -1,6 +1,6 @@
 """Responses, their items and their events.
 
-An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
+An ``owner`` is the caller whose rows are read; a function without one takes ids that were found with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -126,7 +126,7 @@ def find(db: "sqlite3.Connection", owner: str, response: str) -> StoredResponse 
 
 
 def items(db: "sqlite3.Connection", response: str, *, output: bool) -> list[Item]:
-    """In order; the response's owner must have been looked at."""
+    """In order; the caller has checked the owner."""
     rows = db.execute(
         "SELECT data FROM response_items WHERE response = ? AND output = ? ORDER BY place", (response, output)
     )

@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that belong to those of a table, and go with them."""
+    """Rows of another table that are deleted with the rows they belong to."""
 
     name: str
     parent: str

@@ -122,7 +122,7 @@ class BeamStream:
         for beam in self._search.running:
             tokens = [entry.token for entry in beam.entries()]
             request = self._request
-            if tokens:  # what is asked of the prompt has been told
+            if tokens:  # log-probabilities of the prompt have been returned
                 request = msgspec.structs.replace(request, resumed=[tokens], probe=None)
             params = msgspec.structs.replace(self._params, max_tokens=len(tokens) + 1, prompt_logprobs=prompt_logprobs)
             self._live.append(self._client.submit(msgspec.structs.replace(request, params=params)))

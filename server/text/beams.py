@@ -1,6 +1,6 @@
 """Beam search as arithmetic: which sequences to continue, and which are the best.
 
-The definition is vLLM's. A step looks at the ``2 * width`` most likely tokens of each running beam. Those that end a
+The definition is vLLM's. A step ranks the ``2 * width`` most likely tokens of each running beam. Those that end a
 sequence give results; of the others the ``width`` most likely sequences run on. A result's score is its log-probability
 divided by ``length ** length_penalty``, where the length counts the prompt, and not the token that ended it.
 """

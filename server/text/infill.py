@@ -40,7 +40,7 @@ class Infill:
 
 
 def infill_of(tokenizer: Tokenizer) -> Infill | None:
-    """None if the model has no such tokens."""
+    """The fill-in-the-middle tokens of a model; None without them."""
     ids = {token.content: id for id, token in tokenizer.backend.get_added_tokens_decoder().items()}
     own = tuple(tokenizer.special_tokens.get(name, "") for name in _NAMED)
     for names in (own, *_KNOWN):

@@ -7,7 +7,7 @@ from stentor.protocols.openai.sampling import RepetitionDetection
 
 
 class RepetitionDetector:
-    """Looks for a pattern, of so many tokens, that stands so many times at the end of one sequence."""
+    """Finds a pattern of tokens that is repeated at the end of one sequence, by the limits of a request."""
 
     STOP_REASON: Final = "repetition_detected"
     """Of a sequence that was ended for it; vLLM's name."""
@@ -22,7 +22,7 @@ class RepetitionDetector:
         self._least = min_tokens
         self._seen = 0
         self._tail: list[int] = []
-        """The last tokens, at least as many as the longest repetition has."""
+        """The last tokens, enough for the longest repetition."""
 
     def find(self, tokens: Sequence[int]) -> int | None:
         """Takes the next tokens. Returns the number of them up to the one that completes a repetition; None: none."""

@@ -70,7 +70,7 @@ class Tekken:
         self._pattern = found.config.pattern
 
     def tokenizer(self) -> Tokenizer:
-        """Some seconds for as many words as published models have."""
+        """Takes seconds with the vocabulary of a published model."""
         filled = {id: f"<SPECIAL_{id}>" for id in range(self.first)} | {id: text for text, id in self.special.items()}
         backend = backend_of(self.words, self.first, filled, PreTokenization((self._pattern,)).build())
         add_special(backend, [*filled.values()])

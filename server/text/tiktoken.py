@@ -25,8 +25,8 @@ _RESERVED: Final = 256
 def backend_of(
     words: Sequence[bytes], first: int, other: Mapping[int, str], pre_tokenizer: pre_tokenizers.PreTokenizer
 ) -> Backend:
-    """``words`` by rank, whose ids begin at ``first``, and ``other`` tokens by id. Takes some seconds for as many as
-    published models have."""
+    """``words`` by rank, whose ids begin at ``first``, and ``other`` tokens by id. Takes seconds with the
+    vocabulary of a published model."""
     spelled = byte_alphabet()
     names = ["".join(spelled[byte] for byte in word) for word in words]
     ids = {name: first + rank for rank, name in enumerate(names)} | {text: id for id, text in other.items()}

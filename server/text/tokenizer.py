@@ -157,5 +157,5 @@ class Tokenizer:
         return self.backend.decode([id], skip_special_tokens=False).encode()
 
     def token_to_text(self, id: int) -> str:
-        """The text of one token by itself; bytes that are no whole character become U+FFFD."""
+        """The text of one token alone; bytes that are no whole character become U+FFFD."""
         return self.token_bytes(id).decode("utf-8", "replace")

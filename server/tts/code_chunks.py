@@ -10,7 +10,7 @@ MOST_SECONDS: Final = 2.0
 
 
 class Chunk(NamedTuple):
-    """As in :class:`~stentor.protocols.ipc.speech.DecodeCodes`."""
+    """See :class:`~stentor.protocols.ipc.speech.DecodeCodes`."""
 
     codes: list[int]
     first: int

@@ -20,7 +20,7 @@ class Reference(msgspec.Struct, frozen=True):
     """A voice by a recording of it."""
 
     text: str
-    """What is said there."""
+    """What is spoken in it."""
     codes: list[int]
     """Of the recording, by the model's codec."""
 

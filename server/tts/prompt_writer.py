@@ -22,7 +22,7 @@ class CodeWords(NamedTuple):
 
     @property
     def grammar(self) -> str:
-        """Whole frames, each code among those of its place, and then the end."""
+        """The grammar of the output: whole frames, in which each place has its own set of codes, then the end."""
         places = [self.first + place * self.codebook for place in range(self.frame_codes)]
         ranges = " ".join(f"<[{first}-{first + self.codebook - 1}]>" for first in places)
         return f"start: frame*\nframe: {ranges}\n"

@@ -22,13 +22,13 @@ class Spoken(NamedTuple):
     pcm: bytes
     """Signed 16 bits, little-endian, one channel, at the model's rate; empty where ``text`` has nothing to say."""
     text: str
-    """The part of the text that begins here, empty in the middle of it; those of all joined are the text."""
+    """The part of the text that begins here, or "" within a part; all parts joined are the text."""
     last: bool
     """Whether nothing follows."""
 
 
 class Origin(NamedTuple):
-    """Who a text is spoken for."""
+    """The request that a text belongs to."""
 
     salt: str = ""
     """Texts share cached prefixes only under the same."""

@@ -78,7 +78,7 @@ class Answer:
 
 
 class _Section:
-    """The attributes of a media section, behind those of the session."""
+    """The attributes of one media section; those that it lacks are the session's."""
 
     def __init__(self, line: str, session: dict[str, list[str]]) -> None:
         words = line.removeprefix("m=").split()

@@ -2,11 +2,15 @@
 
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pytest
 
 from stentor.tests.browser.visit import Visit, visiting
-from stentor.tests.browser.visitor import MILLISECONDS
+from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,6 +20,17 @@ def _patient() -> None:
 
         for each in (async_api, sync_api):
             each.expect.set_options(timeout=MILLISECONDS)
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator["Browser"]:
+    """One for all visits of a file, each of which has a profile of its own."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
+        yield browser
+        await browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ QUESTION: Final = "What is the capital of France?"
 LISTENS_AFTER: Final = 3.0
 """Seconds of silence before the question: the microphone is open some time before the server hears it."""
 SILENCE: Final = 60.0
-"""Seconds after it, until the recording begins again: nobody is to interrupt the answer."""
+"""Seconds after it, until the recording begins again, so that it does not interrupt the answer."""
 INHERITED: Final = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PIP_CACHE_DIR")
 """Variables of whoever runs this that a newcomer does not have."""
 _CLONE_SECONDS: Final = 60

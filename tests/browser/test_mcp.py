@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from stentor.server.config.config import McpConfig, ToolServer
-from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
+from stentor.tests.browser.visitor import MILLISECONDS, missing
 from stentor.tests.server.responses.sockets import serving
 from stentor.tests.server.tools.scripted import Script, call, state_of
 from stentor.tests.server.tools.tool_process import tool_server
@@ -29,16 +29,6 @@ pytestmark = [
 def tools_url() -> Iterator[str]:
     with tool_server() as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator["Browser"]:
-    from playwright.async_api import async_playwright
-
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
-        yield browser
-        await browser.close()
 
 
 @asynccontextmanager

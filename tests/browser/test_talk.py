@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stentor.server.app.state import ServerState
-from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
+from stentor.tests.browser.visitor import MILLISECONDS, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.responses.sockets import serving
@@ -35,18 +35,7 @@ devices.getUserMedia = async (wanted) => {
   return stream;
 };
 """
-"""So that a test sees whether the page has let go of the microphone."""
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator["Browser"]:
-    """One for all visits, each of which has a profile of its own."""
-    from playwright.async_api import async_playwright
-
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
-        yield browser
-        await browser.close()
+"""Lets a test check whether the page has released the microphone."""
 
 
 @asynccontextmanager

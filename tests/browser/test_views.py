@@ -25,7 +25,7 @@ pytestmark = [
 PANELS: Final = ("#settings-show", "#history-show")
 """Of a phone: the first puts away what lies over the conversation, the second shows the list there."""
 REAL_TIME: Final = pytest.param("voice", marks=pytest.mark.alone)
-"""The view in which somebody speaks."""
+"""The view of a spoken conversation."""
 
 
 @pytest.fixture(scope="module")

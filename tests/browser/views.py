@@ -75,7 +75,7 @@ class View:
 
 @dataclass(frozen=True)
 class Stage:
-    """A browser whose microphone hears a question every half minute, and a server that answers it."""
+    """A browser whose microphone plays a question every half minute, and a server that answers it."""
 
     browser: "Browser"
     address: str

@@ -1,4 +1,4 @@
-"""Someone who opens the page in a real browser, with a recording for a microphone."""
+"""Opens the page in a real browser, with a recording in place of the microphone."""
 
 import shutil
 import tempfile
@@ -48,7 +48,7 @@ def browser_flags(microphone: Path | None) -> list[str]:
 
 @contextmanager
 def browsing(microphone: Path | None = None) -> Iterator["Browser"]:
-    """A browser that hears ``microphone``, a wav, again and again."""
+    """A browser whose microphone plays the wav file ``microphone`` in a loop."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,4 +1,4 @@
-"""What a server holds while nobody asks it for anything, and how that has changed."""
+"""What a server holds while it is idle, and how that has changed."""
 
 import random
 import re

@@ -16,7 +16,7 @@ from stentor.tests.server.harness import CHAT, HELLO
 
 SERVE: Final = ("--served-model-name", MODEL, *hostile.SERVE)
 _WARMING_SHARE: Final = 0.2
-"""As many more come first and do not count: what is made once for all requests has been made then."""
+"""Share of requests that are sent first and not measured, so that what is made once for all requests is there."""
 _MIB: Final = 1 << 20
 
 

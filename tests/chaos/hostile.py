@@ -36,7 +36,7 @@ _CHUNK: Final = 200
 @dataclass(frozen=True)
 class Case:
     data: bytes
-    """As it goes over the wire."""
+    """The bytes of the whole HTTP request."""
     made: Request | None
     """None for one that is served."""
     way: str
@@ -73,7 +73,7 @@ def make_cases(seed: int, count: int) -> list[Case]:
 
 
 async def send_all(port: int, cases: Sequence[Case], progress: Callable[[int], None] | None = None) -> Tally:
-    """As many at a time as there are clients."""
+    """Sends all cases, as many at a time as there are clients."""
     tally = Tally()
     waiting = iter(enumerate(cases))
 

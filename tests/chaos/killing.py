@@ -1,4 +1,4 @@
-"""Streams that follow one another, and somebody who kills the processes that make them."""
+"""Streams that follow one another, while the processes that serve them are killed."""
 
 import asyncio
 import itertools
@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass
 class Lanes:
-    """As many streams at a time as there are lanes; a lane whose stream has ended takes the next body."""
+    """Runs one stream in each lane at a time; a lane whose stream has ended takes the next body."""
 
     port: int
     bodies: Sequence[dict[str, Any]]

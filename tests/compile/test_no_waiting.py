@@ -52,7 +52,7 @@ PROJECTIONS = r"re:.*proj$"
 
 DECODE = Shape(rows=SLOTS, tokens=SLOTS, draws=SLOTS, updates=SLOTS), SLOTS
 DRAFTED = Shape(rows=SLOTS, tokens=SLOTS, draws=0)
-"""As a graph of :mod:`stentor.engine.worker.pass_graphs`: as many rows as tokens, any of which may be a draft."""
+"""A graph of :mod:`stentor.engine.worker.pass_graphs`: each row has a token, which may be a draft."""
 MIXED = Shape(rows=4, tokens=200, draws=4), 3
 PROMPTS = Shape(rows=2, tokens=40, draws=2), 0
 

@@ -54,7 +54,7 @@ AFTER = ["fin", "rst"]
 
 @dataclass
 class Bench:
-    """The server under test, and what it looks like when nobody asks for anything."""
+    """The server under test, and what it looks like when it is idle."""
 
     state: ServerState
     url: str
@@ -71,7 +71,7 @@ class Bench:
 
     @property
     def held(self) -> dict[str, int]:
-        """What is not as it is when nobody asks for anything."""
+        """What is not as it is when it is idle."""
         stats, queue = self.state.chat.client.stats, self.state.admission.queue
         counts = {
             "blocks": self.free_blocks - stats.free_blocks,

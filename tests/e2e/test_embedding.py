@@ -127,7 +127,7 @@ JOB: Final = tuple(f"the sea is {number} " + "deep " * (number % 30) for number 
 
 @pytest.fixture(scope="module")
 def undisturbed(http: httpx.Client) -> Any:
-    """The vectors of the job while nobody is killed."""
+    """The vectors of the job without a kill."""
     data = http.post("/v1/embeddings", json={"model": NAME, "input": JOB}).json()["data"]
     return np.array([each["embedding"] for each in data])
 

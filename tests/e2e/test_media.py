@@ -1,4 +1,4 @@
-"""Pictures through the OpenAI SDK: a real server over a tiny model that sees, against transformers."""
+"""Pictures through the OpenAI SDK: a real server over a tiny vision model, against transformers."""
 
 import base64
 from collections.abc import Iterator, Sequence

@@ -98,7 +98,7 @@ def qwen2_audio(folder: Path) -> Any:
 
 
 class Hears:
-    """A model that hears, and how transformers answers it."""
+    """A model with audio input, and transformers' answer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.model = folder, qwen2_audio(folder)

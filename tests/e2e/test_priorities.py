@@ -1,4 +1,4 @@
-"""Priorities on the real server under load: they decide who waits, and nobody waits for ever."""
+"""Priorities on the real server under load: they decide which request waits, and none waits for ever."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ async def _until(client: httpx.AsyncClient, gauge: str, count: int) -> None:
 
 
 async def test_who_waits_is_served_in_order_of_priority(url: str) -> None:
-    """Each keeps the one row until it is told to leave, so that nobody but the next can begin."""
+    """Each keeps the only row until the test ends it, so that only the next can begin."""
     begun: asyncio.Queue[str] = asyncio.Queue()
     leave = {name: asyncio.Event() for name in ("running", "first", "middle", "later")}
 

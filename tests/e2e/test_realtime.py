@@ -1,4 +1,4 @@
-"""Realtime sessions of the openai SDK with a real model, which neither hears nor speaks."""
+"""Realtime sessions of the openai SDK with a real chat model, without transcription and speech."""
 
 import json
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a cont
 
 @pytest.fixture(scope="module")
 def server(talker: ServerProcess) -> ServerProcess:
-    """It neither hears nor speaks."""
+    """Without transcription and speech models."""
     return talker
 
 

@@ -1,4 +1,4 @@
-"""A real server of a text model and, for transcription, a chat model that hears: tiny ones, against transformers."""
+"""A real server of a text model and, for transcription, a chat model with audio input, against transformers."""
 
 import base64
 import io

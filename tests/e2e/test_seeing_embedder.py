@@ -1,4 +1,4 @@
-"""Vectors of pictures from a real server over a tiny model that sees, against transformers."""
+"""Vectors of pictures from a real server over a tiny vision model, against transformers."""
 
 import json
 from pathlib import Path

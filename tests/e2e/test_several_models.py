@@ -78,7 +78,7 @@ def figure(server: ServerProcess, name: str, model: str) -> float:
 
 @pytest.fixture(scope="module")
 def expected(client: openai.OpenAI, clip: bytes) -> tuple[str, str]:
-    """What is written, and what is heard in the clip, while nothing happens."""
+    """The answer and the transcript of the clip while no process is killed."""
     return begun(client).whole(), transcribe(client, clip)
 
 

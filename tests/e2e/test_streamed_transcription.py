@@ -1,4 +1,4 @@
-"""A real server with a model that hears while it is spoken to, of random weights: files and both realtime dialects."""
+"""A real server with a streaming transcription model, of random weights: files and both realtime dialects."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""What the demo model hears of clips whose words are known: through the SDK in every format, beside transformers."""
+"""Transcripts of the demo model for clips of known words: through the SDK in every format, beside transformers."""
 
 import io
 import threading
@@ -69,7 +69,7 @@ def verbose(client: openai.OpenAI, file: Any, **fields: Any) -> sdk.Transcriptio
 
 @pytest.fixture(scope="module")
 def hear(client: openai.OpenAI, clips: list[bytes]) -> Callable[[int], sdk.TranscriptionVerbose]:
-    """What the server hears of a clip alone; asked for once."""
+    """The server's transcript of a clip alone; requested once."""
     return cache(lambda number: verbose(client, wav(clips[number]), temperature=0))
 
 

@@ -159,9 +159,9 @@ class Engine:
         """Requests whose media are to be written."""
         self.clients: dict[int, Client] = {}
         self.plans: list[StepPlan] = []
-        """As the worker takes them, forks among the rows that enter."""
+        """Plans as the worker receives them, with forks among the rows that enter."""
         self.sent: list[StepPlan] = []
-        """As they travel."""
+        """The same plans before that, as they are sent."""
         self.crowded = False
         """Whether others wait for the device."""
         self.now = 0.0
@@ -343,7 +343,7 @@ class Engine:
         assert heard <= self.max_plan_bytes + 1024 * len(plan.rows) + 16, f"{heard} bytes are heard in one step"
 
     def _check_order(self, plan: StepPlan) -> None:
-        """Whoever entered needs something that is lacked by nobody more important who still waits."""
+        """A request that entered needs a resource for which no more important request waits."""
         scheduler = self.scheduler
         entered = {new.slot for new in plan.new}
         for late in [sequence for sequence in scheduler._rows.running if sequence.slot in entered]:
@@ -355,7 +355,7 @@ class Engine:
                         assert request.needs - late.request.needs, f"{late.name} has overtaken {early.name}"
 
     def _mask(self) -> None:
-        """As the loop does: as soon as they can be made."""
+        """Makes masks as soon as they can be made, as the loop does."""
         if self.scheduler.wants_masks:
             masks, ended = self.scheduler.masks()
             assert not self.scheduler.wants_masks

@@ -80,7 +80,7 @@ class Alone:
 
 
 def prefix_of(pcm: bytes, shape: StreamShape | None, position: int) -> bytes:
-    """What has been heard at a position of a model that hears while it is spoken to; for all others everything."""
+    """What has been heard at a position of a streaming transcription model; for all others everything."""
     return pcm if shape is None else pcm[: 2 * (shape.first + shape.step * position)]
 
 

@@ -25,7 +25,7 @@ class Row:
     """Of what is streamed."""
     ended: bool = False
     probe: PromptProbe | None = None
-    """What its prompt is to say of what it has heard."""
+    """The alignment or probability that its prompt returns."""
     pooling: Pooling | None = None
     """What is to be made of its prompt, until it has been made."""
     computed: int | None = None

@@ -81,9 +81,9 @@ class FakeWorker:
         self.encoded: dict[int, bytes] = {}
         """Media by encoder slot."""
         self.begun: dict[int, tuple[bytes, int]] = {}
-        """The same of media that have been encoded in part, and in how many slices."""
+        """Media that have been encoded in part, with the number of slices."""
         self.media_room = 0
-        """As results tell it."""
+        """The room in the encoder cache that results report."""
         self.seconds_of: Callable[[StepPlan], float] = takes_no_time
         self.completed: list[int] = []
         """Slots that slices of the step have completed."""

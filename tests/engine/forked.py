@@ -1,9 +1,13 @@
 """Engines whose workers are forked from one process that has imported torch, once for all tests of this process."""
 
 import atexit
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import anyio
 
@@ -12,6 +16,8 @@ from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.processes.launch import launch_engine
 from stentor.loadtest.processes import named
 from stentor.protocols.ipc.config import EngineConfig
+
+Victim = Literal["worker", "engine"]
 
 
 @cache
@@ -25,6 +31,25 @@ def fork_server() -> ForkServer:
 def client_of(config: EngineConfig, weights_fds: Sequence[int] = (), lease_fd: int | None = None) -> EngineClient:
     """Of an engine that has been launched already; :meth:`EngineClient.run` serves it, and ends it."""
     return EngineClient(config, process=launch_engine(config, weights_fds, fork_server(), lease_fd))
+
+
+@asynccontextmanager
+async def served(client: EngineClient, seconds: float = 90) -> AsyncIterator[EngineClient]:
+    """The client once its engine is ready. The engine ends with the block, which may take ``seconds``."""
+    with anyio.fail_after(seconds):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            await client.wait_started()
+            try:
+                yield client
+            finally:
+                tasks.cancel_scope.cancel()
+
+
+def kill(client: EngineClient, victim: Victim) -> None:
+    pid = worker_of(client) if victim == "worker" else client.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 async def told_of_losses(client: EngineClient, *, workers: int | None = None, engines: int = 0) -> None:

@@ -14,7 +14,7 @@ from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import delivered, read_all
-from stentor.tests.engine.forked import client_of, worker_of
+from stentor.tests.engine.forked import client_of, served, worker_of
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.tiny_adapters import save_adapter
@@ -54,9 +54,7 @@ async def test_each_row_goes_on_with_its_adapter_after_its_worker_and_its_engine
         assert ends[0].reason == "length", ends
         read[number] = tokens[0]
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.run)
-        await client.wait_started()
+    async with served(client, seconds=240):
         missing = await client.load_adapter(AdapterRef(9, "nobody", "nobody", str(tmp_path)))
         assert missing.missing
         assert "No adapter found" in missing.error
@@ -83,7 +81,6 @@ async def test_each_row_goes_on_with_its_adapter_after_its_worker_and_its_engine
                     while find() in (None, pid):
                         await anyio.sleep(0.001)
         assert read == expected
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.proof  # logits of two ranks: tests/parity/test_tensor_parallel.py
@@ -99,13 +96,9 @@ async def test_two_workers_that_split_a_model_draw_with_each_adapter_what_one_dr
     asked = [one.submit(PROMPT, params, [0], adapter=adapter) for adapter in refs]
     one.run()
     client = client_of(EngineConfig(model_config(tmp_path / "model", tensor_parallel_size=2, **fields)))
-    with anyio.fail_after(240):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.run)
-            await client.wait_started()
-            for _ in range(2):
-                for adapter, rid in zip(refs, asked, strict=True):
-                    tokens, ends = await read_all(client.submit(EngineRequest(PROMPT, params, [0], adapter=adapter)))
-                    assert ends[0].reason == "length", ends
-                    assert tokens[0] == one.outcomes[rid, 0].tokens
-            tasks.cancel_scope.cancel()
+    async with served(client, seconds=240):
+        for _ in range(2):
+            for adapter, rid in zip(refs, asked, strict=True):
+                tokens, ends = await read_all(client.submit(EngineRequest(PROMPT, params, [0], adapter=adapter)))
+                assert ends[0].reason == "length", ends
+                assert tokens[0] == one.outcomes[rid, 0].tokens

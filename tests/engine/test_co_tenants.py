@@ -1,4 +1,4 @@
-"""What an engine sees of those that share its worker's device."""
+"""What an engine knows of other workers on its worker's device."""
 
 import os
 from collections.abc import Iterator

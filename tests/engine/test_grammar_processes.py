@@ -19,7 +19,7 @@ from stentor.protocols.ipc.actors import Finished, Thinking
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import delivered, read_all
-from stentor.tests.engine.forked import client_of, worker_of
+from stentor.tests.engine.forked import client_of, served, worker_of
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, UNTHINK, VOCABULARY, text_of
 from stentor.tests.engine.grammar.test_matcher import JSON, SCHEMA
 from stentor.tests.engine.local import model_config
@@ -53,11 +53,8 @@ async def _running(folder: Path) -> AsyncIterator[EngineClient]:
     client = client_of(EngineConfig(config))
     special = frozenset(VOCABULARY.special)
     client.set_vocabulary(lambda: pieces_of(TOKENS, special, frozenset([EOS])))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.run)
-        await client.wait_started()
+    async with served(client, seconds=240):
         yield client
-        tasks.cancel_scope.cancel()
 
 
 def _params(tokens: int = 110) -> SamplingParams:

@@ -48,7 +48,7 @@ class Members:
         return child
 
     def holder(self) -> int:
-        """Who has it, once the other of two waits for it."""
+        """The holder of the lease, once the other of two waits for it."""
         found: list[int] = []
 
         def settled() -> bool:

@@ -21,7 +21,6 @@ from stentor.protocols.ipc.config import LogFormat
 from stentor.tests.examples import examples
 
 PROMPT = "the secret of the prompt"
-TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d WARNING here: ")
 
 
 @pytest.fixture

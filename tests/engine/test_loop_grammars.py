@@ -57,6 +57,16 @@ async def _work_with_masks(on: Stage) -> None:
             await on.worker.send(encoder.encode(answer(plan)))
 
 
+async def _run_to_the_end(on: Stage, received: Received) -> None:
+    """Of both sequences, with a worker that applies masks."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(on.loop.run)
+        tasks.start_soon(_work_with_masks, on)
+        with anyio.fail_after(60):
+            await received.until_ended(on.client, 2)
+        tasks.cancel_scope.cancel()
+
+
 async def test_masks_of_a_step_go_as_soon_as_the_one_before_is_known_and_before_the_next_plan() -> None:
     with stage() as on:
         _constrain(on, "start: /[\\x04-\\x0c]{5}/")
@@ -85,12 +95,7 @@ async def test_a_grammar_ends_its_sequence_without_a_token_to_say_so() -> None:
     with stage() as on:
         _constrain(on, 'start: "\\x04\\x05\\x06"', seeds=(1,))
         on.submit(1, tokens=9)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            tasks.start_soon(_work_with_masks, on)
-            with anyio.fail_after(60):
-                await received.until_ended(on.client, 2)
-            tasks.cancel_scope.cancel()
+        await _run_to_the_end(on, received)
     assert received.tokens == {0: [4, 5, 6], 1: list(range(4, 13))}
     assert (received.ends[0].reason, received.ends[1].reason) == ("stop", "length")
 
@@ -100,12 +105,7 @@ async def test_a_token_that_the_grammar_forbids_is_not_delivered_and_ends_its_se
     with stage() as on:
         _constrain(on, 'start: "\\x04\\x05x"')
         on.submit(1, tokens=9)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            tasks.start_soon(_work_with_masks, on)
-            with anyio.fail_after(60):
-                await received.until_ended(on.client, 2)
-            tasks.cancel_scope.cancel()
+        await _run_to_the_end(on, received)
     assert received.tokens == {0: [4, 5], 1: list(range(4, 13))}
     assert received.ends[0].reason == "error"
     assert "cannot be followed" in (received.ends[0].message or "")
@@ -116,12 +116,7 @@ async def test_a_grammar_that_cannot_be_used_is_refused_and_others_run() -> None
     with stage() as on:
         _constrain(on, "start: /a")
         on.submit(1, tokens=9)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(on.loop.run)
-            tasks.start_soon(_work_with_masks, on)
-            with anyio.fail_after(60):
-                await received.until_ended(on.client, 2)
-            tasks.cancel_scope.cancel()
+        await _run_to_the_end(on, received)
     assert received.ends[0].reason == "error"
     assert "the grammar cannot be used" in (received.ends[0].message or "")
     assert received.ends[1].reason == "length"

@@ -1,9 +1,6 @@
-"""Real engine and worker processes of a model that sees, which die in the middle of an answer."""
+"""Real engine and worker processes of a model with images, killed in the middle of an answer."""
 
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import anyio
@@ -17,7 +14,7 @@ from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.forked import client_of, told_of_losses, worker_of
+from stentor.tests.engine.forked import Victim, client_of, kill, served, told_of_losses
 from stentor.tests.engine.local import model_config
 from stentor.tests.parity.pictures import PICTURES, Prompt, prompt_of
 from stentor.tests.support.vision_models import FAMILIES
@@ -34,17 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@asynccontextmanager
-async def seeing_client(folder: Path, **changes: object) -> AsyncIterator[EngineClient]:
-    client = client_of(EngineConfig(model_config(folder, max_model_len=256, kv_cache_memory=8 << 20, **changes)))
-    with anyio.fail_after(90):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.run)
-            await client.wait_started()
-            try:
-                yield client
-            finally:
-                tasks.cancel_scope.cancel()
+def seeing_client(folder: Path, **changes: object) -> AbstractAsyncContextManager[EngineClient]:
+    config = model_config(folder, max_model_len=256, kv_cache_memory=8 << 20, **changes)
+    return served(client_of(EngineConfig(config)))
 
 
 def prompts() -> list[Prompt]:
@@ -53,7 +42,7 @@ def prompts() -> list[Prompt]:
     return [prompt_of(kind, [40 + number], pictures[number], [50, 51], pictures[0], [60]) for number in range(4)]
 
 
-async def answers(client: EngineClient, victim: str = "") -> list[list[int]]:
+async def answers(client: EngineClient, victim: Victim | None = None) -> list[list[int]]:
     """All prompts at once; the worker or the engine is killed once tokens have come."""
     found: list[list[int]] = [[] for _ in prompts()]
     begun = anyio.Event()
@@ -72,11 +61,9 @@ async def answers(client: EngineClient, victim: str = "") -> list[list[int]]:
     async with anyio.create_task_group() as tasks:
         for number, prompt in enumerate(prompts()):
             tasks.start_soon(read, number, prompt)
-        if victim:
+        if victim is not None:
             await begun.wait()
-            pid = worker_of(client) if victim == "worker" else client.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+            kill(client, victim)
     return found
 
 

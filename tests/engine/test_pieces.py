@@ -35,9 +35,6 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import PromptLogprobs, RowExperts, RowPooled, StepPart, StepResult, TokenLogprobs
 from stentor.tests.examples import examples
 
-ENTRY = 60
-"""Bytes of the largest log-probability here."""
-
 ENTRIES = st.builds(
     TokenLogprobs,
     st.integers(0, 2**31 - 1),

@@ -1,9 +1,5 @@
-"""Real engine and worker processes that hear while they are spoken to, and are killed in the middle of it."""
+"""Real engine and worker processes that transcribe audio while it arrives, killed in the middle of it."""
 
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -12,12 +8,11 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import RequestStream
-from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.forked import client_of
+from stentor.tests.engine.forked import Victim, client_of, kill, served
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, speech, write_voxtral
 
@@ -31,19 +26,6 @@ STREAMS = 4
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_voxtral(tmp_path_factory.mktemp("voxtral"))
-
-
-@asynccontextmanager
-async def listening(folder: Path) -> AsyncIterator[EngineClient]:
-    client = client_of(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
-    with anyio.fail_after(90):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.run)
-            await client.wait_started()
-            try:
-                yield client
-            finally:
-                tasks.cancel_scope.cancel()
 
 
 class Speaker:
@@ -73,8 +55,8 @@ class Speaker:
             self.stream.append(b"", last=True)
 
 
-async def speak(client: EngineClient, *victims: str) -> list[list[int]]:
-    """All at once; after the first third a process whose name ends so is killed, while more is said."""
+async def speak(client: EngineClient, *victims: Victim) -> list[list[int]]:
+    """All at once; after the first third the worker or the engine is killed, while more is said."""
     speakers = [Speaker(client, seed) for seed in range(STREAMS)]
     async with anyio.create_task_group() as tasks:
         for speaker in speakers:
@@ -82,8 +64,7 @@ async def speak(client: EngineClient, *victims: str) -> list[list[int]]:
             speaker.say(0.0, 0.3)
         await speakers[0].heard_some.wait()
         for number, victim in enumerate(victims):
-            (pid,) = (pid for pid in {*tree(os.getpid())} - OTHERS if comm(pid).endswith(victim))
-            os.kill(pid, signal.SIGKILL)
+            kill(client, victim)
             before = len(speakers[0].tokens)
             for speaker in speakers:
                 speaker.say(0.3 + 0.2 * number, 0.5 + 0.2 * number)
@@ -95,30 +76,14 @@ async def speak(client: EngineClient, *victims: str) -> list[list[int]]:
     return [speaker.tokens for speaker in speakers]
 
 
-OTHERS: set[int] = set()
-"""Processes of servers that other tests have left running."""
-
-
-@pytest.fixture(autouse=True)
-def _others() -> None:
-    OTHERS.clear()
-    OTHERS.update(tree(os.getpid()))
-
-
-def comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except FileNotFoundError:
-        return ""
-
-
 async def test_streams_go_on_after_their_worker_and_their_engine_were_killed(folder: Path) -> None:
-    async with listening(folder) as client:
+    config = EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0))
+    async with served(client_of(config)) as client:
         assert client.ready is not None
         assert client.ready.stream == StreamShape(first=STEP + 40, step=STEP)
         expected = await speak(client)
         assert [len(tokens) for tokens in expected] == [POSITIONS - len(PROMPT) + 1] * STREAMS
-        assert await speak(client, "-worker", "-engine") == expected
+        assert await speak(client, "worker", "engine") == expected
         assert client.engine_restarts == 1
         silent = client.submit(EngineRequest(PROMPT, PARAMS, [1], streamed=bytes(10 * STEP)))
         await anyio.sleep(0.2)

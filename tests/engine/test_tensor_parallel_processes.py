@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from stentor.loadtest.processes import alive
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.forked import client_of, told_of_losses, workers_of
+from stentor.tests.engine.forked import client_of, served, told_of_losses, workers_of
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import prompt_of
@@ -65,19 +65,10 @@ class Reader:
                     self.ends.append(event.reason)
 
 
-@asynccontextmanager
-async def served(
+def running(
     config: WorkerConfig, weights: Sequence[int] = (), lease: int | None = None
-) -> AsyncIterator[EngineClient]:
-    client = client_of(EngineConfig(config), weights, lease)
-    with anyio.fail_after(240):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.run)
-            await client.wait_started()
-            try:
-                yield client
-            finally:
-                tasks.cancel_scope.cancel()
+) -> AbstractAsyncContextManager[EngineClient]:
+    return served(client_of(EngineConfig(config), weights, lease), seconds=240)
 
 
 async def answers(client: EngineClient, params: SamplingParams, victims: Sequence[int] = ()) -> list[Reader]:
@@ -118,7 +109,7 @@ def whole(folder: Path, params: SamplingParams, **changes: object) -> list[Reade
 @pytest.mark.parametrize("params", [GREEDY, pytest.param(SAMPLED, marks=pytest.mark.proof)], ids=["greedy", "sampled"])
 async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingParams) -> None:
     expected = whole(folder, params)
-    async with served(config_of(folder, 2, kv_offloading_size=1 << 20)) as client:
+    async with running(config_of(folder, 2, kv_offloading_size=1 << 20)) as client:
         assert client.ready is not None
         assert any("the sum over workers" in note for note in client.ready.notes)
         assert len(workers_of(client)) == 2
@@ -137,7 +128,7 @@ async def test_two_workers_with_some_of_the_layers_each_give_what_one_gives_and_
     params = msgspec.structs.replace(GREEDY, max_tokens=20)
     expected = whole(folder, params)
     config = config_of(folder, 1, pipeline_parallel_size=2, kv_offloading_size=1 << 20)
-    async with served(config) as client:
+    async with running(config) as client:
         assert client.ready is not None
         assert any("the stream of a stage" in note for note in client.ready.notes)
         for victims in ([], [1]):
@@ -151,7 +142,7 @@ async def test_two_workers_with_half_of_the_experts_each_give_what_one_gives(tmp
     tiny.make("qwen2-moe", tmp_path)
     params = msgspec.structs.replace(GREEDY, max_tokens=8)
     expected = whole(tmp_path, params)
-    async with served(config_of(tmp_path, 2, enable_expert_parallel=True)) as client:
+    async with running(config_of(tmp_path, 2, enable_expert_parallel=True)) as client:
         found = await answers(client, params)
     assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
     for ours, theirs in zip(found, expected, strict=True):
@@ -164,7 +155,7 @@ async def test_two_workers_verify_the_same_drafts(folder: Path) -> None:
     for params in (GREEDY, SAMPLED):
         params = msgspec.structs.replace(params, allowed_token_ids=(5, 9, 70))
         expected = whole(folder, params)
-        async with served(config_of(folder, 2, speculative=SpeculativeConfig("ngram", 4))) as client:
+        async with running(config_of(folder, 2, speculative=SpeculativeConfig("ngram", 4))) as client:
             found = await answers(client, params)
             assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
             assert 0 < client.stats.num_accepted_tokens < client.stats.num_draft_tokens
@@ -176,7 +167,7 @@ async def test_two_workers_go_on_with_recurrent_states_after_drafts_and_a_loss(t
     params = msgspec.structs.replace(GREEDY, allowed_token_ids=(5, 9, 70))
     expected = whole(tmp_path, params, kv_cache_memory=1 << 20)
     drafts = SpeculativeConfig("ngram", 4)
-    async with served(config_of(tmp_path, 2, kv_cache_memory=1 << 20, speculative=drafts)) as client:
+    async with running(config_of(tmp_path, 2, kv_cache_memory=1 << 20, speculative=drafts)) as client:
         for victims in ([], [1]):
             found = await answers(client, params, victims)
             assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
@@ -190,7 +181,7 @@ async def test_blocks_of_a_gguf_file_are_multiplied_as_they_are_stored(tmp_path:
     write_q8_0(path, inner=128)
     first = msgspec.structs.replace(GREEDY, max_tokens=1)
     expected = whole(path, first, dtype="bfloat16", batch_invariant=False)
-    async with served(config_of(path, 2, dtype="bfloat16", batch_invariant=False)) as client:
+    async with running(config_of(path, 2, dtype="bfloat16", batch_invariant=False)) as client:
         found = await answers(client, first)
         assert client.ready is not None
         assert any(note.startswith("weights in Q8_0: packed for this CPU") for note in client.ready.notes)
@@ -205,7 +196,7 @@ async def test_streams_go_on_exactly_where_they_were_whichever_worker_is_killed(
     before = {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
     files = [create_weight_file() for _ in range(2)]
     try:
-        async with served(config_of(tmp_path, 2), files) as client:
+        async with running(config_of(tmp_path, 2), files) as client:
             expected = [reader.tokens for reader in await answers(client, SAMPLED)]
             first = workers_of(client)
             found = await answers(client, SAMPLED, [1, 0])
@@ -231,7 +222,7 @@ async def test_the_first_takes_a_shared_device_for_both(folder: Path) -> None:
     lease = create_lease([1, 1])
     try:
         other = Member(lease, 1)
-        async with served(config_of(folder, 2), lease=lease) as client:
+        async with running(config_of(folder, 2), lease=lease) as client:
             reader = Reader(client.submit(EngineRequest(prompt_of(1, 10), GREEDY, [1])))
             async with anyio.create_task_group() as tasks:
                 with other:

@@ -1,9 +1,6 @@
-"""Real engine and worker processes of a model that hears, some of which die in the middle of a window."""
+"""Real engine and worker processes of a transcription model, some killed in the middle of a window."""
 
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import anyio
@@ -11,12 +8,11 @@ import pytest
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.request import EngineRequest
-from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.forked import client_of, told_of_losses
+from stentor.tests.engine.forked import Victim, client_of, kill, served, told_of_losses
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.media import Audio
 from stentor.tests.engine.tiny_whisper import NO_SPEECH, SOT, window, write_whisper
@@ -32,18 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_whisper(tmp_path_factory.mktemp("whisper"))
 
 
-@asynccontextmanager
-async def transcription_client(folder: Path) -> AsyncIterator[EngineClient]:
-    worker = model_config(folder, max_num_seqs=4, max_num_batched_tokens=0)
-    client = client_of(EngineConfig(worker))
-    with anyio.fail_after(90):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.run)
-            await client.wait_started()
-            try:
-                yield client
-            finally:
-                tasks.cancel_scope.cancel()
+def transcription_client(folder: Path) -> AbstractAsyncContextManager[EngineClient]:
+    return served(client_of(EngineConfig(model_config(folder, max_num_seqs=4, max_num_batched_tokens=0))))
 
 
 class Transcript:
@@ -69,8 +55,10 @@ class Transcript:
                         self.ends.append(event)
 
 
-async def transcribe(client: EngineClient, victim: str = "") -> list[tuple[list[int], str, AlignmentOutput | None]]:
-    """Every window at once; a process whose name ends so is killed once one of them has begun."""
+async def transcribe(
+    client: EngineClient, victim: Victim | None = None
+) -> list[tuple[list[int], str, AlignmentOutput | None]]:
+    """Every window at once; the worker or the engine is killed once one of them has begun."""
     begun = anyio.Event()
     transcripts = [Transcript() for _ in range(WINDOWS)]
     async with anyio.create_task_group() as tasks:
@@ -79,29 +67,11 @@ async def transcribe(client: EngineClient, victim: str = "") -> list[tuple[list[
             if number == 7:
                 prompt, audio = [SOT, 65, 3, 4, 5], window(1, align=Alignment(2, 90))
             tasks.start_soon(transcript.read, client, prompt, number, audio, begun)
-        if victim:
+        if victim is not None:
             await begun.wait()
-            (pid,) = (pid for pid in {*tree(os.getpid())} - OTHERS if comm(pid).endswith(victim))
-            os.kill(pid, signal.SIGKILL)
+            kill(client, victim)
     assert all(len(each.ends) == len(each.alignments) == 1 for each in transcripts)
     return [(each.tokens, each.ends[0].reason, each.alignments[0]) for each in transcripts]
-
-
-OTHERS: set[int] = set()
-"""Processes of servers that other tests have left running."""
-
-
-@pytest.fixture(autouse=True)
-def _others() -> None:
-    OTHERS.clear()
-    OTHERS.update(tree(os.getpid()))
-
-
-def comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except FileNotFoundError:
-        return ""
 
 
 async def test_windows_go_on_as_they_would_have_after_their_worker_or_engine_was_killed(folder: Path) -> None:
@@ -111,9 +81,9 @@ async def test_windows_go_on_as_they_would_have_after_their_worker_or_engine_was
         aligned = expected[7][2]
         assert aligned is not None
         assert (len(aligned.times), len(aligned.probabilities)) == (4, 3)
-        assert await transcribe(client, "-worker") == expected
+        assert await transcribe(client, "worker") == expected
         await told_of_losses(client, workers=1)
-        assert await transcribe(client, "-engine") == expected
+        assert await transcribe(client, "engine") == expected
         await told_of_losses(client, engines=1)
         assert client.stats.recovered > 1
 

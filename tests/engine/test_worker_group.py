@@ -1,4 +1,4 @@
-"""Several workers as one: who gets what, who is heard, and what is told when one is lost."""
+"""Several workers as one: which messages go to which, whose results count, and the loss of one."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

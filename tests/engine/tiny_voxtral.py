@@ -62,7 +62,7 @@ def speech(positions: int, seed: int = 0) -> bytes:
 
 
 def features_of(pcm: bytes) -> torch.Tensor:
-    """As transformers makes them of a whole clip."""
+    """The features that transformers makes of a whole clip."""
     samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
     extractor = VoxtralRealtimeFeatureExtractor(feature_size=128)
     features: torch.Tensor = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features

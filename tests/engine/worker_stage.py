@@ -56,7 +56,7 @@ class Clock:
         await anyio.lowlevel.checkpoint()
 
     async def run(self, seconds: float, look: float = 0.5) -> None:
-        """As it passes for who is not stopped, and looks every so many seconds."""
+        """Lets time pass for a process that runs and looks at the clock every ``look`` seconds."""
         until = self.now + seconds
         while (left := until - self.now) > 0:
             await self.move(min(left, look))

@@ -16,7 +16,7 @@ Part = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Latents:
-    """Slots that nobody wrote hold NaN."""
+    """Unwritten slots hold NaN."""
 
     queries: list[Tensor]
     """One of every position of each sequence: [length, heads, dim]."""

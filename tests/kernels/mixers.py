@@ -28,7 +28,7 @@ class Mixer(ABC):
 
     @abstractmethod
     def state(self, slots: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
-        """As models keep it by themselves, which compute in ``dtype``."""
+        """The state as a model that computes in ``dtype`` keeps it."""
 
     @abstractmethod
     def choose(self, tokens: Tokens, variant: Choice) -> Variant: ...

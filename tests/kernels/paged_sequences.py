@@ -17,7 +17,7 @@ FP8 = torch.float8_e4m3fn
 
 @dataclass
 class Step:
-    """New tokens of several sequences, and the caches with all their keys; slots that nobody wrote hold NaN."""
+    """New tokens of several sequences, and the caches with all their keys; unwritten slots hold NaN."""
 
     q: Tensor
     k_cache: Tensor

@@ -18,7 +18,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class World:
-    """Sequences whose keys lie in a shuffled cache; slots that nobody wrote hold NaN, or have scales that are NaN."""
+    """Sequences whose keys lie in a shuffled cache; unwritten slots hold NaN, or have scales that are NaN."""
 
     queries: list[Tensor]
     """One per sequence, a query for every position: [length, heads, dim]."""

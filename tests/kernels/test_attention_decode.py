@@ -24,7 +24,7 @@ MANY_SPLITS = Config.of(TILE=16, MIN_KEYS=16, PROGRAMS_PER_SM=8)
 
 @dataclass
 class Decode:
-    """Rows of a few new tokens over a shuffled cache; slots that nobody wrote hold NaN."""
+    """Rows of a few new tokens over a shuffled cache; unwritten slots hold NaN."""
 
     q: Tensor
     k_cache: Tensor
@@ -236,7 +236,7 @@ def test_a_row_of_drafts_has_the_bits_of_rows_of_equal_length(window: int) -> No
 
 @pytest.mark.triton
 def test_a_launch_of_rows_with_drafts_is_right_for_other_numbers_of_them() -> None:
-    """As a captured launch needs it: the tokens of all rows together are as many, and padding has the rest."""
+    """A captured launch has a fixed number of tokens; those that rows do not use are padding."""
     first = make([33, 40, 70, 0], query_len=4, new=[4, 1, 3, 2])
     other = make([33, 40, 70, 0], query_len=4, new=[1, 2, 4, 3])
     starts, lengths = first._starts(), torch.tensor(first.lengths, dtype=torch.int32, device=DEVICE)

@@ -228,7 +228,7 @@ def test_decode_rows_padding_and_chunks_share_a_batch(
 
 
 FILLED_UP = [(50, 1), (0, 1), (0, 1), (70, 40), (5, 5), (0, 0), (0, 0), (0, 37)]
-"""As for a graph: three decode rows, of which two are padding, two prompts, two of no token, and tokens of nobody."""
+"""The batch of a graph: three decode rows, two of them padding, two prompts, two empty rows, and unused tokens."""
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)

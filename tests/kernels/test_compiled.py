@@ -43,7 +43,7 @@ def _binder(kernel: Any) -> Any:
 
 
 def _specialisation(kernel: Any, args: tuple[Any, ...]) -> str:
-    """As Triton makes it: types, what is specialised of values, and the options."""
+    """Triton's key: types, what is specialised of values, and the options."""
     _, specialisation, options = _binder(kernel)(*args, **CONFIG.sizes, **CONFIG.options)
     return repr(specialisation) + repr(options)  # as text: 1 and True are two constants
 

@@ -175,7 +175,7 @@ def _one_by_one(step_lengths: list[tuple[int, int]], batch: AttentionBatch) -> A
 def test_attention_on_tiles_is_the_references_and_a_tokens_bits_are_those_it_has_alone(
     cached: torch.dtype, dim: int, size: int, heads: int, kv_heads: int, options: dict[str, float]
 ) -> None:
-    """Slots that nobody wrote hold NaN."""
+    """Unwritten slots hold NaN."""
     lengths = [(130, 30), (1, 1), (66, 1), (300, 5), (13, 13)]
     shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "size": size}
     step = make_step(lengths, **shape, dtype=BRAIN, cache_dtype=cached, transposed=True)
@@ -192,7 +192,7 @@ def test_attention_on_tiles_is_the_references_and_a_tokens_bits_are_those_it_has
 def test_attention_to_latents_on_tiles_is_the_references_and_a_tokens_bits_are_those_it_has_alone(
     heads: int, rank: int, rotated: int, size: int
 ) -> None:
-    """Slots that nobody wrote hold NaN."""
+    """Unwritten slots hold NaN."""
     world = make_latents([1, 70, 620, 130], heads=heads, rank=rank, rotated=rotated, size=size, dtype=BRAIN)
     parts = [(0, 0, 1), (1, 65, 70), (2, 490, 620), (3, 0, 130)]
     together = world.run(parts)

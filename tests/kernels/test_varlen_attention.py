@@ -150,7 +150,7 @@ def test_the_native_variant_is_the_reference(
 
 @pytest.mark.parametrize("dim", [40, 72])
 def test_heads_of_dims_that_no_product_has_whole_are_the_references(dim: int) -> None:
-    """As SigLIP's and Qwen2-VL's towers have them: products of pairs take 32 dims at a time."""
+    """The head sizes of SigLIP and Qwen2-VL; products of bfloat16 pairs take 32 dims at a time."""
     case = Case([*CROSS, (70, 300)], dtype=torch.bfloat16, dim=dim)
     case.q, case.k, case.v = case.q.cpu(), case.k.cpu(), case.v.cpu()
     out = case.run("native")

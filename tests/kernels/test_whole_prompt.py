@@ -33,7 +33,7 @@ PROMPT = 90
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who attended, where the table prefers the library, and prompts of 64 tokens are long enough."""
+    """The variants that ran, where the table prefers the library, and prompts of 64 tokens are long enough."""
     found: list[str] = []
     for name in ("attend_whole_prompt", "prepare_prefill"):
         run = getattr(dispatch, name)

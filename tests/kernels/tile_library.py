@@ -10,7 +10,7 @@ from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
 
 UNITS = ("linear_packed", "native", "attention", "latent_attention", "moe", "forward", "low_rank", "sampling")
-"""Folders that are compiled: what multiplies on tiles, and who calls it."""
+"""Folders that are compiled: operations on tiles, and their callers."""
 COMPILED_SOON = "-O1"
 """Of what is compiled for the tests alone, in half of the time that it takes for speed: bits do not depend on it."""
 OPTIONS = ("-DSTENTOR_EMULATED_TILES", COMPILED_SOON)

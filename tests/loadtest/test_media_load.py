@@ -1,4 +1,4 @@
-"""What pictures do to streams: how gaps are counted, and the whole benchmark over a tiny model that sees."""
+"""What pictures do to streams: how gaps are counted, and the whole benchmark over a tiny vision model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Drafts beside none: what is asked, of whom, and what is told of it."""
+"""The benchmark of drafts: its requests, its servers and its report."""
 
 import io
 from pathlib import Path

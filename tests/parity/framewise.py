@@ -115,7 +115,7 @@ def _spread(model: Any, head: Any) -> None:
 
 
 def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
-    """As its processor makes them, of audio filled with silence to a tenth of a second."""
+    """The features of the model's own processor, of audio filled with silence to a tenth of a second."""
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
     causal = "nemotron" in model.config.model_type
     kind = transformers.NemotronAsrStreamingFeatureExtractor if causal else transformers.ParakeetFeatureExtractor

@@ -117,7 +117,7 @@ def described(name: str, config: Any) -> Values:
 
 
 def _old_rope(config: Any) -> Values:
-    """As files before transformers 5 tell of rotation."""
+    """The rotary settings in the spelling of files before transformers 5."""
     rope = dict(config.rope_parameters)
     theta = rope.pop("rope_theta")
     return {"rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope}

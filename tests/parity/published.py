@@ -188,7 +188,7 @@ class _NavitLayer(torch.nn.Module):
         self.heads = heads
 
     def forward(self, x: torch.Tensor, angles: torch.Tensor, apart: torch.Tensor) -> torch.Tensor:
-        """angles [patches, head_dim / 2]; apart [patches, patches]: who does not see whom."""
+        """angles [patches, head_dim / 2]; apart [patches, patches]: True where a patch does not attend to another."""
         y = self.layer_norm1(x)
         q, k, v = (self.self_attn[f"{each}_proj"](y).unflatten(1, (self.heads, -1)).transpose(0, 1) for each in "qkv")
         q, k = (_rotated(each, angles) for each in (q, k))

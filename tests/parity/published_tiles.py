@@ -99,7 +99,7 @@ _RADIO_NAMES: Final = {
     "vision_model.embeddings.cls_register_token": "patch_generator.cls_token.token",
     "vision_model.encoder.layer.": "blocks.",
 }
-"""As published, behind ``vision_model.radio_model.model.``."""
+"""Published names, behind ``vision_model.radio_model.model.``."""
 
 
 def _nemotron_vl(folder: Path, name: str, text: Any, make_text: Callable[[], Any], products: list[Any]) -> Composed:

@@ -55,7 +55,7 @@ def _paddle_picture(random: torch.Generator, size: int) -> Picture:
 
 
 def _plain_picture(random: torch.Generator, size: int) -> Picture:
-    """As Qwen-VL's, whose tokens have positions as those of text."""
+    """A picture of Qwen-VL whose tokens have the positions of text."""
     whole = qwen_picture(random, size)
     return Picture(whole.tensors, whole.tokens)
 

@@ -168,7 +168,7 @@ def model_of(config: Any) -> Any:
 
 
 def with_a_talker(folder: Path, config: Any) -> None:
-    """Makes a saved thinker what is published: a part of a model that speaks."""
+    """Turns a saved thinker into the published form: a part of a model with speech output."""
     whole = {**config.to_dict(), "architectures": [type(config).__name__.replace("Config", "ForConditionalGeneration")]}
     (folder / "config.json").write_text(json.dumps(whole))
     file = folder / "model.safetensors"

@@ -48,7 +48,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def inputs_of(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
-    """As its processor makes them, of audio filled with silence to one position."""
+    """The inputs of the model's own processor, of audio filled with silence to one position."""
     samples = torch.from_numpy(np.frombuffer(pcm, "<i2").astype(np.float32) / 32768)
     if model.config.model_type in EXTRACTORS:
         extract = EXTRACTORS[model.config.model_type](feature_size=model.config.encoder_config.num_mel_bins)
@@ -71,7 +71,7 @@ def logits_of(model: Any, pcm: bytes, tokens: Sequence[int]) -> torch.Tensor:
 
 
 def encoded_by(model: Any, pcm: bytes) -> torch.Tensor:
-    """As its decoder attends to it."""
+    """The encoder output that the decoder attends to, without padding."""
     made = model.model.encoder(**inputs_of(model, pcm))
     found: torch.Tensor = made.last_hidden_state[0]
     if made.attention_mask is not None:

@@ -175,7 +175,7 @@ OLD: dict[str, tuple[str, Convert, dict[str, Any]]] = {
     ),
     "qwen3-next-moe": ("qwen3next", delta, {}),
 }
-"""As the first converters wrote them: what makes keys and values as one, projections of the delta rule by head."""
+"""Names of the first converters: one weight for keys and values, projections of the delta rule by head."""
 
 
 @pytest.mark.parametrize("name", OLD)

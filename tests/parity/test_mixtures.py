@@ -158,7 +158,7 @@ def test_a_checkpoint_without_an_expert_is_refused(name: str, tmp_path: Path) ->
 
 
 def test_dense_networks_of_kimi_linear_may_lie_under_the_name_of_experts(tmp_path: Path) -> None:
-    """As transformers 5.23 writes them."""
+    """transformers 5.23 writes them so."""
     tiny.make("kimi-linear", tmp_path)
     published = logits(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

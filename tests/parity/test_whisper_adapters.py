@@ -1,4 +1,4 @@
-"""What is heard with adapters is what merged weights hear, encoder and decoder, whatever shares the batch."""
+"""Transcripts with adapters are those of merged weights, in encoder and decoder, in any batch."""
 
 from pathlib import Path
 from typing import Any

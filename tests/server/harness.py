@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import openai
 import uvicorn
 
 from stentor.server.app.application import create_app
@@ -21,6 +22,11 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def in_memory(state: ServerState) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(create_app(state)), base_url="http://server")
+
+
+def sdk(state: ServerState, key: str = "none") -> openai.AsyncOpenAI:
+    """OpenAI's client of an application in memory."""
+    return openai.AsyncOpenAI(base_url="http://server/v1", api_key=key, max_retries=0, http_client=in_memory(state))
 
 
 @asynccontextmanager

@@ -116,7 +116,7 @@ class Target:
 
 @cache
 def document() -> dict[str, Any]:
-    """As it is served."""
+    """The OpenAPI document that the server serves."""
 
     async def fetch() -> dict[str, Any]:
         async with in_memory(fake_state()) as client:
@@ -174,7 +174,7 @@ def bodies(draw: st.DrawFn, schema: dict[str, Any]) -> bytes:
 @dataclass
 class Request:
     path: str
-    """As it is in the document."""
+    """The path in the OpenAPI document, with its parameters."""
     url: str
     method: str
     headers: dict[str, bytes]

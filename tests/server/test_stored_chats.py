@@ -5,33 +5,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.app.application import create_app
-from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state, says
-from stentor.tests.server.harness import CHAT, HELLO, chunks_of, in_memory, until
+from stentor.tests.server.harness import CHAT, HELLO, chunks_of, in_memory, sdk, until
 from stentor.tests.wire.validate import CHAT_EXTENSIONS, check_object
 
 pytestmark = pytest.mark.anyio
 KEYS = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two")), ()))
 WEATHER = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 CALLS = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
-
-
-def sdk(state: ServerState, key: str = "none") -> openai.AsyncOpenAI:
-    transport = httpx.ASGITransport(create_app(state))
-    client: Any = httpx.AsyncClient(transport=transport, base_url="http://test")
-    return openai.AsyncOpenAI(base_url="http://test/v1", api_key=key, max_retries=0, http_client=client)
 
 
 async def made(client: openai.AsyncOpenAI, **fields: Any) -> ChatCompletion:

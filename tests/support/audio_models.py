@@ -123,7 +123,7 @@ def glm_asr(folder: Path) -> None:
 
 
 def gemma3n(folder: Path) -> None:
-    """As published: one file says what is heard and what is seen."""
+    """One file describes audio and images, as published."""
     special = ("<audio_soft_token>", "<start_of_audio>", "<end_of_audio>")
     images = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
     named = dict(zip(("audio_token", "boa_token", "eoa_token"), special, strict=True))

@@ -140,7 +140,7 @@ class Forked:
         return bool(self._session.shouldfail or self._session.shouldstop)
 
     def _stop(self, children: Iterable["_Child"]) -> None:
-        """As if Ctrl-C had been pressed: fixtures are torn down."""
+        """Interrupts the children as Ctrl-C does, so that fixtures are torn down."""
         self._stopped = True
         for child in children:
             os.kill(child.pid, signal.SIGINT)

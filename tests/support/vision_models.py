@@ -341,7 +341,7 @@ def write_tokenizer(
     special: Sequence[str] = SPECIAL,
     **settings: Any,
 ) -> None:
-    """As :func:`write_processor`."""
+    """Writes the tokenizer and the template; arguments as in :func:`write_processor`."""
     (folder / "chat_template.jinja").write_text(template)
     _tokenizer(special, bos).save(str(folder / "tokenizer.json"))
     _change(

@@ -87,7 +87,7 @@ class NoiseReduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AudioInput(msgspec.Struct, frozen=True):
-    """How the client's audio is read and heard."""
+    """Format, transcription and turn detection of the client's audio."""
 
     format: AudioFormat = AudioPcm()
     transcription: Transcription | None = None

@@ -125,7 +125,7 @@ OutputItem = (
 class InputTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     cache_write_tokens: int = 0
-    """Nobody is charged for them; nothing is counted."""
+    """Always 0: cache writes are not counted."""
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):

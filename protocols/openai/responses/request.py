@@ -123,7 +123,7 @@ class ContextFields(msgspec.Struct, kw_only=True):
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
     def check_context(self, limits: Limits) -> None:
-        """Raises BadRequest. Items are looked at by :mod:`.items`."""
+        """Raises BadRequest. Items are checked by :mod:`.items`."""
         if self.previous_response_id is not None and self.conversation is not None:
             raise wrong("conversation", "and `previous_response_id` exclude each other; send one of them")
         chars_at_most(self.instructions, limits.max_prompt_chars, "instructions")

@@ -48,7 +48,7 @@ ThinkingShown = Literal["whole", "empty", "never"]
 class Blocks:
     """The blocks of one choice, one after another.
 
-    White space between two other blocks is no block of its own: it is held back until there is more.
+    White space between two other blocks makes no block: it is held back until more text comes.
     """
 
     def __init__(self, shown: ThinkingShown = "whole") -> None:
@@ -90,7 +90,7 @@ class Blocks:
         """The rest, at the end of the deltas."""
         events: list[BlockEvent] = []
         if self._held and self._index < 0:
-            # all that the model has said
+            # the answer is white space alone
             events += [*self._begin(TextContent("")), BlockDelta(self._index, "".join(self._held))]
         return [*events, *self._close()]
 

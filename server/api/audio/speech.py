@@ -112,7 +112,7 @@ async def speak(speech: SpeechServices, request: Request, content: bytes, contex
     return EventStream(
         sound,
         SpeechBytes(),
-        math.inf,  # there is nothing that could be sent and not be heard
+        math.inf,  # nothing has been sent that the client could miss
         context.bounded,
         to_frame=_break_off,
         media_type=MEDIA_TYPES[body.response_format],

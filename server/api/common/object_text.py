@@ -9,7 +9,7 @@ import msgspec
 MAX_DEPTH: Final = 128
 """Clients' readers refuse deeper objects."""
 MAX_WORD: Final = 400
-"""Characters of a number; each is looked at with all before it."""
+"""Characters of a number; each is read again with all before it."""
 _SPACE: Final = re.compile(r"[ \t\n\r]+")
 _INSIDE: Final = re.compile(r'[^"\\\x00-\x1f]+')
 _WORD: Final = re.compile(r"[A-Za-z0-9.+\-]")

@@ -61,7 +61,7 @@ class EchoedLogprobs:
     def add(self, entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
         """Adds entries of its next tokens."""
         shape, prompt = self._shape, self._prompt
-        if self._builder is None:  # made late: it looks at every token, of a thousand prompts that begin together
+        if self._builder is None:  # made late: it reads every token, of a thousand prompts that begin together
             text, top = prompt.echo or "", shape.logprobs or 0
             self._builder = CompletionLogprobsBuilder.of_prompt(shape.names, top, text, prompt.tokens)
         tokens = prompt.tokens[self._seen : self._seen + len(entries)]

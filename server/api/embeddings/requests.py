@@ -256,7 +256,7 @@ def _dimensions(model: EmbeddingModel, wanted: int | None, field: str) -> int:
 async def binary_answer(
     resolved: ResolvedRequest, found: Sequence[Pooled], fields: NumberFields, *, flat: bool
 ) -> WholeAnswer:
-    """The numbers themselves, one text's after another's; with ``bytes`` a header says where whose are."""
+    """The numbers as bytes, text after text; with ``bytes`` a header gives the position of each text's."""
     type, order = fields.embed_dtype, fields.endianness
     pieces, items, at = [], [], 0
     slices = Slices(resolved.loop_turns)

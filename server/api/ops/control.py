@@ -175,7 +175,7 @@ async def wake_up(services: _Services, request: Request) -> Response:
 
 def _told(services: _Services, operation: SleepOperation, seconds: float) -> Response:
     level = services.control.level
-    services.metrics.slept(operation, seconds, level)
+    services.metrics.sleep.changed(operation, seconds, level)
     return json_response(SleepStatus("awake" if level is None else "sleeping", level))
 
 

@@ -130,7 +130,7 @@ class ResponseWriter:
         self._add(entry)
 
     def argue(self, text: str) -> None:
-        """More of the arguments of the call that was begun last."""
+        """Adds to the arguments of the last call."""
         entry = self._call
         if entry is None or not text:
             return

@@ -23,7 +23,7 @@ from ..responses.preparing import fewest
 from .conversation import Entry, RealtimeConversation, parts_of, text_of
 
 ANSWER_SHARE: Final = 4
-"""At least one part in so many of the context is the answer's, or as many tokens as it may have."""
+"""The context is divided by this: the answer gets at least a quarter, or its own token limit if that is less."""
 RETAINED: Final = 0.8
 """Fraction of the conversation's room that is kept when the server truncates: truncation changes the beginning of every
 later prompt, which must then be computed anew."""
@@ -105,7 +105,7 @@ def _image(url: str, detail: str, field: str) -> dict[str, Any]:
 
 
 class AnswerGenerator:
-    """Asks for one answer, with as much of the conversation as there is room for."""
+    """Generates one answer from as much of the conversation as fits the context."""
 
     def __init__(self, model: ChatModel, caller: Caller, session: RealtimeSession) -> None:
         self._model = model

@@ -275,7 +275,7 @@ class Call:
     # ---- for the peer
 
     def _take_audio(self, pcm: bytes) -> None:
-        if self._player is not None and len(self._audio) + len(pcm) <= MAX_AUDIO:  # otherwise the session has not begun
+        if self._player is not None and len(self._audio) + len(pcm) <= MAX_AUDIO:  # otherwise there is no session yet
             self._audio += pcm
             self._wake()
 

@@ -11,11 +11,11 @@ from typing import Final, Literal
 Eagerness = Literal["low", "medium", "high", "auto"]
 
 HESITANT: Final = 1.3
-"""A pause must be so much longer than the longest that the caller went on after, unless the sentence is complete."""
+"""Factor by which a pause must exceed the longest pause within speech so far, unless the sentence is complete."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _TAIL: Final = 200
-"""Characters at the end that are looked at."""
+"""Characters at the end that are judged."""
 
 
 def _words(text: str) -> frozenset[str]:

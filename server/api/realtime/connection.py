@@ -15,7 +15,7 @@ the changes.
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -82,6 +82,17 @@ APPENDS: Final = 4
 """This many appends count as one message: their audio has its own limit."""
 
 
+class SessionAudio(NamedTuple):
+    """How a session's audio gets in and out. Either the audio of responses is paced, and the client plays it; or the
+    server plays it."""
+
+    open_input: OpenInputAudio
+    make_pacer: MakePacer | None = None
+    make_player: MakePlayer | None = None
+    share: AudioShare | None = None
+    """The session's share of audio memory; its creator closes it."""
+
+
 class Connection:
     """One session of OpenAI's protocol. :meth:`serve` lasts as long as it does."""
 
@@ -93,35 +104,29 @@ class Connection:
         session: Session,
         dialect: Dialect,
         event_queue: EventQueue,
+        audio: SessionAudio,
         *,
-        open_input_audio: OpenInputAudio,
-        make_pacer: MakePacer | None = None,
-        make_player: MakePlayer | None = None,
         keeps_type: bool = False,
-        audio: AudioShare | None = None,
     ) -> None:
-        """Either the audio of responses is paced, and the client plays it; or the server plays it.
-
-        ``keeps_type``: it cannot change its type, as others can before other events.
-
-        ``audio`` is the session's share of audio memory; its creator closes it.
-        """
+        """``keeps_type``: it cannot change its type, as others can before other events."""
         self._services = services
         self._rules = rules
         self._session: Session = session
         self._dialect = dialect
         self._event_queue = event_queue
-        self._open_input_audio = open_input_audio
+        self._open_input_audio = audio.open_input
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
-        self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio)
+        self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio.share)
         self._input_audio: InputAudio | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._deaf = False
         """The client knows why its audio is not used."""
-        player = None if make_player is None else make_player(self._started_playing, self._stopped_playing)
-        make_pacer = make_pacer if player is None else player.pacer
+        player = None
+        if audio.make_player is not None:
+            player = audio.make_player(self._started_playing, self._stopped_playing)
+        make_pacer = audio.make_pacer if player is None else player.pacer
         assert make_pacer is not None
         self._answering = ResponseManager(
             ResponseHost(services, caller, self._wait_for_transcript, event_queue.room, make_pacer, player),
@@ -262,7 +267,7 @@ class Connection:
         check_images(given, "item", self._services.chat.accepted)
         entry = Entry(given.item, images=given.images)
         if given.audio is not None:
-            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
+            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be transcribed for nothing
             entry.turn = self._opened_input_audio().turn_of(entry.item.id, given.audio)
         before = self._conversation.insert(entry, event.previous_item_id)
         self._pristine = False
@@ -417,7 +422,7 @@ class Connection:
     # ---- telling
 
     def begin(self, *, foreign: bool = False) -> None:
-        """Tells of the session; ``foreign``: in a way that other dialects understand as well."""
+        """Sends ``session.created``; ``foreign``: in a form that other dialects understand as well."""
         event = server_events.SessionCreated(session=self._session)
         if foreign:
             event.id, event.created = self._session.id, int(time.time())

@@ -143,7 +143,7 @@ class RealtimeConversation:
             self._audio.set(self._audio.bytes + len(entry.turn.audio))
 
     def count(self, entry: Entry) -> None:
-        """Whenever it says more than before, or less."""
+        """Counts the entry anew; to be called whenever its text or audio changes."""
         if self._by_id.get(entry.item.id) is entry:
             self._chars += entry.size - entry.counted
             entry.counted = entry.size
@@ -216,7 +216,7 @@ class RealtimeConversation:
         self._forget_audio_of(entry)
 
     def spoken_answer(self, id: str) -> Entry | None:
-        """The item of that id, where it is an answer that is said aloud, and has been made."""
+        """The item of that id, if it is a complete answer with audio."""
         entry = self._by_id.get(id)
         if entry is None or entry.open or not isinstance(entry.item, MessageItem):
             return None

@@ -146,7 +146,7 @@ class InputAudioPipeline:
             self._unstarted.clear()
             await anyio.sleep_forever()
 
-    # ---- what the session says
+    # ---- called by the session
 
     def check(self, input: AudioInput) -> None:
         self._buffer.check_change(Wire.of(input.format))
@@ -393,7 +393,7 @@ class InputAudioPipeline:
 
 
 def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
-    """Pieces that each take a moment to resample; no other task runs meanwhile."""
+    """Pieces that are small enough to resample without delaying other tasks."""
     step = int(wire.bytes_a_second * PIECE_SECONDS)
     for begin in range(0, len(audio), step):
         yield audio[begin : begin + step]

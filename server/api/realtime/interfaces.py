@@ -69,7 +69,7 @@ class SpeechStopped(NamedTuple):
 
 
 class TimedOut(NamedTuple):
-    """Nobody has said anything for the idle timeout."""
+    """There was no speech for the idle timeout."""
 
     item_id: str
     audio_start_ms: int
@@ -116,7 +116,7 @@ class InputAudio(Protocol):
         """Audio that came whole, in an item. Raises BadRequest for more than the buffer would hold, and Overloaded."""
 
     def responded(self, audio_ms: float) -> None:
-        """A response has ended whose audio is played for so long from now on: the idle timeout counts from then."""
+        """A response has ended, and its audio plays for another ``audio_ms``: the idle timeout counts from then."""
 
     def responding(self) -> None:
         """A response has begun: the idle timeout stops."""

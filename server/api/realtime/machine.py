@@ -75,7 +75,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     },
     State.SPEAKING: {
         **_always(State.SPEAKING, Event.UPDATE, Event.APPEND, *_ITEMS, *_ASIDE),
-        Event.SPEECH_STARTED: State.SPEAKING,  # turns were not looked for meanwhile
+        Event.SPEECH_STARTED: State.SPEAKING,  # turn detection was off meanwhile
         **_always(State.IDLE, Event.SPEECH_STOPPED, Event.COMMIT, Event.CLEAR),
         Event.RESPOND: State.OVERLAPPING,
         Event.END: State.ENDED,

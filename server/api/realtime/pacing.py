@@ -29,7 +29,7 @@ class PlaybackPacer:
         return max(0.0, self._played_at - self._clock()) * 1000
 
     async def admit(self, ms: float) -> None:
-        """Returns once audio of so many milliseconds may be sent: at once if none is unplayed."""
+        """Returns once ``ms`` of audio may be sent: at once if none is unplayed."""
         seconds = ms / 1000
         while (excess := self._played_at + seconds - self._clock() - self._ahead) > 0:
             if self._played_at <= self._clock():
@@ -58,7 +58,7 @@ class SpokenText:
         return "".join(said.text for said in self._said)
 
     def add(self, text: str, ms: float) -> None:
-        """``text``, with the space before it, is said by the next ``ms`` of audio; "" for more of the same."""
+        """The next ``ms`` of audio speak ``text``, which includes the space before it; "" continues the text before."""
         if not text and self._said:
             last = self._said[-1]
             self._said[-1] = last._replace(end_ms=last.end_ms + ms)

@@ -15,7 +15,7 @@ MIN_SECONDS: Final = 0.5
 """Between the beginnings of two hypotheses of one turn."""
 MAX_SECONDS: Final = 15.0
 AT_ONCE: Final = 2
-"""Hypotheses that are made at the same time."""
+"""Most hypotheses that are computed at the same time."""
 SHARE: Final = 0.5
 """Fraction of the model's rate at this concurrency; the rest is for final transcripts."""
 PATIENCE_SECONDS: Final = 5.0
@@ -68,7 +68,7 @@ class PartialPace:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place for one hypothesis, given in turn. Measures how long the hypothesis takes, unless it is given up."""
+        """A slot for one hypothesis, in the order of requests. Measures its time, unless it is cancelled."""
         async with self._slots:
             with anyio.move_on_after(PATIENCE_SECONDS):
                 while self._awaited:

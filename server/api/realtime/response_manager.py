@@ -1,4 +1,4 @@
-"""The responses of one session: the one of its conversation, and those beside it."""
+"""The responses of one session: one in its conversation, and any with ``conversation: "none"``."""
 
 import math
 from collections.abc import Callable, Coroutine
@@ -30,7 +30,7 @@ from .responding import Responding, ResponseHost
 from .session import SessionRules
 
 MAX_ASIDE: Final = 16
-"""Responses beside the conversation, at the same time."""
+"""Most concurrent responses outside the conversation."""
 MAX_INPUT: Final = 1024
 """Items that a response itself may bring."""
 
@@ -65,7 +65,7 @@ class ResponseManager:
         self._aside: dict[str, Responding] = {}
         self._last_response: str | None = None
         self.has_spoken = False
-        """Audio has been sent, whose voice stays."""
+        """Whether audio has been sent: the voice can then not change."""
 
     def respond_as_asked(self, session: Session, event: ResponseCreate) -> None:
         """Raises BadRequest, also where the machine does."""
@@ -220,8 +220,8 @@ class ResponseManager:
             self._cancel(self._response, "client_cancelled")
 
     def interrupt(self) -> bool:
-        """Ends the conversation's response because somebody speaks, and stops its playback here; returns whether there
-        was one, or audio to stop."""
+        """Ends the conversation's response because the caller speaks, and stops its playback here; returns whether
+        there was one, or audio to stop."""
         cancelled = self._response
         self._cancel(cancelled, "turn_detected")
         played = self._hush()

@@ -31,7 +31,7 @@ from ..common.sockets import choose_engine, receive_text
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
-from .connection import APPENDS, Connection, Receive
+from .connection import APPENDS, Connection, Receive, SessionAudio
 from .event_queue import CurrentDialect, Dialect, EventQueue
 from .input_audio_pipeline import InputAudioPipeline
 from .interfaces import InputAudio, OnPartial, OnSpeechEvent
@@ -178,10 +178,12 @@ class RealtimeServing:
                 self.begun(query, secret),
                 dialect,
                 event_queue,
-                open_input_audio=partial(self._open_input_audio, caller, audio),
-                make_pacer=lambda _response: PlaybackPacer(services.config.audio_ahead),
+                SessionAudio(
+                    partial(self._open_input_audio, caller, audio),
+                    make_pacer=lambda _response: PlaybackPacer(services.config.audio_ahead),
+                    share=audio,
+                ),
                 keeps_type=secret is not None,
-                audio=audio,
             )
         except BadRequest as error:
             event_queue.tell(describe(error)[1])
@@ -227,10 +229,8 @@ class RealtimeServing:
                     session,
                     CurrentDialect(),
                     event_queue,
-                    open_input_audio=partial(self._open_input_audio, caller, audio),
-                    make_player=make_player,
+                    SessionAudio(partial(self._open_input_audio, caller, audio), make_player=make_player, share=audio),
                     keeps_type=True,
-                    audio=audio,
                 )
                 connection.begin()
                 with anyio.move_on_after(self.max_seconds) as lifetime:

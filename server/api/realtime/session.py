@@ -81,7 +81,7 @@ class Models(Protocol):
         """The served name. Raises BadRequest, also without a transcription model."""
 
     def language(self, name: str, field: str) -> str:
-        """The code of a language that is heard. Raises BadRequest."""
+        """The code of a language that the transcription model knows. Raises BadRequest."""
 
 
 NO_SPEECH_MODEL: Final = (

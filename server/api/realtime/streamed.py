@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS: Final = 10.0
 """Without audio, after which a request is ended; the next audio begins another."""
 SETTLE_SECONDS: Final = 300
-"""A request that has transcribed so much ends at the next pause."""
+"""A request that has transcribed this much audio ends at the next pause."""
 _AGAIN_MS: Final = 1000
 """Least audio for another request after the model has ended."""
 
@@ -126,7 +126,7 @@ class StreamedTurn(TranscriptionTask):
         self._close()
 
     async def transcript(self) -> Transcript:
-        """Waits until all is heard. Raises ``BadRequest`` or ``ServerError``."""
+        """Waits until all audio is transcribed. Raises ``BadRequest`` or ``ServerError``."""
         await self._until_ended()
         tokens = [*self._tokens] if self._settings.logprobs else None
         return Transcript(self._written.text, self._pushed / BYTES_A_SECOND, tokens)
@@ -175,7 +175,7 @@ class StreamedTurn(TranscriptionTask):
             return stretch.left
 
     async def _comes(self, fewest: int) -> bool:
-        """Waits for so many bytes of audio; whether there will be any that is worth a request."""
+        """Waits for ``fewest`` bytes of audio; returns whether there will be enough for a request."""
         while len(self._waiting) < fewest and not self._complete:
             await self._notified()
         least = MIN_TRANSCRIBED_MS * BYTES_A_SECOND // 1000
@@ -232,7 +232,7 @@ def begin_transcription(
     on_guess: Callable[[str], None] = lambda text: None,
     share: AudioShare | None = None,
 ) -> AnyTranscription:
-    """A turn from position ``begin``, heard as the model does that is served."""
+    """The transcription of a turn from position ``begin``, of the kind that the served model needs."""
     if isinstance(transcribe, StreamTranscriber):
         return StreamedTurn(begin, transcribe, settings, tell, on_guess, share)
     return IncrementalTranscriber(begin, transcribe, settings, pace, tell, on_guess, share)

@@ -35,7 +35,7 @@ class TranscriptionTask(ABC):
 
     @abstractmethod
     async def _transcribe_turn(self) -> None:
-        """Until everything is heard."""
+        """Runs until all audio is transcribed."""
 
     @abstractmethod
     def _drop(self) -> None:
@@ -49,7 +49,7 @@ class TranscriptionTask(ABC):
         return self._untranscribed_ms if self._complete and not self._ended.is_set() else 0
 
     async def room(self, most_ms: int) -> None:
-        """Returns once less than so much is not heard for good, or nothing is any more."""
+        """Returns once less than ``most_ms`` of audio waits for its final transcript, or once the task has ended."""
         while self._untranscribed_ms > most_ms and not self._ended.is_set():
             await self._less.wait()
 
@@ -60,7 +60,7 @@ class TranscriptionTask(ABC):
 
     @property
     def _over(self) -> bool:
-        """Whether it has ended, or was told to."""
+        """Whether it has ended, or was cancelled."""
         return self._ended.is_set() or self._scope.cancel_called
 
     def _notify(self) -> None:
@@ -83,7 +83,7 @@ class TranscriptionTask(ABC):
     # ---- inside
 
     async def run(self) -> None:
-        """Until everything is heard, or the turn is given up."""
+        """Runs until all audio is transcribed, or the turn is given up."""
         self._failure = GenerationFailed()
         try:
             with self._scope:

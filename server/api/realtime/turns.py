@@ -87,7 +87,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class IdleTimedOut:
-    """Nobody spoke from ``start_ms`` to ``end_ms``."""
+    """No speech from ``start_ms`` to ``end_ms``."""
 
     start_ms: int
     end_ms: int
@@ -103,7 +103,7 @@ class _State(Enum):
 
 
 class TurnDetector:
-    """Fed one probability a stretch, from position ``at_ms`` on."""
+    """Takes one probability for each 32 ms of audio, from position ``at_ms`` on."""
 
     def __init__(self, rules: TurnRules, at_ms: int = 0) -> None:
         self._rules = rules
@@ -124,7 +124,7 @@ class TurnDetector:
 
     @property
     def now_ms(self) -> int:
-        """How far the audio has been looked at."""
+        """Position up to which audio has been judged."""
         return self._now
 
     @property
@@ -134,7 +134,7 @@ class TurnDetector:
 
     @property
     def keep_from_ms(self) -> int:
-        """Audio before will belong to no turn."""
+        """Position before which audio will belong to no turn."""
         if self.speaking:
             return self._start
         begin = (self._run_began if self._run else self._now) - self._rules.prefix_padding_ms
@@ -143,7 +143,7 @@ class TurnDetector:
         return max(self._floor, begin)
 
     def change(self, rules: TurnRules) -> None:
-        """From the next stretch on; a turn that has begun goes on."""
+        """Takes effect with the next chunk of audio; a turn that has begun continues."""
         self._rules = rules
         self._wait = rules.silence_ms
 

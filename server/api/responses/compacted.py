@@ -68,7 +68,7 @@ def kept_of(items: Sequence[Item]) -> list[Item]:
 
 
 def in_force(items: list[Item], unseal: Unseal) -> list[Item]:
-    """With the items that compacted conversations kept, before each, and without what they stand for. Raises
+    """Replaces each compaction item by the items that it kept and itself, without those that it summarises. Raises
     BadRequest."""
     if not any(item["type"] == "compaction" for item in items):
         return items

@@ -170,7 +170,7 @@ class ResponseEncoder:
     # ---- tools that the server runs, between turns of the model
 
     def serve(self, tools: Mapping[str, ServedTool]) -> None:
-        """Calls of these functions are the server's to have made from now on."""
+        """The server makes the calls of these functions from now on."""
         self._served = tools
 
     @property
@@ -233,7 +233,7 @@ class ResponseEncoder:
 
     @property
     def may_stop(self) -> bool:
-        """Whether the turn is in its midst and has begun no call, so that :meth:`stop` leaves nothing unanswered."""
+        """Whether the turn has begun and contains no call, so that :meth:`stop` leaves no call without output."""
         return self.finish is None and not (self._compacts or self._asks or self._items.in_call or self._items.calls)
 
     def stop(self) -> list[bytes]:

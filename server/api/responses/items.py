@@ -72,7 +72,7 @@ class ItemWriter:
         self._event_logprobs = JsonList(budget)
         """The same in the form of events."""
         self._in_call = False
-        """The item that was opened last is a call, whose tokens come without text, also behind its end."""
+        """Whether the last opened item is a call: its tokens come without text, also after its end."""
         self._calls: list[McpCallItem] = []
 
     @property
@@ -305,13 +305,13 @@ class ItemWriter:
         place = self._output.index(item)
         if isinstance(item, CodeInterpreterCallItem):
             item.outputs = None if output is None else [{"type": "logs", "logs": output}]
-        if error is None or type(item) is McpCallItem:  # that another one failed, its status says
+        if error is None or type(item) is McpCallItem:  # the status of another one says that it failed
             self._events.emit(f"response.{_type_of(item)}.{item.status}", item_id=item.id, output_index=place)
         self._events.emit("response.output_item.done", output_index=place, item=item)
         self._calls.remove(item)
 
     def drop_calls(self) -> None:
-        """Nobody answers them any more."""
+        """Drops calls that will get no output any more."""
         for item in self._calls:
             item.status = "incomplete"
             self._events.emit("response.output_item.done", output_index=self._output.index(item), item=item)

@@ -58,7 +58,7 @@ def offered_beside(request: ContextFields, servers: Sequence[Server], lists: Lis
 
 
 def asking(request: Request, served: Mapping[str, McpTool], *, first: bool = True) -> Request:
-    """With functions in place of servers. ``first``: nothing that must be called has been."""
+    """With functions in place of servers. ``first``: no required call has been made yet."""
     tools = [tool for tool in request.tools or () if not runs_here(tool)] + [tool.tool for tool in served.values()]
     choice = request.tool_choice if first else _freed(request.tool_choice)
     if not tools:

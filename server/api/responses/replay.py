@@ -23,7 +23,7 @@ _BEGINNINGS: Final = (
     b"response.web_search_call.searching",
     b"response.code_interpreter_call.interpreting",
 )
-"""Each names the item of a call that is then made."""
+"""Each names the item of a call that follows."""
 
 
 class Replay:

@@ -57,7 +57,7 @@ async def keep_resuming(services: ResponseServices) -> None:
 
 
 async def resume_unfinished(services: ResponseServices) -> None:
-    """Begins to resume all of them, as there is room. The engine must be ready.
+    """Resumes all unfinished responses, as slots become free. The engine must be ready.
 
     Never raises; a response that cannot be resumed is marked failed. Those under which engines were given up follow
     last and in turn with lines of batches (:mod:`...common.suspects`): each is waited for until it goes on, and fails
@@ -171,7 +171,7 @@ async def _prepared(
 
 
 async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:
-    """Ends it as failed, with an event that says so."""
+    """Ends the response as failed, with an event that tells the reason."""
     try:
         row = await store.read(lambda db: responses.load(db, name))
         if row is None:

@@ -126,7 +126,7 @@ class ResponseTask:
     # ---- in the task of the request
 
     async def complete(self) -> None:
-        """Generates it before returning. Raises as :func:`...common.errors.generation_error` says, or CutShort."""
+        """Generates the whole response. Raises as :func:`...common.errors.generation_error` says, or CutShort."""
         self._encoder.begin()
         await self._generate()
         self._encoder.complete()
@@ -210,7 +210,7 @@ class ResponseTask:
                 await self._leave_unfinished(log, given_up=isinstance(error, _EngineGivenUp))
                 return
             if not log.end:
-                failure = error  # nothing has been said yet: it gets the status that it has everywhere
+                failure = error  # nothing has been sent yet: the error gets its usual status
             ending = self._encoder.fail(failure_of(error))
         finally:
             with anyio.CancelScope(shield=True):
@@ -261,7 +261,7 @@ class ResponseTask:
     # ---- either way
 
     async def _generate(self) -> None:
-        """Runs the turns of the model: one, or as many as the server's tool calls need."""
+        """Runs one turn of the model, and one more after each round of the server's tool calls."""
         if isinstance(self._turns, PreparedGeneration):
             await self._take(self._turns)
             return

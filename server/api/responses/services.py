@@ -30,7 +30,7 @@ class ResponseServices:
     """Finds a caller by its name in the store; None if its key is not valid any more."""
     connection: ConnectionLimits
     suspects: anyio.Lock
-    """The turn of responses and lines of batches under which engines were given up."""
+    """Held while a response, or a line of a batch, runs again that had lost its engine before."""
 
     @property
     def admission(self) -> AdmissionControl:

@@ -42,7 +42,7 @@ MAX_KEPT: Final = 8
 MAX_KEPT_BYTES: Final = 64 << 20
 """Bytes of the messages that created them, with their history."""
 MAX_SECONDS: Final = 3600.0
-"""Lifetime of a connection, as OpenAI's; silent ones are not held for ever."""
+"""Lifetime of a connection, as OpenAI's, also of a silent one."""
 _KEPT_FACTOR: Final = 4
 """Memory factor of a message: one wide character makes its whole text wide."""
 

@@ -57,7 +57,7 @@ class Steer:
     """What the client sent."""
     items: list[Item]
     share: MemoryShare
-    """What it takes; closed once the input belongs to a request, or to nobody."""
+    """What it takes; closed once a request has taken the input, or it is dropped."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Steering:
         self._share = share
         self._send = send
         self._steers: set[Steer] = set()
-        """Those that belong to no response that has begun."""
+        """Steers without a running response."""
         self._running: dict[str, Steered] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._waiting: OrderedDict[str, Steered] = OrderedDict()
@@ -163,7 +163,7 @@ class Steering:
         return one if one is not None and one.lane == lane else None
 
     def commit(self, one: Steered | None) -> None:
-        """Its steers belong to a response that has begun."""
+        """Its steers have become part of a running response."""
         if one is not None:
             self._waiting.pop(one.response.id, None)
             self._release(one.steers)
@@ -176,7 +176,7 @@ class Steering:
             await self._fail(one, name, steer.given, "successor_creation_failed", message, steer=steer.id)
 
     def close(self) -> None:
-        """Nobody is told any more."""
+        """Notifies no reader any more."""
         self._release(tuple(self._steers))
 
     def _release(self, steers: Sequence[Steer]) -> None:
@@ -227,7 +227,7 @@ def together(request: Request, steers: Sequence[Steer]) -> Request:
 
 
 def _checked(given: Any, limits: Limits) -> list[Item]:
-    """Raises BadRequest for what is not messages of a user."""
+    """Raises BadRequest for items that are not user messages."""
     listed = isinstance(given, list) and all(isinstance(item, dict) for item in given)
     if not given or not (listed or isinstance(given, str)):
         raise wrong("input", "must be a text, or a list of at least one message")

@@ -3,12 +3,11 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from .base import OwnImages
-from .tiles import Pixels, cut, normed, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, cut
 
 
 class Cohere2VisionArguments(ImagesKwargs, total=False):
@@ -27,32 +26,20 @@ class Cohere2VisionImages(OwnImages):
     patch_size = 16
     """Embeddings on each side of a tile."""
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        crop_to_patches: bool,
-        max_patches: int,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        size = settings.size
         tiles: list[Pixels] = []
         counts = []
         for picture in images:
             _, height, width = picture.shape
-            columns, rows = canvas(height, width, size.height, max_patches if crop_to_patches else 1)
-            whole = resized(picture, rows * size.height, columns * size.width, resample)
+            columns, rows = canvas(height, width, size.height, settings.max_patches if settings.crop_to_patches else 1)
+            whole = scaling.resized(picture, rows * size.height, columns * size.width)
             found = [*cut(whole, rows, columns)]
             if len(found) > 1:
-                found.append(resized(picture, size.height, size.width, resample))
+                found.append(scaling.resized(picture, size.height, size.width))
             tiles += found
             counts.append(len(found))
-        values = np.stack([normed(tile, rescale_factor, image_mean, image_std) for tile in tiles])
-        return BatchFeature({"pixel_values": values, "num_patches": counts}, tensor_type=return_tensors)
+        return {"pixel_values": np.stack([scaling.normed(tile) for tile in tiles]), "num_patches": counts}
 
 
 def canvas(height: int, width: int, tile: int, most: int) -> tuple[int, int]:

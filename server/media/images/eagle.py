@@ -3,12 +3,11 @@
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
-from .base import OwnImages
-from .tiles import Pixels, cut, normed, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, cut
 
 _ENOUGH: Final = 0.6
 """Fraction of a picture's pixels above which more pixels in tiles are no advantage."""
@@ -32,38 +31,25 @@ class EagleImages(OwnImages):
     pad_during_tiling = False
     low_detail: ClassVar = {"max_dynamic_tiles": 1, "min_dynamic_tiles": 1}
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        max_dynamic_tiles: int,
-        min_dynamic_tiles: int,
-        use_thumbnail: bool,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        size, least, most = settings.size, settings.min_dynamic_tiles, settings.max_dynamic_tiles
         tiles: list[Pixels] = []
         counts = []
         for picture in images:
             _, height, width = picture.shape
-            columns, rows = canvas(height, width, size.height, min_dynamic_tiles, max_dynamic_tiles)
-            found = [*cut(resized(picture, rows * size.height, columns * size.width, resample), rows, columns)]
-            if use_thumbnail and len(found) > 1:
-                found.append(resized(picture, size.height, size.width, resample))
+            columns, rows = canvas(height, width, size.height, least, most)
+            found = [*cut(scaling.resized(picture, rows * size.height, columns * size.width), rows, columns)]
+            if settings.use_thumbnail and len(found) > 1:
+                found.append(scaling.resized(picture, size.height, size.width))
             tiles += found
             counts.append(len(found))
-        values = np.stack([normed(tile, rescale_factor, image_mean, image_std) for tile in tiles])
-        return BatchFeature({"pixel_values": values, "num_patches": counts}, tensor_type=return_tensors)
+        return {"pixel_values": np.stack([scaling.normed(tile) for tile in tiles]), "num_patches": counts}
 
 
 def canvas(height: int, width: int, tile: int, least: int, most: int) -> tuple[int, int]:
     """Columns and rows of ``least`` to ``most`` tiles: those that distort a picture the least, among those with enough
     of its pixels. Of two that are equal the one with fewer tiles."""
-    # the order of those with as many tiles is that of a set, as in the published processor
+    # grids with equally many tiles keep the order of the set, as in the published processor
     grids = {
         (columns, rows)
         for count in range(least, most + 1)

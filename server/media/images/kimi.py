@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from ..processor_options import LOW_DETAIL_PIXELS
-from .base import OwnImages
-from .tiles import Pixels, cut, filled_up, normed, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, cut, filled_up
 
 
 class KimiArguments(ImagesKwargs, total=False):
@@ -36,32 +35,19 @@ class KimiImages(OwnImages):
     def low_detail(self) -> dict[str, int]:
         return {"max_patches": LOW_DETAIL_PIXELS // self.patch_size**2}
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        max_patches: int,
-        patch_size: int,
-        merge_size: int,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
         values, grids = [], []
-        square = patch_size * merge_size
+        patch = settings.patch_size
+        square = patch * settings.merge_size
         for picture in images:
             _, rows, columns = picture.shape
-            height, width = _size(rows, columns, patch_size, max_patches, size.max_height)
-            whole = resized(picture, height, width, resample)
+            height, width = _size(rows, columns, patch, settings.max_patches, settings.size.max_height)
+            whole = scaling.resized(picture, height, width)
             whole = filled_up(whole, height + -height % square, width + -width % square)
-            rows, columns = whole.shape[1] // patch_size, whole.shape[2] // patch_size
-            values.append(cut(normed(whole, rescale_factor, image_mean, image_std), rows, columns))
+            rows, columns = whole.shape[1] // patch, whole.shape[2] // patch
+            values.append(cut(scaling.normed(whole), rows, columns))
             grids.append([1, rows, columns])
-        found = {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}
-        return BatchFeature(found, tensor_type=return_tensors)
+        return {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}
 
 
 class KimiVLImages(KimiImages):

@@ -6,12 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from transformers import Lfm2VlProcessor as _Lfm2VlProcessor
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
-from .base import OwnImages
-from .tiles import Pixels, cut, normed, patches, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, cut, patches
 
 
 class Lfm2VlProcessor(_Lfm2VlProcessor):
@@ -35,24 +34,6 @@ class Lfm2VlArguments(ImagesKwargs, total=False):
     return_row_col_info: bool
 
 
-class _Look(NamedTuple):
-    """How a picture is looked at."""
-
-    patch: int
-    """Pixels on each side."""
-    square: int
-    """Pixels on each side of one embedding's area."""
-    fewest: int
-    """Embeddings."""
-    most: int
-    tolerance: float
-    """Factor of the most embeddings above which a picture is cut into tiles."""
-    tile: int
-    """Pixels on each side; 0: it is never cut."""
-    least_tiles: int
-    most_tiles: int
-
-
 class Lfm2VlImages(OwnImages):
     valid_kwargs = Lfm2VlArguments
     resample = 2  # bilinear
@@ -72,110 +53,89 @@ class Lfm2VlImages(OwnImages):
     max_pixels_tolerance = 2.0
     return_row_col_info = False
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        downsample_factor: int,
-        do_image_splitting: bool,
-        min_tiles: int,
-        max_tiles: int,
-        use_thumbnail: bool,
-        min_image_tokens: int,
-        max_image_tokens: int,
-        encoder_patch_size: int,
-        tile_size: int,
-        max_pixels_tolerance: float,
-        return_row_col_info: bool,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
-        splits = do_image_splitting and not min_tiles == max_tiles == 1
-        look = _Look(
-            encoder_patch_size,
-            encoder_patch_size * downsample_factor,
-            min_image_tokens,
-            max_image_tokens,
-            max_pixels_tolerance,
-            tile_size if splits else 0,
-            min_tiles,
-            max_tiles,
-        )
-        seen: list[Pixels] = []
-        grids, sizes = [], []
-        for picture in images:
-            found, grid, size = _seen(picture, look, resample, with_whole=use_thumbnail)
-            seen += found
-            grids.append(grid)
-            sizes.append(size)
-        shapes = np.array([[length // encoder_patch_size for length in each.shape[1:]] for each in seen])
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        pictures = [_tiled(picture, scaling, settings) for picture in images]
+        shown = [tile for picture in pictures for tile in picture.tiles]
+        patch, most, factor = settings.encoder_patch_size, settings.max_image_tokens, settings.downsample_factor
+        shapes = np.array([[length // patch for length in tile.shape[1:]] for tile in shown])
         longest = max(
-            max_image_tokens * downsample_factor**2,
-            (tile_size // encoder_patch_size) ** 2 if do_image_splitting else 0,
+            most * factor**2,
+            (settings.tile_size // patch) ** 2 if settings.do_image_splitting else 0,
             int(shapes.prod(axis=1).max()),  # a picture of one row may have more
         )
-        values = np.zeros((len(seen), longest, 3 * encoder_patch_size**2), np.float32)
-        mask = np.zeros((len(seen), longest), np.int64)
-        for number, each in enumerate(seen):
-            there = patches(normed(each, rescale_factor, image_mean, image_std), encoder_patch_size)
+        values = np.zeros((len(shown), longest, 3 * patch**2), np.float32)
+        mask = np.zeros((len(shown), longest), np.int64)
+        for number, tile in enumerate(shown):
+            there = patches(scaling.normed(tile), patch)
             values[number, : len(there)] = there
             mask[number, : len(there)] = 1
         made: dict[str, Any] = {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": shapes}
-        if return_row_col_info:
-            made |= {"image_rows": [rows for rows, _ in grids], "image_cols": [columns for _, columns in grids]}
-            made["image_sizes"] = [list(size) for size in sizes]
-        return BatchFeature(made, tensor_type=return_tensors)
+        if settings.return_row_col_info:
+            made["image_rows"] = [each.rows for each in pictures]
+            made["image_cols"] = [each.columns for each in pictures]
+            made["image_sizes"] = [list(each.thumbnail) for each in pictures]
+        return made
 
 
-def _seen(
-    picture: Pixels, look: _Look, resample: int, *, with_whole: bool
-) -> tuple[list[Pixels], tuple[int, int], tuple[int, int]]:
-    """The model's input for a picture, its rows and columns of tiles, and the size of its thumbnail."""
+class _Tiled(NamedTuple):
+    tiles: list[Pixels]
+    """What the tower is shown: the picture, or its tiles and behind them the whole."""
+    rows: int
+    columns: int
+    thumbnail: tuple[int, int]
+    """Height and width of the whole."""
+
+
+def _tiled(picture: Pixels, scaling: Scaling, settings: Any) -> _Tiled:
     height, width = picture.shape[1:]
-    size = _size(height, width, look)
-    if not look.tile or not _too_large(height, width, look):
-        return [resized(picture, *size, resample)], (1, 1), size
-    columns, rows = _grid(height, width, look)
-    tiles = [*cut(resized(picture, rows * look.tile, columns * look.tile, resample), rows, columns)]
-    if with_whole and len(tiles) > 1:
-        tiles.append(resized(picture, *size, resample))
-    return tiles, (rows, columns), size
+    size = _size(height, width, settings)
+    splits = settings.do_image_splitting and not settings.min_tiles == settings.max_tiles == 1
+    if not splits or not _too_large(height, width, settings):
+        return _Tiled([scaling.resized(picture, *size)], 1, 1, size)
+    columns, rows = _grid(height, width, settings)
+    tile = settings.tile_size
+    tiles = [*cut(scaling.resized(picture, rows * tile, columns * tile), rows, columns)]
+    if settings.use_thumbnail and len(tiles) > 1:
+        tiles.append(scaling.resized(picture, *size))
+    return _Tiled(tiles, rows, columns, size)
 
 
-def _too_large(height: int, width: int, look: _Look) -> bool:
-    rows, columns = (max(look.patch, round(length / look.square) * look.square) for length in (height, width))
-    return rows * columns > look.most * look.square**2 * look.tolerance
+def _square(settings: Any) -> int:
+    """Pixels on each side of one embedding's area."""
+    return int(settings.encoder_patch_size * settings.downsample_factor)
 
 
-def _size(height: int, width: int, look: _Look) -> tuple[int, int]:
+def _too_large(height: int, width: int, settings: Any) -> bool:
+    square = _square(settings)
+    rows, columns = (max(settings.encoder_patch_size, round(edge / square) * square) for edge in (height, width))
+    return bool(rows * columns > settings.max_image_tokens * square**2 * settings.max_pixels_tolerance)
+
+
+def _size(height: int, width: int, settings: Any) -> tuple[int, int]:
     """Height and width in whole squares, of which a picture has neither too many nor too few."""
-    square = look.square
+    square, fewest, most = _square(settings), settings.min_image_tokens, settings.max_image_tokens
     rows, columns = (max(1, round(length / square)) for length in (height, width))
-    if rows * columns > look.most:
-        shrink = math.sqrt(height * width / (look.most * square**2))
+    if rows * columns > most:
+        shrink = math.sqrt(height * width / (most * square**2))
         rows, columns = (max(1, math.floor(length / shrink / square)) for length in (height, width))
-    elif rows * columns < look.fewest:
-        grow = math.sqrt(look.fewest * square**2 / (height * width))
+    elif rows * columns < fewest:
+        grow = math.sqrt(fewest * square**2 / (height * width))
         rows, columns = (math.ceil(length * grow / square) for length in (height, width))
     return rows * square, columns * square
 
 
-def _grid(height: int, width: int, look: _Look) -> tuple[int, int]:
+def _grid(height: int, width: int, settings: Any) -> tuple[int, int]:
     """Columns and rows of tiles, most nearly in the picture's shape; of two alike the larger one, where the picture has
     more than half of its pixels."""
-    most = range(1, look.most_tiles + 1)
-    grids = [
-        (columns, rows) for columns in most for rows in most if look.least_tiles <= columns * rows <= look.most_tiles
-    ]
+    least, most = settings.min_tiles, settings.max_tiles
+    counts = range(1, most + 1)
+    grids = [(columns, rows) for columns in counts for rows in counts if least <= columns * rows <= most]
     grids.sort(key=lambda grid: grid[0] * grid[1])
     best, nearest = (1, 1), math.inf
     for columns, rows in grids:
         off = abs(width / height - columns / rows)
         if off < nearest:
             best, nearest = (columns, rows), off
-        elif off == nearest and height * width > 0.5 * look.tile**2 * columns * rows:
+        elif off == nearest and height * width > 0.5 * settings.tile_size**2 * columns * rows:
             best = columns, rows
     return best

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
-from .base import OwnImages
-from .tiles import Pixels, Values, cut, filled_up, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, Values, cut, filled_up
 
 
 class Llama4Arguments(ImagesKwargs, total=False):
@@ -32,35 +31,23 @@ class Llama4Images(OwnImages):
     resize_to_max_canvas = False
     low_detail: ClassVar = {"max_patches": 1}
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        max_patches: int,
-        resize_to_max_canvas: bool,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
-        side = size.height
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        side, fills_canvas = settings.size.height, settings.resize_to_max_canvas
         tiles: list[Pixels] = []
         ratios = []
         for picture in images:
             height, width = picture.shape[1:]
-            rows, columns = canvas(height, width, side, max_patches, largest=resize_to_max_canvas)
+            rows, columns = canvas(height, width, side, settings.max_patches, largest=fills_canvas)
             target = rows * side, columns * side
-            laid = resized(picture, *_within(height, width, target, None if resize_to_max_canvas else side), resample)
+            laid = scaling.resized(picture, *_within(height, width, target, None if fills_canvas else side))
             tiles += [*cut(filled_up(laid, *target), rows, columns)]
             if rows * columns > 1:
-                tiles.append(resized(picture, side, side, resample))
+                tiles.append(scaling.resized(picture, side, side))
             ratios.append([rows, columns])
-        table = _values(rescale_factor, tuple(image_mean), tuple(image_std))
+        table = _values(scaling.factor, tuple(scaling.mean), tuple(scaling.std))
         channels = np.arange(len(table)).reshape(-1, 1, 1)
         values = np.stack([table[channels, tile] for tile in tiles])
-        return BatchFeature({"pixel_values": values, "aspect_ratios": np.array(ratios)}, tensor_type=return_tensors)
+        return {"pixel_values": values, "aspect_ratios": np.array(ratios)}
 
 
 def canvas(height: int, width: int, side: int, most: int, *, largest: bool) -> tuple[int, int]:

@@ -4,15 +4,14 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from .base import OwnImages
+from .base import OwnImages, Scaling
 from .tiles import Pixels, Values, exactly_resized
 
 _MARKS: int = 4
-"""Tokens that the model's files leave beside those of pictures."""
+"""Tokens of the context that the model's files reserve for text."""
 
 
 class NemotronOmniArguments(ImagesKwargs, total=False):
@@ -47,28 +46,16 @@ class NemotronOmniImages(OwnImages):
         """Patches on each side of an embedding."""
         return round(1 / self.downsample_ratio)
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        patch_size: int,
-        min_num_patches: int,
-        max_num_patches: int,
-        max_model_len: int,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
-        most = (max_model_len - _MARKS) * self.merge**2
-        most = max(min(most, max_num_patches or most), min_num_patches)
-        grids = [_grid(each.shape[1], each.shape[2], patch_size, self.merge, min_num_patches, most) for each in images]
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        patch, least = settings.patch_size, settings.min_num_patches
+        most = (settings.max_model_len - _MARKS) * self.merge**2
+        most = max(min(most, settings.max_num_patches or most), least)
+        grids = [_grid(each.shape[1], each.shape[2], patch, self.merge, least, most) for each in images]
         parts = []
         for picture, (rows, columns) in zip(images, grids, strict=True):
-            values = exactly_resized(picture, rows * patch_size, columns * patch_size)
-            parts.append(_patches(_normed(values, rescale_factor, image_mean, image_std), patch_size))
-        made = {"pixel_values": np.concatenate(parts), "image_grid_hw": np.array(grids)}
-        return BatchFeature(made, tensor_type=return_tensors)
+            values = exactly_resized(picture, rows * patch, columns * patch)
+            parts.append(_patches(_normed(values, scaling.factor, scaling.mean, scaling.std), patch))
+        return {"pixel_values": np.concatenate(parts), "image_grid_hw": np.array(grids)}
 
     def frames(self, frames: Any) -> tuple[Values, int]:
         """Frames [frames, height, width, 3] of a video → values [frames, 3, height, width], and the embeddings of each

@@ -4,12 +4,11 @@ import math
 from typing import Any
 
 import numpy as np
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
-from .base import OwnImages
-from .tiles import Pixels, normed, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels
 
 _LONGEST = 200
 """Times as long as it is wide a picture is at most."""
@@ -37,33 +36,20 @@ class Ovis25Images(OwnImages):
         """``size``, which files contain, is for towers with a fixed size."""
         super().__init__(size={"shortest_edge": min_pixels, "longest_edge": max_pixels}, **settings)
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        patch_size: int,
-        merge_size: int,
-        temporal_patch_size: int,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
         values, grids = [], []
-        square = patch_size * merge_size
+        patch, merge, size = settings.patch_size, settings.merge_size, settings.size
+        square = patch * merge
         for picture in images:
             _, height, width = picture.shape
             height, width = fitting(height, width, square, size.shortest_edge, size.longest_edge)
-            whole = normed(resized(picture, height, width, resample), rescale_factor, image_mean, image_std)
+            whole = scaling.normed(scaling.resized(picture, height, width))
             down, across = height // square, width // square
-            cut = whole.reshape(len(whole), down, merge_size, patch_size, across, merge_size, patch_size)
-            patches = cut.transpose(1, 4, 2, 5, 0, 3, 6)[..., None, :, :].repeat(temporal_patch_size, axis=5)
-            values.append(patches.reshape(down * across * merge_size**2, -1))
-            grids.append([1, height // patch_size, width // patch_size])
-        found = {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}
-        return BatchFeature(found, tensor_type=return_tensors)
+            cut = whole.reshape(len(whole), down, merge, patch, across, merge, patch)
+            patches = cut.transpose(1, 4, 2, 5, 0, 3, 6)[..., None, :, :].repeat(settings.temporal_patch_size, axis=5)
+            values.append(patches.reshape(down * across * merge**2, -1))
+            grids.append([1, height // patch, width // patch])
+        return {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}
 
 
 def fitting(height: int, width: int, square: int, fewest: int, most: int) -> tuple[int, int]:

@@ -2,17 +2,15 @@
 with the patches of each tile that are not filled up."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
-from .base import OwnImages
-from .tiles import Pixels, Values, cut, normed, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, Values, cut, resized
 
 _LEAST: Final = 10
 """Pixels of the shorter side of a picture that is laid into its canvas."""
@@ -35,30 +33,16 @@ class Phi4Images(OwnImages):
     """Tiles."""
     low_detail: ClassVar = {"dynamic_hd": 1}
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        patch_size: int,
-        dynamic_hd: int,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
-        seen = [
-            _seen(picture, size.height, patch_size, dynamic_hd, (rescale_factor, image_mean, image_std))
-            for picture in images
-        ]
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        side, patch, most_tiles = settings.size.height, settings.patch_size, settings.dynamic_hd
+        seen = [_seen(picture, side, patch, most_tiles, scaling) for picture in images]
         most = max(len(each.tiles) for each in seen)
-        made = {
+        return {
             "image_pixel_values": np.stack([_filled(each.tiles, most, 0) for each in seen]),
             "image_sizes": np.array([each.size for each in seen]),
             "image_attention_mask": np.stack([_filled(each.masks, most, 1) for each in seen]),
             "num_img_tokens": [each.embeddings for each in seen],
         }
-        return BatchFeature(made, tensor_type=return_tensors)
 
 
 class _Seen(NamedTuple):
@@ -73,13 +57,11 @@ class _Seen(NamedTuple):
     embeddings: int
 
 
-def _seen(
-    picture: Pixels, side: int, patch: int, most: int, norm: tuple[float, Sequence[float], Sequence[float]]
-) -> _Seen:
+def _seen(picture: Pixels, side: int, patch: int, most: int, scaling: Scaling) -> _Seen:
     _, height, width = picture.shape
     rows, columns = canvas(height, width, side, most)
     laid, mask = _laid(picture, rows * side, columns * side, patch)
-    values = normed(laid, *norm)
+    values = scaling.normed(laid)
     masks = cut(mask[None], rows, columns)[:, 0]
     kept = masks[:, ::2, ::2]  # an embedding is of four patches
     joined = kept.reshape(rows, columns, *kept.shape[1:]).transpose(0, 2, 1, 3)

@@ -3,12 +3,11 @@
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from .base import OwnImages
-from .tiles import Pixels, cut, filled_up, normed, resized
+from .base import OwnImages, Scaling
+from .tiles import Pixels, cut, filled_up
 
 _NARROW = 32
 """Pixels on the short side below which a picture of an extreme shape is filled up to a square."""
@@ -20,6 +19,7 @@ class StepArguments(ImagesKwargs, total=False):
 
 class StepImages(OwnImages):
     valid_kwargs = StepArguments
+    kept_as_lists = ("patch_newline_masks",)
     resample = 2  # bilinear
     image_mean = OPENAI_CLIP_MEAN
     image_std = OPENAI_CLIP_STD
@@ -32,52 +32,40 @@ class StepImages(OwnImages):
     vision_patch_size = 14
     downsampler_stride = 4
 
-    def _preprocess(  # type: ignore[override]
-        self,
-        images: list[Pixels],
-        size: Any,
-        resample: int,
-        rescale_factor: float,
-        image_mean: list[float],
-        image_std: list[float],
-        max_image_size: int,
-        return_tensors: str | None,
-        **_: Any,
-    ) -> BatchFeature:
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        side = settings.size.height
         wholes: list[Pixels] = []
         squares: list[Pixels] = []
         ends: list[list[bool]] = []
         for picture in images:
             _, height, width = picture.shape
-            layout = laid_out(height, width, size.height, self.patch_size, max_image_size)
+            layout = laid_out(height, width, side, self.patch_size, settings.max_image_size)
             if layout.filled:
                 picture = filled_up(picture, max(height, width), max(height, width))
-            whole = resized(picture, *layout.whole, resample)
-            wholes.append(resized(whole, size.height, size.width, resample))
+            whole = scaling.resized(picture, *layout.whole)
+            wholes.append(scaling.resized(whole, side, settings.size.width))
             if layout.rows:
-                canvas = resized(picture, *layout.canvas, resample)
+                canvas = scaling.resized(picture, *layout.canvas)
                 found = cut(canvas, layout.rows, layout.columns)
-                squares += [resized(each, self.patch_size, self.patch_size, resample) for each in found]
+                squares += [scaling.resized(each, self.patch_size, self.patch_size) for each in found]
             last = layout.columns - 1
             places = ((row, column) for row in range(layout.rows) for column in range(layout.columns))
             ends.append([column == last and row < layout.rows - 1 for row, column in places])
         data: dict[str, Any] = {
-            "pixel_values": np.stack([normed(whole, rescale_factor, image_mean, image_std) for whole in wholes]),
+            "pixel_values": np.stack([scaling.normed(whole) for whole in wholes]),
             "num_local_patches": [len(each) for each in ends],
+            "patch_newline_masks": ends,
         }
         if squares:
-            values = [normed(square, rescale_factor, image_mean, image_std) for square in squares]
-            data["pixel_values_local"] = np.stack(values)
-        made = BatchFeature(data, tensor_type=return_tensors)
-        made["patch_newline_masks"] = ends  # for the text alone
-        return made
+            data["pixel_values_local"] = np.stack([scaling.normed(square) for square in squares])
+        return data
 
 
 class Layout(NamedTuple):
     filled: bool
     """Whether the picture is first filled up to a square."""
     whole: tuple[int, int]
-    """Height and width in pixels, before those of all pictures."""
+    """Height and width in pixels, before all pictures are resized to one size."""
     canvas: tuple[int, int]
     """Of what is cut into squares."""
     rows: int

@@ -34,7 +34,7 @@ def filled_up(picture: Pixels, height: int, width: int) -> Pixels:
 
 
 def cut(picture: Any, rows: int, columns: int) -> Any:
-    """Into so many rows and columns of tiles, [tiles, channels, height, width], row by row."""
+    """Cuts into tiles [tiles, channels, height, width], row by row."""
     channels, height, width = picture.shape
     tiles = picture.reshape(channels, rows, height // rows, columns, width // columns)
     return tiles.transpose(1, 3, 0, 2, 4).reshape(rows * columns, channels, height // rows, width // columns)

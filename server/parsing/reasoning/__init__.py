@@ -1,1 +1,1 @@
-"""How models set their reasoning apart from their answers."""
+"""Formats by which models separate reasoning from answers."""

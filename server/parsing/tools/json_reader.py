@@ -111,7 +111,7 @@ def json_escape(reader: Reader) -> Steps[str]:
 
 
 def code_point(reader: Reader, length: int) -> Steps[str]:
-    """The character of so many hexadecimal digits; nothing where they are cut short."""
+    """The character of ``length`` hexadecimal digits; "" where they are cut short."""
     digits = ""
     while len(digits) < length:
         digit = yield from reader.peek()

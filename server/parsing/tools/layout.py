@@ -38,7 +38,7 @@ class Layout:
         call = lark.rule(f"{one} {lark.literal(self.after)}")
         times = "*" if without else f"{{0,{MOST_CALLS - 1}}}"  # free text goes on anyway
         more = f"( {lark.literal(self.between + self.before)} {call} ){times}" if parallel else ""
-        space = "" if without else r'( "\n" | "\n\n" )?'  # as many models begin behind their thoughts
+        space = "" if without else r'( "\n" | "\n\n" )?'  # many models begin so after their reasoning
         return f"{space} {first} {call} {more} {lark.literal(self.closing)}"
 
 

@@ -23,7 +23,7 @@ _LETTERS: Final = {"a": "\a", "v": "\v", "\n": "", "/": "/", "n": "\n", "t": "\t
 
 
 def word(reader: Reader, pattern: re.Pattern[str]) -> Steps[str]:
-    """Characters that ``pattern`` matches, so many at most."""
+    """Characters that ``pattern`` matches, at most :data:`MAX_WORD`."""
     found: list[str] = []
     while len(found) < MAX_WORD:
         char = yield from reader.peek()

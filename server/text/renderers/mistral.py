@@ -68,7 +68,7 @@ class MistralRenderer:
 
 
 class _CountedAudio:
-    """Writes as many tokens for audio as are said in place of its data: it is encoded elsewhere."""
+    """Writes placeholder tokens for audio: their number stands in place of its data, which is encoded elsewhere."""
 
     def __init__(self, begin: int, audio: int) -> None:
         self._begin, self._audio = begin, audio

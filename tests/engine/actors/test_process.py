@@ -223,7 +223,7 @@ async def test_a_dead_child_whose_status_a_debugger_holds_counts_as_killed_and_i
 
 @pytest.mark.anyio
 async def test_a_parent_that_does_not_tell_how_a_child_ended_holds_no_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a fork server that was stopped."""
+    """The parent is a fork server that was stopped."""
     process = subprocess.Popen(["sleep", "60"])
     read_end, note = os.pipe()
     child = AdoptedChild(process.pid, os.pidfd_open(process.pid), read_end, "worker")

@@ -16,7 +16,7 @@ def pool_of(blocks: int, host: int) -> BlockPool:
 
 
 def fill(pool: BlockPool, digest: bytes, parent: bytes = b"", contents: tuple[int, ...] = ()) -> int:
-    """A block that nobody holds and that has this hash."""
+    """A free block with this hash."""
     block = pool.allocate()
     pool.set_block_hash(block, digest, parent, contents)
     pool.free(block)

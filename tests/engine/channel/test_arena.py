@@ -1,4 +1,4 @@
-"""Media in shared memory: who gets which bytes, what a reader sees, when memory goes back."""
+"""Media in shared memory: allocation, what a reader sees, when memory is returned."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def read_all(arena: Arena) -> ArenaReader:
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Whatever is allocated, shared and freed: what somebody holds keeps its bytes, and is nobody else's."""
+    """Whatever is allocated, shared and freed: held media keep their bytes and overlap no other."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ async def test_thinking_that_ends_with_no_token_is_refused(token: int) -> None:
 
 
 async def test_whatever_goes_wrong_is_the_end_of_its_request_alone() -> None:
-    """Both would end the engine; the first, in a task of nobody's, an idle one."""
+    """Both would end the engine, the first one even while idle, since it happens in a task of its own."""
     grammars = StructuredOutputManager()
     for piece in pieces_of([b"a" * 100_000, *TOKENS[1:]], frozenset(), frozenset([EOS])):
         grammars.take(piece)

@@ -1,4 +1,4 @@
-"""Both forms of latent attention, and who is computed in which."""
+"""Both forms of latent attention, and which tokens are computed in which."""
 
 import json
 import random

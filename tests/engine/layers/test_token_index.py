@@ -1,4 +1,4 @@
-"""Sparse latent attention: what is chosen, by whom, and that no cut of the work changes it."""
+"""Sparse latent attention: which tokens are chosen, and that no cut of the work changes them."""
 
 import copy
 import itertools

@@ -18,7 +18,7 @@ _BEGIN = "language_model."
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Path:
-    """As published: what hears, beside a decoder in a folder of its own."""
+    """The published layout: the audio encoder, beside a decoder in a folder of its own."""
     whole, text = tmp_path / "whole", tmp_path / "text"
     for folder in (whole, text):
         folder.mkdir()

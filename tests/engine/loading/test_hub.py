@@ -193,7 +193,7 @@ def test_offline_an_unknown_repository_is_one_line(offline: _Resolver) -> None:
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
-    """As much of Hugging Face as fetching a repository needs."""
+    """Serves the part of Hugging Face that fetching a repository needs."""
 
     repositories: dict[str, dict[str, bytes]]
     asked: list[str]

@@ -51,7 +51,7 @@ TEXTS: dict[str, str] = {
     **{family.text: name for name, family in MEDIA_FAMILIES.items()},
     **dict.fromkeys(("gemma", "gemma2", "granite", "llama", "phi3", "qwen3_moe"), "LlavaForConditionalGeneration"),
 }
-"""A model that sees or hears, by the model type of its text."""
+"""A multimodal model, by the model type of its text."""
 UNREADABLE = {
     *("deepseek_v2", "deepseek_ocr2_text", "glm4v_text", "glm4v_moe_text", "hunyuan_vl_text", "qwen3_omni_moe_text")
 }

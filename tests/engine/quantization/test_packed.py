@@ -91,7 +91,7 @@ def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, t
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_file_of_several_kinds_is_packed_part_by_part(tied: bool, tmp_path: Path) -> None:
-    """As Q4_K_M has them: values and down projections in Q6_K."""
+    """The kinds of a Q4_K_M file: values and down projections are Q6_K."""
     path = tmp_path / "m.gguf"
     others = {"v_proj": Type.Q6_K, "0.mlp.down": Type.Q6_K, "1.mlp.down": Type.Q5_0, "embed_tokens": Type.Q8_0}
     model = make.tiny_llama(hidden_size=256, tie_word_embeddings=tied)

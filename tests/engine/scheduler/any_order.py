@@ -1,6 +1,7 @@
 """What the scheduler's properties share: prompts that meet, sizes of engines, and a machine of all that happens."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
@@ -28,6 +29,28 @@ _STEMS = [[3] * 40, [4, 5] * 20, [3] * 8 + [6] * 32]
 def random_prompt(rng: random.Random, *more_lengths: int) -> list[int]:
     """Of 1 to 16 tokens, or a few more than one of ``more_lengths``."""
     return rng.choice(_STEMS)[: rng.choice([1, 3, 6, 8, 12, *more_lengths])] + [rng.randrange(12)] * rng.randint(0, 4)
+
+
+def run_at_random(
+    engine: Engine,
+    rng: random.Random,
+    submit: Callable[[Engine, random.Random], int],
+    *disturbances: tuple[float, Callable[[], object]],
+    requests: int = 40,
+) -> None:
+    """Submits requests between steps and aborts a tenth of them, until all have ended as their clients expect.
+    ``disturbances``, each with its probability, come after a request."""
+    for _ in range(requests):
+        rid = submit(engine, rng)
+        for _ in range(rng.randint(0, 2)):
+            engine.step()
+        if rng.random() < 0.1:
+            engine.abort(rid)
+        for probability, disturb in disturbances:
+            if rng.random() < probability:
+                disturb()
+    engine.drain()
+    engine.check_clients()
 
 
 def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:

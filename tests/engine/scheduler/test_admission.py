@@ -1,4 +1,4 @@
-"""What a sequence waits for, who may overtake it meanwhile, and what is being loaded for a request."""
+"""Resources that a sequence waits for, sequences that may overtake it, and transfers of a request."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Who kills the workers: the search alone, and in a scheduler over a fake worker that dies."""
+"""Finding the request that crashes workers: the search alone, and in a scheduler over a fake worker that dies."""
 
 import math
 import random

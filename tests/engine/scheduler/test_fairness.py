@@ -1,4 +1,4 @@
-"""Who goes first, who is preempted, and that everyone gets there."""
+"""Order of admission and preemption, and that every request completes."""
 
 from stentor.engine.core.sequence import Sequence, SequenceState
 from stentor.protocols.ipc.sampling import SamplingParams

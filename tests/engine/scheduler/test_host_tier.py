@@ -5,6 +5,7 @@ import random
 import pytest
 
 from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.scheduler.any_order import run_at_random
 from stentor.tests.engine.scheduler.test_prefix_reuse import cached
 from stentor.tests.engine.scheduler.test_properties import submit_random
 
@@ -141,18 +142,8 @@ def test_a_tier_of_any_size_changes_no_token(host_blocks: int, windows: tuple[in
             max_drafts=rng.choice([0, 2]),
             host_blocks=host_blocks,
         )
-        for _ in range(40):
-            rid = submit_random(engine, rng)
-            for _ in range(rng.randint(0, 2)):
-                engine.step()
-            if rng.random() < 0.1:
-                engine.abort(rid)
-            if rng.random() < 0.03:
-                engine.kill_worker()
-            if rng.random() < 0.03:
-                engine.scheduler.reset_prefix_cache()
-        engine.drain()
-        engine.check_clients()
+        reset = engine.scheduler.reset_prefix_cache
+        run_at_random(engine, rng, submit_random, (0.03, engine.kill_worker), (0.03, reset))
         stats = engine.scheduler.stats()
         loaded += stats.host_loaded_bytes
         hits += stats.host_hits

@@ -9,7 +9,7 @@ from hypothesis.stateful import initialize, rule
 
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
-from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, run_at_random, sizes
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
 
@@ -66,18 +66,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
             prefix_cache=prefix_cache,
             max_drafts=max_drafts,
         )
-        for _ in range(40):
-            rid = submit_random(engine, rng)
-            for _ in range(rng.randint(0, 2)):
-                engine.step()
-            if rng.random() < 0.1:
-                engine.abort(rid)
-            if rng.random() < 0.05:
-                engine.kill_worker()
-            if rng.random() < 0.02:
-                engine.kill_engine()
-        engine.drain()
-        engine.check_clients()
+        run_at_random(engine, rng, submit_random, (0.05, engine.kill_worker), (0.02, engine.kill_engine))
         preemptions += engine.scheduler.stats().preemptions
         hits += engine.scheduler.stats().prefix_hits
         accepted += engine.worker.accepted_tokens

@@ -1,4 +1,4 @@
-"""The name that a client's user sees goes with a request, so that logs can say it."""
+"""A request carries the id that its HTTP client gets, for logs."""
 
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Submit

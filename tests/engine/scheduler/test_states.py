@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, rule
 from stentor.engine.core.scheduler.states import SLOTS_A_ROW, StateCache
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
-from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, sizes
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, run_at_random, sizes
 from stentor.tests.engine.scheduler.test_properties import submit_random
 
 
@@ -62,18 +62,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(m
             num_states=SLOTS_A_ROW * rows + rng.randint(0, 8),
             max_drafts=max_drafts,
         )
-        for _ in range(40):
-            rid = submit_random(engine, rng)
-            for _ in range(rng.randint(0, 2)):
-                engine.step()
-            if rng.random() < 0.1:
-                engine.abort(rid)
-            if rng.random() < 0.05:
-                engine.kill_worker()
-            if rng.random() < 0.02:
-                engine.kill_engine()
-        engine.drain()
-        engine.check_clients()
+        run_at_random(engine, rng, submit_random, (0.05, engine.kill_worker), (0.02, engine.kill_engine))
         preemptions += engine.scheduler.stats().preemptions
         hits += engine.scheduler.stats().prefix_hits
         accepted += engine.worker.accepted_tokens

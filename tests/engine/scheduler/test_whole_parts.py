@@ -6,6 +6,7 @@ import random
 import pytest
 
 from stentor.engine.client.media import Media
+from stentor.tests.engine.scheduler.any_order import run_at_random
 from stentor.tests.engine.scheduler.test_media_requests import picture, seeing, submit_random
 
 
@@ -127,18 +128,8 @@ def test_of_many_requests_in_a_full_cache_no_row_begins_within_a_picture(
         sizes = {"num_blocks": rng.randint(14, 16) * len(windows), "block_size": 4, "max_num_seqs": rng.randint(4, 8)}
         limits = {"max_model_len": 56, "max_prefill_chunk": 6, "whole_spans": 6, "max_drafts": rng.choice([0, 0, 2])}
         engine = seeing(**sizes, **limits, windows=windows, host_blocks=host_blocks, encoder_capacity=24)
-        for _ in range(25):
-            rid = submit_random(engine, rng)
-            for _ in range(rng.randint(0, 2)):
-                engine.step()
-            if rng.random() < 0.1:
-                engine.abort(rid)
-            if rng.random() < 0.04:
-                engine.kill_worker()
-            if rng.random() < 0.04:
-                engine.kill_engine()
-        engine.drain()
-        engine.check_clients()
+        kills = (0.04, engine.kill_worker), (0.04, engine.kill_engine)
+        run_at_random(engine, rng, submit_random, *kills, requests=25)
         preemptions += engine.scheduler.stats().preemptions
         hits += engine.scheduler.stats().prefix_hits
     assert preemptions, "the pools were not too small"

@@ -11,7 +11,7 @@ from stentor.engine.core.cache.blocks import BlockPool
 from stentor.engine.core.cache.needs import BlockNeeds
 from stentor.engine.core.cache.prefix import PrefixCache
 from stentor.tests.engine.fake_engine import Engine
-from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, run_at_random, sizes
 from stentor.tests.engine.scheduler.test_properties import submit_random
 
 WINDOWS = st.lists(st.sampled_from([0, 0, 3, 5, 8, 13, 40]), min_size=1, max_size=3).map(tuple)
@@ -50,18 +50,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
             windows=windows,
             max_drafts=max_drafts,
         )
-        for _ in range(40):
-            rid = submit_random(engine, rng)
-            for _ in range(rng.randint(0, 2)):
-                engine.step()
-            if rng.random() < 0.1:
-                engine.abort(rid)
-            if rng.random() < 0.05:
-                engine.kill_worker()
-            if rng.random() < 0.02:
-                engine.kill_engine()
-        engine.drain()
-        engine.check_clients()
+        run_at_random(engine, rng, submit_random, (0.05, engine.kill_worker), (0.02, engine.kill_engine))
         preemptions += engine.scheduler.stats().preemptions
         hits += engine.scheduler.stats().prefix_hits
     assert preemptions > 0 or 0 not in windows, "the pools were not too small"

@@ -25,7 +25,7 @@ LSB = 1
 
 
 def loaded(folder: Path) -> tuple[Codec, CodecDecoder]:
-    """As the speech process loads it."""
+    """Loaded as the speech process loads it."""
     codec = read_codec(folder)
     made = process.load(StartSpeech(codec.backend, (VoicePlace("voice", str(folder)),), 1, "error"))
     assert isinstance(made, CodecDecoder)

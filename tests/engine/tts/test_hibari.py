@@ -27,7 +27,7 @@ def voices() -> Sequence[VoicePlace]:
 
 @pytest.fixture(scope="module")
 def speaker(voices: Sequence[VoicePlace]) -> Synthesizer:
-    """As the speech process loads it."""
+    """Loaded as the speech process loads it."""
     made = process.load(StartSpeech("hibari", tuple(voices), 1, "error"))
     assert isinstance(made, Synthesizer)
     return made

@@ -29,7 +29,7 @@ def voices(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def speaker(voices: Voices) -> Any:
-    """As the speech process loads it."""
+    """Loaded as the speech process loads it."""
     return process.load(StartSpeech(voices.backend, voices.places, 1, "error"))
 
 

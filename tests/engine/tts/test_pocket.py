@@ -37,7 +37,7 @@ def voices(folder: Path) -> Sequence[VoicePlace]:
 
 @pytest.fixture(scope="module")
 def speaker(voices: Sequence[VoicePlace]) -> Any:
-    """As the speech process loads it."""
+    """Loaded as the speech process loads it."""
     return process.load(StartSpeech("pocket", tuple(voices), 1, "error"))
 
 

@@ -139,7 +139,7 @@ class Noise(nn.Module):
         super().__init__()
         self.linear = weight_norm(nn.Conv1d(channels, channels, 1, bias=False))
         self.drawn = torch.zeros(0)
-        """[steps], set by who compares."""
+        """[steps], set by the test."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         scaled: torch.Tensor = self.linear(hidden)

@@ -144,7 +144,7 @@ def test_layers_with_windows_find_their_blocks_by_their_own_tables(
 def test_recurrent_states_follow_their_rows(
     tmp_path: Path, architecture: str, sizes: tuple[int, ...], blocks: int
 ) -> None:
-    """As graphs in a pool too small, and without in a large one; with checkpoints in prompts and in answers."""
+    """With graphs in a pool too small, and without graphs in a large one; states are kept in prompts and in answers."""
     tiny.make_of(hybrids.configs(tiny.SHAPE)[architecture](), architecture, tmp_path)
     pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, budget=40, chunk=32)
     pair.capture_all()

@@ -1,4 +1,4 @@
-"""A worker whose model hears while it is spoken to, beside transformers and beside itself in one piece."""
+"""A worker of a streaming transcription model, beside transformers and beside itself in one piece."""
 
 import random
 from pathlib import Path
@@ -178,7 +178,7 @@ def test_a_stream_that_lost_its_row_hears_everything_again(engine: LocalEngine) 
 
 
 def run(engine: LocalEngine, *, dies: bool) -> None:
-    """Until all has been heard; before the first step the worker may die."""
+    """Runs until all audio is transcribed; before the first step the worker may crash."""
     looks = iter([dies])
     engine.run(check=True, dies=lambda: next(looks, False))
 

@@ -1,4 +1,4 @@
-"""A worker whose model hears, from a checkpoint to transcripts, beside transformers and beside itself alone."""
+"""A worker of a transcription model, from a checkpoint to transcripts, beside transformers and beside itself alone."""
 
 import random
 from pathlib import Path

@@ -98,7 +98,7 @@ class Head(nn.Module):
                     parameter.copy_(1 + 0.2 * noise if "norm" in name else 0.15 * noise)
 
     def stored(self) -> dict[str, torch.Tensor]:
-        """As checkpoints name it."""
+        """The weights under the names of published checkpoints."""
         own = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(("model.", "head."))}
         if self.method == "eagle":
             return {name.replace("layer.", "layers.0."): tensor for name, tensor in own.items()}
@@ -125,7 +125,7 @@ class Head(nn.Module):
         return found
 
     def behind(self) -> dict[str, torch.Tensor]:
-        """As converters to GGUF name it: as DeepSeek's."""
+        """The weights under the names that GGUF converters give them, which are DeepSeek's."""
         layers = self.model.config.num_hidden_layers
         back = {f"mtp.{apart}": f"model.layers.{layers}.{BEHIND[part]}" for part, apart in APART.items()}
         found = {}

@@ -211,7 +211,7 @@ def test_a_worker_rests_until_there_is_work_and_looks_at_running_steps(runner: S
 def test_a_worker_whose_step_has_just_ended_is_busy_still(
     runner: ScriptedRunner, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is on its way, and would wait for a capture that nobody has asked for."""
+    """The next one is on its way, and would wait for a capture that is not needed."""
     now = 100.0
     monkeypatch.setattr("stentor.engine.worker.executor.time.monotonic", lambda: now)
     steps = _ahead(runner, outbox)

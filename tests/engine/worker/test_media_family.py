@@ -1,4 +1,4 @@
-"""Setting up a model that sees: what is told of it, and what happens where its tower cannot run."""
+"""Setting up a vision model: what is told of it, and what happens where its tower cannot run."""
 
 import json
 from pathlib import Path

@@ -15,7 +15,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 ROWS = 4
 PADDING = {"null_slot": ROWS, "null_block": 9, "block_size": 16}
-"""A row of nobody, and its block."""
+"""A padding row, and its block."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Forms of one model: made once, equal in value, and read by who is to read them."""
+"""Forms of one model: made once, equal in value, and readable by the servers they are for."""
 
 import json
 import stat

@@ -68,7 +68,7 @@ class Script:
 
 
 async def tokens(asked: Asked, write: Write) -> None:
-    """As many words as were asked for, with usage, for both APIs."""
+    """Answers with the number of words that was asked for and usage, for both APIs."""
     count = asked.body["max_tokens"]
     make = token if asked.path.endswith("/v1/completions") else lambda text, finish=None: delta(finish, content=text)
     words = [make(f" {number}", "length" if number + 1 == count else None) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Whole runs against a real server: who asks when, what is sent back, what is recorded."""
+"""Whole runs against a real server: when requests are sent, what is answered, what is recorded."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A model that hears what a script says: every request is answered by a function of its prompt and its audio."""
+"""A transcription model what a script says: every request is answered by a function of its prompt and its audio."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ def whisper_tokenizer(languages: Sequence[str] = LANGUAGES) -> Tokenizer:
 VOCABULARY = Vocabulary(whisper_tokenizer(), {"is_multilingual": True})
 ENGLISH = Vocabulary(whisper_tokenizer(), {"is_multilingual": False})
 UNTIMED = UntimedVocabulary(whisper_tokenizer(), (VOCABULARY.sot,), VOCABULARY.eot, 16_000 / 384)
-"""As Moonshine's."""
+"""A vocabulary without timestamps, like Moonshine's."""
 
 
 def at(seconds: float) -> int:
@@ -150,7 +150,7 @@ class _Stream:
 
 
 class ScriptedEngine:
-    """Takes the place of the engine client of a model that hears."""
+    """Takes the place of the engine client of a transcription model."""
 
     def __init__(self, script: Script, *, max_model_len: int = 448) -> None:
         self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [])

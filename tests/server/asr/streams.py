@@ -1,4 +1,4 @@
-"""A model that hears while it is spoken to, and understands the made-up speech of the realtime tests exactly.
+"""A streaming transcription model, and understands the made-up speech of the realtime tests exactly.
 
 It writes a letter a position, as soon as it has heard a word to its end, and pads in between.
 """

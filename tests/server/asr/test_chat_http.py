@@ -63,7 +63,7 @@ MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 class Model:
-    """One that hears, over an engine that answers as :attr:`says` does of the number of a prompt's audio tokens."""
+    """A chat model with audio input; its engine answers :attr:`says` of the number of a prompt's audio tokens."""
 
     def __init__(self, folder: Path, architecture: str) -> None:
         make, self.placeholder = MAKERS[architecture]

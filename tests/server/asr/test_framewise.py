@@ -42,7 +42,7 @@ TAGS = ("de-DE", "pt-BR")
 
 
 def says(*said: tuple[str, int, int]) -> Script:
-    """The same of every window."""
+    """A script that gives the same transcript for every window."""
     rows = [struct.pack("<4f", PIECES.index(piece), first, end, -0.5) for piece, first, end in said]
     return lambda _asked: Said([], pooled=Pooled(len(rows), 4, b"".join(rows)))
 

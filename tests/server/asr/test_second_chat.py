@@ -1,4 +1,4 @@
-"""A chat model that hears, served for transcription beside a chat model of text."""
+"""A chat model with audio input, served for transcription beside a chat model of text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ BOTH = [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription"
 
 
 class Ears:
-    """Qwen3-ASR over an engine that has always heard the same."""
+    """Qwen3-ASR over an engine that always gives the same transcript."""
 
     def __init__(self, folder: Path) -> None:
         audio_models.qwen3_asr(folder)

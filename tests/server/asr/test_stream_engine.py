@@ -16,7 +16,7 @@ from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.app.auxiliary_models import open_streaming
 from stentor.server.asr.stream_vocabulary import StreamVocabulary, is_streaming_model
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
-from stentor.tests.engine.forked import client_of
+from stentor.tests.engine.forked import client_of, served
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import features_of, speech, write_voxtral
 from stentor.tests.server.asr.tekken import write_tekken
@@ -40,14 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def listening(folder: Path) -> AsyncIterator[StreamingTranscriptionModel]:
     client = client_of(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
-    with anyio.fail_after(90):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.run)
-            await client.wait_started()
-            try:
-                yield open_streaming(Served(), client, folder)
-            finally:
-                tasks.cancel_scope.cancel()
+    async with served(client):
+        yield open_streaming(Served(), client, folder)
 
 
 def written_by_transformers(folder: Path, vocabulary: StreamVocabulary, pcm: bytes) -> tuple[str, list[int]]:

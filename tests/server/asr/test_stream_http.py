@@ -1,4 +1,4 @@
-"""Files for a model that hears while it is spoken to, and realtime sessions of a server that has one."""
+"""Files for a streaming transcription model, and realtime sessions of a server that has one."""
 
 import json
 from typing import Any

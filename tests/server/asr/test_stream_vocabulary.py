@@ -1,4 +1,4 @@
-"""What a model that hears while it is spoken to begins with: as the makers' own code has it, and what is refused."""
+"""What a streaming transcription model begins with: as the makers' own code has it, and what is refused."""
 
 import json
 from collections.abc import Callable

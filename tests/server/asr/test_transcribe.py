@@ -1,4 +1,4 @@
-"""Long audio, window after window, over a model that hears what a script says."""
+"""Long audio, window after window, over a transcription model what a script says."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Small requests that would take for ever: each is refused soon, and keeps nobody waiting meanwhile.
+"""Small requests that would take for ever: each is refused soon, and delays no other request.
 
 The server's own event loop is measured, with its JSON, its templates and its sockets, not a model: the CPU time of its
 thread between two turns of a task that wakes every 2 ms.

@@ -1,4 +1,4 @@
-"""Files that are made to harm who decodes them, or that nobody could decode."""
+"""Files made to harm a decoder, or that no decoder can read."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Sounds of clients are decoded where they can harm nobody: the result, the limits, and hostile files."""
+"""Decoding of clients' audio in a child process: the result, the limits, and hostile files."""
 
 import io
 import random

@@ -85,7 +85,6 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
         engines: Any = SimpleNamespace(clients={"transcription": object()})
         opener: Any = None
         supervisor: Any = None
+        opening = auxiliary_models.Opening(config, engines, CollectorRegistry(), TokenizationBudget(1), opener, at_end)
         with pytest.raises(StartError, match="voice detector"):
-            await auxiliary_models.open_auxiliary_models(
-                config, engines, CollectorRegistry(), TokenizationBudget(1), opener, supervisor, at_end
-            )
+            await auxiliary_models.open_auxiliary_models(opening, supervisor)

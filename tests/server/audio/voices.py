@@ -10,7 +10,7 @@ RATE = 16_000
 
 
 def noise(seconds: float, rate: int = RATE, level: float = 0.01) -> bytes:
-    """Pcm that nobody speaks in."""
+    """Pcm without speech."""
     samples = np.random.default_rng(0).standard_normal(int(seconds * rate)) * level
     return pcm_of(samples)
 

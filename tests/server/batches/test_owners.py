@@ -1,4 +1,4 @@
-"""Batches of several keys: each is worked on in its turn, and nobody takes all the places."""
+"""Batches of several keys: owners take turns, and none takes all slots."""
 
 from typing import Any
 

@@ -5,14 +5,12 @@ import io
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types import FileObject, Upload
 from openai.types.uploads import UploadPart
 
 from stentor.server.api.files_and_batches import uploads
-from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
@@ -23,19 +21,13 @@ from stentor.server.storage.clock import StoreClock
 from stentor.server.storage.database import Database
 from stentor.server.storage.opening import TABLES, make_store
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.harness import in_memory
+from stentor.tests.server.harness import in_memory, sdk
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.anyio
 KEYS = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two")), ()))
 DATA = bytes(range(256)) * 2500
 """More than two parts of the store's."""
-
-
-def sdk(state: ServerState, key: str = "none") -> openai.AsyncOpenAI:
-    transport = httpx.ASGITransport(create_app(state))
-    client: Any = httpx.AsyncClient(transport=transport, base_url="http://test")
-    return openai.AsyncOpenAI(base_url="http://test/v1", api_key=key, max_retries=0, http_client=client)
 
 
 async def begun(client: openai.AsyncOpenAI, size: int, **fields: Any) -> str:

@@ -171,7 +171,7 @@ async def test_a_full_disk_under_a_large_upload_is_told_as_such(monkeypatch: pyt
 async def test_an_upload_that_no_folder_takes_is_told_as_such(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on a read-only file system."""
+    """Simulates a read-only file system."""
 
     def refused(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")

@@ -11,7 +11,6 @@ from stentor.server.generation.calls import CallFilter, InputText
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Piece
 
 SOME_TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
-OTHER_JSON = ['{"input": 5}', '{"other": "x"}', '{"in put": "x"}', " " * 300 + '{"input":"']
 SPLITS = st.lists(st.integers(0, 400), max_size=8)
 
 

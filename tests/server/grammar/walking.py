@@ -1,14 +1,12 @@
 """A stand-in for a model that writes at a high temperature: any token that a grammar allows."""
 
 import random
-from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher, Matcher
 from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.engine.core.grammar.vocabulary import TokenBytes
-from stentor.server.grammar.lark import Lark
 
 
 class KeepingCompiler(Compiler):
@@ -65,8 +63,3 @@ def ids_in_sample(tokens: int, choose: random.Random, most: int = 64) -> list[in
     octets = np.frombuffer(tokens.to_bytes(-(-tokens.bit_length() // 8), "little"), np.uint8)
     ids: list[int] = np.flatnonzero(np.unpackbits(octets, bitorder="little")).tolist()
     return choose.sample(ids, most)
-
-
-def grammar_of(special: Mapping[str, int], body: Callable[[Lark], str]) -> str:
-    lark = Lark(special)
-    return lark.source(body(lark))

@@ -262,7 +262,7 @@ async def test_a_fetch_that_is_cancelled_lets_go_of_its_connection_and_its_place
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For ``named.test`` and nobody else; key and certificate in one file."""
+    """For ``named.test`` alone; key and certificate in one file."""
     folder = tmp_path_factory.mktemp("tls")
     command = [
         "openssl",

@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
 
 def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
-    """As transformers makes them of the payload."""
+    """The embeddings that transformers' tower makes of the payload."""
     own = _METHODS.get((type(model).__name__, "image"))
     with torch.no_grad():
         if own is not None:

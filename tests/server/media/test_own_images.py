@@ -155,7 +155,7 @@ def test_a_canvas_of_phi_4_covers_a_picture_or_is_the_largest_of_its_shape(
     ],
 )
 def test_squares_of_step_are_cut_by_the_shape_of_a_picture(size: tuple[int, int], squares: tuple[int, int]) -> None:
-    """As transformers plans them."""
+    """The expected rows and columns were computed by transformers."""
     width, height = size
     layout = laid_out(height, width, 728, 504, 3024)
     assert (layout.rows, layout.columns) == squares

@@ -322,7 +322,7 @@ def test_a_template_that_prints_content_gets_the_placeholder_in_front_of_the_tex
 def test_a_template_that_knows_no_videos_gets_the_placeholder_where_one_stands(
     family: Callable[[str], Family],
 ) -> None:
-    """As transformers renders SmolVLM's, for which it replaces the model's own template by one that does."""
+    """The text is transformers' own, which replaces SmolVLM's template by one that knows videos."""
     one = family("smolvlm")
     inputs = one.processor.video(DecodedVideo(np.zeros((2, 8, 8, 3), np.uint8), [0, 1], VideoFacts(2, 1.0, 8, 8)))
     made = ProcessedMedia("video", bytes(16), inputs.payload, "<video>", inputs.replacement, None)

@@ -1,4 +1,4 @@
-"""Pictures as the SDKs send them, in each protocol: what a model that sees is told, and how one of text refuses."""
+"""Pictures as the SDKs send them, in each protocol: what a vision model receives, and how a text model refuses."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -39,7 +39,7 @@ SPEC = MediaSpec({"image": IMAGE, "video": token("<|video_pad|>")})
 
 @pytest.fixture(scope="module")
 def run_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Use], None]]:
-    """Runs what is done with a server that sees, whose process stays alive from test to test."""
+    """Runs a test with a server of a vision model, whose process lives from test to test."""
     folder = tmp_path_factory.mktemp("qwen2_5_vl")
     qwen2_5_vl(folder)
     opened: list[ChatMedia] = []

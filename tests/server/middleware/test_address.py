@@ -1,4 +1,4 @@
-"""The sockets in the file system, and who is warned that a server is open to all."""
+"""Sockets in the file system, and the warning about a server open to all."""
 
 import logging
 import os

@@ -19,7 +19,7 @@ class Collector:
         self.url = ""
         self.status = 200
         self.gate = threading.Event()
-        """While it is not set, nobody gets an answer."""
+        """While it is not set, requests get no answer."""
         self.gate.set()
 
     def take(self, body: bytes) -> None:

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +19,12 @@ from stentor.server.observability.observer import Observer, open_observer
 from stentor.server.observability.otlp import traces_url
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, until
-from stentor.tests.server.observability.collector import Collector, attributes, collecting
+from stentor.tests.server.observability.collector import Collector, attributes
 
 pytestmark = pytest.mark.anyio
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    before = logging.getLogger("opentelemetry").level
-    with collecting() as one:
-        yield one
-    logging.getLogger("opentelemetry").setLevel(before)
 
 
 def traced(url: str, engine: FakeEngine | None = None) -> ServerState:

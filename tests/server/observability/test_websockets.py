@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from stentor.server.observability.request import MOST_SERVED, EngineUsage, Reque
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import until
 from stentor.tests.server.middleware.keyrings import keyring
-from stentor.tests.server.observability.collector import Collector, attributes, collecting
+from stentor.tests.server.observability.collector import Collector, attributes
 from stentor.tests.server.responses.sockets import serving
 
 pytestmark = pytest.mark.anyio
@@ -124,14 +123,6 @@ def test_a_request_that_brings_prompts_for_hours_is_remembered_in_part_and_count
         record.add(EngineUsage(3, 4, 1, 0.0, output_tokens=2))
     assert len(record.served) == MOST_SERVED
     assert (record.prompt_tokens, record.output_tokens) == (3 * (MOST_SERVED + 10), 2 * (MOST_SERVED + 10))
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    before = logging.getLogger("opentelemetry").level
-    with collecting() as one:
-        yield one
-    logging.getLogger("opentelemetry").setLevel(before)
 
 
 async def test_a_websocket_is_a_span_of_the_trace_that_its_client_is_in(collector: Collector) -> None:

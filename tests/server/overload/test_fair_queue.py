@@ -1,4 +1,4 @@
-"""Whatever one owner asks for, the others are served in their turn; and nothing is left of those who went away."""
+"""Whatever one owner requests, others are served in turn; cancelled waiters leave nothing behind."""
 
 import asyncio
 

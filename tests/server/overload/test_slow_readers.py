@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.server.http import http_protocol
 from stentor.server.http.http_protocol import HttpProtocol, chunk_writer
@@ -218,32 +218,31 @@ async def test_with_no_limit_a_client_may_wait(clock: Clock) -> None:
     assert dropped.count == 0
 
 
+def whole(body: bytes, sent: asyncio.Event | None = None) -> ASGIApp:
+    """Sends ``body`` in one message. With ``sent``, which is set then, the connection is closed behind it."""
+    closing = [] if sent is None else [(b"connection", b"close")]
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body)), *closing]})
+        await send({"type": "http.response.body", "body": body})
+        if sent is not None:
+            sent.set()
+
+    return answer
+
+
 async def test_an_answer_that_is_done_and_not_read_does_not_hold_its_connection(clock: Clock) -> None:
     dropped, sent = Dropped(), asyncio.Event()
-    body = bytes(1 << 20)
-
-    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]})
-        await send({"type": "http.response.body", "body": body})
-        sent.set()
-
-    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)):
+    async with connected(whole(bytes(1 << 20), sent), ReaderLimits(BUFFER, SECONDS, dropped)):
         await sent.wait()
         await clock.move_until(lambda: dropped.count == 1)
 
 
 async def test_a_client_that_takes_too_small_a_part_of_a_large_answer_is_dropped(clock: Clock) -> None:
     dropped = Dropped()
-    body = bytes(16 << 20)
-
-    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
-
     # much more than the eighth of the buffer that keeps a stream, and at that pace 40 times as long for all of it
-    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)) as client:
+    async with connected(whole(bytes(16 << 20)), ReaderLimits(BUFFER, SECONDS, dropped)) as client:
         await _takes_little(client, clock, dropped)
 
 
@@ -261,14 +260,7 @@ async def test_a_rest_that_is_smaller_than_the_buffer_does_not_hold_its_connecti
     app, dropped, sent = Flood(), Dropped(), asyncio.Event()
     async with connected(app, ReaderLimits(BUFFER, 0.0)):
         body = bytes(await paused(app) - 3 * BUFFER // 4)
-
-    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]})
-        await send({"type": "http.response.body", "body": body})
-        sent.set()
-
-    async with connected(whole, ReaderLimits(BUFFER, SECONDS, dropped)):
+    async with connected(whole(body, sent), ReaderLimits(BUFFER, SECONDS, dropped)):
         await sent.wait()
         await clock.move_until(lambda: dropped.count == 1)
 

@@ -56,7 +56,7 @@ def matcher_of(body: Callable[[Lark], str], *, thinking: bool = True) -> Matcher
 
 
 def allows(matcher: Matcher, text: str) -> bool:
-    """As a whole text, or up to where nothing more may come."""
+    """Whether the text is accepted whole, or up to a point where the grammar allows only the end."""
     for token in TOKENIZER.encode(text, add_special_tokens=False):
         if not matcher.consume(token):
             return False

@@ -129,7 +129,7 @@ async def test_many_documents_of_late_interaction_are_scored_a_part_at_a_time(mo
 
 
 async def test_weights_over_the_vocabulary_are_multiplied_and_summed() -> None:
-    """As sentence-transformers' SparseEncoder has it, whose similarity is the dot product."""
+    """The score is the dot product, as in sentence-transformers' SparseEncoder."""
 
     def product(one: list[int], other: list[int]) -> float:
         return sum(id / 2 * id / 2 for id in {*one} & {*other})

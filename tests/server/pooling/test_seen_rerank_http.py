@@ -26,7 +26,7 @@ PICTURE = object()
 
 
 class Reranker(Served):
-    """As Qwen3-VL-Reranker is stored, with its like in transformers."""
+    """A tiny model in the files of Qwen3-VL-Reranker, and the same model in transformers."""
 
     def __init__(self, folder: Path) -> None:
         self._theirs = qwen3_vl(folder)

@@ -15,7 +15,7 @@ from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
 from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
-from stentor.server.api.realtime.connection import Connection
+from stentor.server.api.realtime.connection import Connection, SessionAudio
 from stentor.server.api.realtime.event_queue import CurrentDialect, Dialect, EventQueue
 from stentor.server.api.realtime.interfaces import (
     OnPartial,
@@ -216,8 +216,7 @@ class Running:
             begun,
             recording,
             self.event_queue,
-            open_input_audio=self._open_input_audio,
-            make_pacer=lambda _response: PlaybackPacer(1e9),
+            SessionAudio(self._open_input_audio, make_pacer=lambda _response: PlaybackPacer(1e9)),
         )
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []

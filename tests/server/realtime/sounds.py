@@ -116,3 +116,20 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.002)
+
+
+class DeliveredText:
+    """What a transcription of a turn has told so far."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.tokens: list[TokenProbability] = []
+        self.guesses: list[str] = []
+
+    def tell(self, text: str, tokens: list[TokenProbability]) -> None:
+        self.pieces.append(text)
+        self.tokens += tokens
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)

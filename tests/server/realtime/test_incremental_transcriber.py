@@ -12,27 +12,11 @@ from stentor.server.api.realtime import partial_pace
 from stentor.server.api.realtime.formats import to_ticks
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
-from stentor.server.api.realtime.interfaces import TokenProbability
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.common.errors import GenerationFailed
-from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, word, words
+from stentor.tests.server.realtime.sounds import WORD_MS, DeliveredText, Model, silence, until, word, words
 
 pytestmark = pytest.mark.anyio
-
-
-class DeliveredText:
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.tokens: list[TokenProbability] = []
-        self.guesses: list[str] = []
-
-    def tell(self, text: str, tokens: list[TokenProbability]) -> None:
-        self.pieces.append(text)
-        self.tokens += tokens
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
 
 
 @asynccontextmanager

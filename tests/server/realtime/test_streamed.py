@@ -1,4 +1,4 @@
-"""Turns heard by a model that hears while it is spoken to: alone, in a session's ears, and in vLLM's dialect."""
+"""Turns heard by a streaming transcription model: alone, in a session's ears, and in vLLM's dialect."""
 
 import base64
 import itertools
@@ -15,29 +15,18 @@ from stentor.server.api.realtime import streamed as streamed_module
 from stentor.server.api.realtime.formats import to_ticks
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped, TokenProbability
+from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
 from stentor.tests.server.asr.streams import STEP, STREAMS, StreamingEngine, streaming_model
-from stentor.tests.server.realtime.sounds import LoudnessDetector, passes, silence, until, words
+from stentor.tests.server.realtime.sounds import DeliveredText, LoudnessDetector, passes, silence, until, words
 
 pytestmark = pytest.mark.anyio
 
 RATE = 24_000
 LOGPROBS = TranscriptionSettings(partials=True, logprobs=True)
-
-
-class DeliveredText:
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.tokens: list[TokenProbability] = []
-        self.guesses: list[str] = []
-
-    def tell(self, text: str, tokens: list[TokenProbability]) -> None:
-        self.pieces.append(text)
-        self.tokens += tokens
 
 
 @asynccontextmanager

@@ -147,7 +147,7 @@ class Broken:
 
 
 class PanicException(BaseException):
-    """As the library's are called, which cannot be named."""
+    """Has the name of the library's own exceptions, which the library does not export."""
 
 
 @pytest.mark.anyio

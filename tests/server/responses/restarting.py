@@ -15,6 +15,6 @@ async def until_written(state: ServerState) -> None:
 
 
 async def dies(state: ServerState) -> None:
-    """As it were: what it had not written is lost."""
+    """Ends the server; what it had not written is lost, as by a crash."""
     await state.responses.close()
     await state.store.close()

@@ -62,7 +62,7 @@ CODEX: dict[str, Any] = {
     "reasoning": {"effort": "medium", "summary": "auto"},
     "text": {"verbosity": "low"},
 }
-"""As the command-line client of OpenAI's sends them."""
+"""The fields that OpenAI's command-line client sends."""
 
 
 def messages(*items: dict[str, Any]) -> list[dict[str, Any]]:

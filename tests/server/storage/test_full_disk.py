@@ -88,7 +88,7 @@ async def test_the_reserve_is_given_up_for_what_deletes_and_for_nothing_else(tmp
 async def test_a_store_that_cannot_be_opened_for_want_of_room_uses_its_reserve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a crash on a full disk."""
+    """The state of a folder after a crash on a full disk."""
     config = StoreConfig(tmp_path / "store.db")
     store = await opened_store(config)
     await upload(store, "a")

@@ -20,7 +20,7 @@ TEMPLATE: Final = (
 
 
 def call(name: str, **arguments: Any) -> str:
-    """As the model writes it."""
+    """The text by which the model calls a tool."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 

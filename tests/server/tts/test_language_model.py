@@ -158,13 +158,13 @@ def samples(pcm: bytes) -> Any:
 
 
 def orpheus_prompt(tokenizer: Any, voice: str, text: str) -> list[int]:
-    """As its makers' engine writes it."""
+    """The prompt of Orpheus' own engine."""
     start, *end = (tokenizer.convert_tokens_to_ids(f"<custom_token_{number}>") for number in (3, 4, 5, 1))
     return [start, *tokenizer(f"{voice}: {text}").input_ids, tokenizer.convert_tokens_to_ids("<|eot_id|>"), *end]
 
 
 def llasa_prompt(tokenizer: Any, _voice: str, text: str) -> list[int]:
-    """As its makers' model card writes it."""
+    """The prompt of Llasa's model card."""
     asked = f"Convert the text to speech:<|TEXT_UNDERSTANDING_START|>{text}<|TEXT_UNDERSTANDING_END|>"
     chat = [{"role": "user", "content": asked}, {"role": "assistant", "content": "<|SPEECH_GENERATION_START|>"}]
     made: list[int] = tokenizer.apply_chat_template(chat, continue_final_message=True, return_dict=True)["input_ids"]
@@ -172,7 +172,7 @@ def llasa_prompt(tokenizer: Any, _voice: str, text: str) -> list[int]:
 
 
 def neutts_prompt(tokenizer: Any, _voice: str, text: str) -> list[int]:
-    """As its makers' library writes it."""
+    """The prompt of NeuTTS' own library."""
     token = tokenizer.convert_tokens_to_ids
     said = f"{phonemes_of(REFERENCE[0], 'en-us')} {phonemes_of(text, 'en-us')}"
     chat = "user: Convert the text to speech:<|TEXT_REPLACE|>\nassistant:<|SPEECH_REPLACE|>"

@@ -101,7 +101,7 @@ def ids_of(markers: list[str]) -> dict[str, int]:
 
 
 def tokens_of(text: str, ids: Mapping[str, int]) -> list[int]:
-    """As a tokenizer would cut it: markers first."""
+    """Cuts the text as a tokenizer does: markers first."""
     for marker in sorted(ids, key=len, reverse=True):
         before, found, after = text.partition(marker)
         if found:
