@@ -9,7 +9,7 @@ import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
-from stentor.kernels.linear_packed import PackedWeight, empty_packed, linear_packed, pack_gguf_, pack_plain_
+from stentor.kernels.linear_packed import PackedWeight, empty_packed, linear_packed, pack_plain_
 from stentor.kernels.linear_packed.weight import TILE
 from stentor.protocols.ipc.config import MoEBackend
 
@@ -20,7 +20,7 @@ from ..quantization.stored import FP4Weight, Stored, expand, gpt_oss_weight
 from .coded import coded_matrices, gather_blocks, gather_coded, put_fp4, put_fp8
 from .layer_context import LayerContext
 from .linear import add_expanded
-from .packed import gather_packed, pack_fp4, packed_form, quantize_, stored_kind
+from .packed import gather_packed, pack_blocks_, pack_fp4, packed_form, quantize_
 from .weights import Target, WeightError, WeightMap, check_plain, check_shape
 
 
@@ -337,7 +337,7 @@ class PackedExperts(Experts):
         weight = self._down if tensor.out else self._gate_up
         for expert, rows in enumerate(blocks.view(self._experts, tensor.outputs, -1)):
             try:
-                pack_gguf_(weight, self._first(tensor, expert), rows, stored_kind(format.kind))
+                pack_blocks_(weight, self._first(tensor, expert), rows, format.kind)
             except ValueError as error:
                 raise WeightError(f"{name}: {error}") from error
 

@@ -9,6 +9,8 @@ import torch
 from stentor.kernels import ActivationKind, ActivationScheme, quantize_weight_int8
 from stentor.kernels.forward import Traced
 from stentor.kernels.linear_packed import (
+    BLOCK,
+    PACKED_BLOCKS,
     PLAIN,
     PackedKind,
     PackedWeight,
@@ -37,6 +39,7 @@ from ..quantization.formats import (
     Int8Format,
     OnlineFormat,
 )
+from ..quantization.gguf_codes import GROUP, SPAN, block_bytes, read_codes
 from ..quantization.stored import (
     FP4Weight,
     PartFormat,
@@ -50,6 +53,9 @@ from ..quantization.stored import (
 from .layer_context import LayerContext
 from .quantized import Stream
 from .weights import WeightError, WeightMap, check_plain, check_shape
+
+_PIECE = 1 << 20
+"""Values of blocks that are read as codes at once."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +173,8 @@ def packed_form(format: Format | None, context: LayerContext) -> tuple[PackedKin
         case None:
             return PLAIN[context.dtype], Scaling()
         case GGUFFormat(kind=stored):
-            blocks = stored_kind(stored)
-            return kind_of(blocks), scaling_of(blocks)
+            blocks = _packed_blocks(stored)
+            return ("q8h", Scaling(torch.int8)) if blocks is None else (kind_of(blocks), scaling_of(blocks))
         case FP4Format(kind=kind):
             return kind, Scaling()
         case Int4Format(symmetric=symmetric, group=group, scales=scales):
@@ -179,10 +185,31 @@ def packed_form(format: Format | None, context: LayerContext) -> tuple[PackedKin
             return "q8", Scaling(torch.float32, 0)
 
 
-def stored_kind(kind: str) -> Stored:
-    found: Stored | None = next((name for name in PACKED_GGUF if name == kind), None)
-    assert found is not None, f"{kind} is not packed"
-    return found
+def _packed_blocks(kind: str) -> Stored | None:
+    """The GGUF type as the kernels pack it; None for types that are read as codes first."""
+    return next((name for name in PACKED_BLOCKS if name == kind), None)
+
+
+def pack_blocks_(weight: PackedWeight, first: int, blocks: torch.Tensor, kind: str) -> None:
+    """Pack rows of blocks of a GGUF type, uint8 [n, bytes of a row], at outputs [first, first + n).
+
+    Raises:
+        ValueError: blocks that do not fit.
+    """
+    if (stored := _packed_blocks(kind)) is not None:
+        pack_gguf_(weight, first, blocks, stored)
+        return
+    inputs = weight.shape[1]
+    each, rest = divmod(inputs, SPAN)
+    if rest or blocks.dim() != 2 or blocks.shape[1] != each * block_bytes(kind):
+        raise ValueError(f"{kind} blocks {tuple(blocks.shape)} do not fit a weight {weight.shape}")
+    rows = max(1, _PIECE // inputs)
+    for start in range(0, len(blocks), rows):
+        piece = blocks[start : start + rows]
+        read, count = read_codes(piece.reshape(len(piece) * each, -1), kind), len(piece)
+        codes = (read.codes.view(torch.uint8) ^ 0x80).view(count, inputs)
+        scales = read.scales.float().view(count, -1, BLOCK // GROUP)
+        pack_codes_(weight, first + start, codes, scales, spans=read.factors.view(count, each, 1))
 
 
 def gather_packed(
@@ -242,7 +269,7 @@ def _pack(
     match chosen:
         case GGUFFormat(kind=kind):
             try:
-                pack_gguf_(weight, first, stored["weight"], stored_kind(kind))
+                pack_blocks_(weight, first, stored["weight"], kind)
             except ValueError as error:
                 raise WeightError(f"{part}.weight: {error}") from error
         case OnlineFormat():

@@ -13,7 +13,9 @@ MAX_CONFIG_BYTES: Final = 1 << 20
 _T = TypeVar("_T", int, float)
 _NAME: Final = re.compile(r"\^?[\w.]+")
 """A key of ``rank_pattern`` or ``alpha_pattern``: a module's name, or the end of one."""
-_CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq")
+_ANY_MODULE: Final = ".*."
+"""Before a name that is the end of any module's; PEFT writes it for experts."""
+_CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that change the model's own weights."""
 _MOST_ALPHA: Final = 1e6
 """Larger values exceed half precision with the first weight."""
@@ -28,6 +30,10 @@ _MUST_BE_EMPTY: Final[Mapping[str, str]] = {
     "use_qalora": "QALoRA",
     "alora_invocation_tokens": "an activated LoRA",
     "arrow_config": "Arrow",
+    "use_bdlora": "BD-LoRA",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
+    "velora_config": "VeLoRA",
 }
 
 
@@ -106,7 +112,7 @@ def _pattern(fields: Mapping[str, object], name: str) -> dict[str, object]:
     found = fields.get(name) or {}
     if not isinstance(found, dict):
         raise _wrong(f"{name} is no object")
-    plain = {str(key).replace("\\.", "."): value for key, value in found.items()}
+    plain = {str(key).replace("\\.", ".").removeprefix(_ANY_MODULE): value for key, value in found.items()}
     for key in plain:
         if _NAME.fullmatch(key) is None:
             raise _wrong(f"{name} has the key {key[:80]!r}; expected the name of a module, no other pattern is read")

@@ -11,6 +11,7 @@ import torch
 
 from stentor.kernels import tables
 
+from ..quantization.gguf_codes import CODED_BLOCKS, read_codes
 from .gguf_types import READABLE, GGMLType
 
 
@@ -27,7 +28,8 @@ def dequantize(rows: torch.Tensor, kind: GGMLType) -> torch.Tensor:
     if kind in _FLOATS:
         return rows.view(_FLOATS[kind]).float()
     blocks = rows.reshape(-1, kind.block_bytes)
-    return _DECODERS[kind](blocks).reshape(rows.shape[0], -1)
+    values = read_codes(blocks, kind.name).values() if kind.name in CODED_BLOCKS else _DECODERS[kind](blocks)
+    return values.reshape(rows.shape[0], -1)
 
 
 def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:
@@ -100,6 +102,14 @@ def _k_blocks(blocks: torch.Tensor, quants: torch.Tensor) -> torch.Tensor:
     return (d * quants.float() - m).flatten(1)
 
 
+def _q2_k(blocks: torch.Tensor) -> torch.Tensor:
+    scales, minima = (blocks[:, :16] & 0x0F).float(), (blocks[:, :16] >> 4).float()
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).view(1, 1, 4, 1)
+    quants = (blocks[:, 16:80].reshape(-1, 2, 1, 32) >> shifts) & 3
+    d, m = _half(blocks, 80) * scales, _half(blocks, 82) * minima  # [blocks, 16]
+    return (d.unsqueeze(-1) * quants.reshape(-1, 16, 16).float() - m.unsqueeze(-1)).flatten(1)
+
+
 def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
     quants = _nibbles(blocks[:, 16:].reshape(-1, 4, 32))  # [blocks, 4, 64]
     return _k_blocks(blocks, quants.reshape(-1, 8, 32))
@@ -131,6 +141,7 @@ _DECODERS: dict[GGMLType, Callable[[torch.Tensor], torch.Tensor]] = {
     GGMLType.Q4_1: _q4_1,
     GGMLType.Q5_0: _q5_0,
     GGMLType.Q5_1: _q5_1,
+    GGMLType.Q2_K: _q2_k,
     GGMLType.Q4_K: _q4_k,
     GGMLType.Q5_K: _q5_k,
     GGMLType.Q6_K: _q6_k,

@@ -65,6 +65,18 @@ READABLE: Final = FLOATS | {
     GGMLType.Q6_K,
     GGMLType.IQ4_NL,
     GGMLType.MXFP4,
+    GGMLType.Q2_K,
+    GGMLType.Q3_K,
+    GGMLType.IQ4_XS,
+    GGMLType.IQ3_S,
+    GGMLType.IQ3_XXS,
+    GGMLType.IQ2_S,
+    GGMLType.IQ2_XS,
+    GGMLType.IQ2_XXS,
+    GGMLType.IQ1_M,
+    GGMLType.IQ1_S,
+    GGMLType.TQ2_0,
+    GGMLType.TQ1_0,
 }
 """Types whose values can be decoded."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from stentor.kernels.linear_coded.blocks import BLOCK_KINDS
-from stentor.kernels.linear_packed import BLOCK, Stored
+from stentor.kernels.linear_packed import BLOCK, PACKED_BLOCKS
 
 from .formats import (
     FP8_BLOCK,
@@ -24,24 +24,14 @@ from .formats import (
     Int8Format,
     OnlineFormat,
 )
+from .gguf_codes import CODED_BLOCKS
 
 Backend = Literal["auto", "kernels", "packed", "expanded"]
 """``kernels``: as stored, multiplied by the kernel of its format. ``packed``: codes rearranged for a CPU's
 instructions. ``expanded``: dequantised to plain weights."""
 
 GGUF_KERNELS: frozenset[str] = frozenset(BLOCK_KINDS)
-PACKED_GGUF: tuple[Stored, ...] = (
-    "Q4_0",
-    "Q4_1",
-    "Q8_0",
-    "Q4_K",
-    "Q6_K",
-    "Q5_0",
-    "Q5_1",
-    "Q5_K",
-    "IQ4_NL",
-    "MXFP4",
-)
+PACKED_GGUF: tuple[str, ...] = (*PACKED_BLOCKS, *CODED_BLOCKS)
 INT4_GROUPS = (32, 64, 128)
 CODED_GROUPS = (16, 32, 64, 128)
 

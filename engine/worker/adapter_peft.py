@@ -47,7 +47,7 @@ class _Pair:
 def peft_additions(files: AdapterFiles, places: AdapterPlaces, max_rank: int) -> list[Addition]:
     """The additions of the files. Raises :class:`..loading.errors.CheckpointError` if they do not fit the model."""
     config = files.read_config()
-    return [_addition(files, pair, config, places, max_rank) for pair in _paired(files.tensors(), config)]
+    return [_addition(files, pair, config, places, max_rank) for pair in _paired(files.tensors(), config, places)]
 
 
 def _addition(
@@ -67,11 +67,13 @@ def _addition(
     return Addition(pair.module, own, config.scale_of(pair.module), read)
 
 
-def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig) -> list[_Pair]:
+def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig, places: AdapterPlaces) -> list[_Pair]:
     by_module: dict[str, dict[str, StoredTensor]] = {}
     for tensor in tensors:
         name = tensor.name.replace(".default.weight", ".weight").removesuffix(".default")
         ending = next((each for each in _ENDINGS if name.endswith(each)), None)
+        if ending is None and _copies_the_model(name.removeprefix(_BASE), tensor, places):
+            continue
         if ending is None:
             raise CheckpointError(f"{WEIGHTS} holds {tensor.name[:200]!r}; expected lora_A and lora_B of linear layers")
         by_module.setdefault(name.removesuffix(ending).removeprefix(_BASE), {})[_ENDINGS[ending]] = tensor
@@ -82,9 +84,32 @@ def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig) -> list[_Pai
         if len(parts) != 2:
             lacks = "lora_B" if _DOWN in parts else "lora_A"
             raise CheckpointError(f"{WEIGHTS} lacks {lacks} of {wrapper[:200]!r}")
-        module = _unwrapped(wrapper, config)
+        module = wrapper if _is_known(wrapper, places) else _unwrapped(wrapper, config)
         found.append(_Pair(module, parts[_DOWN], parts[_UP]))
     return found
+
+
+def _is_known(module: str, places: AdapterPlaces) -> bool:
+    """Whether the model has a product of this name."""
+    return all(_stored_name(part, places) is not None for part in places.parts_of(module))
+
+
+def _copies_the_model(name: str, tensor: StoredTensor, places: AdapterPlaces) -> bool:
+    """Whether a tensor is the model's own embedding or head, which PEFT stores beside an adapter of one of them.
+
+    Raises:
+        CheckpointError: it has another shape than the model's.
+    """
+    module = name.removesuffix(".weight").removesuffix(_WRAPPED)
+    if module == name or module.rpartition(".")[2] not in _OUTER:
+        return False
+    place = places.by_name.get(_stored_name(module, places) or "")
+    if place is not None and sorted(tensor.shape) != sorted((place.stored_outputs, place.stored_inputs)):
+        raise CheckpointError(
+            f"{tensor.name} is {list(tensor.shape)}, and the model's is {place.stored_outputs} by "
+            f"{place.stored_inputs}: the vocabulary was changed for the adapter; merge it into its model and serve that"
+        )
+    return place is not None
 
 
 def _unwrapped(wrapper: str, config: AdapterConfig) -> str:

@@ -13,6 +13,7 @@ from . import reference
 from .weight import (
     ACTIVATION_FORMATS,
     BLOCK,
+    PACKED_BLOCKS,
     PLAIN,
     ActivationFormat,
     PackedKind,
@@ -35,6 +36,7 @@ from .weight import (
 __all__ = [
     "ACTIVATION_FORMATS",
     "BLOCK",
+    "PACKED_BLOCKS",
     "PLAIN",
     "ActivationFormat",
     "PackedKind",

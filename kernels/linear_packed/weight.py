@@ -88,6 +88,8 @@ _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
     "MXFP4": (9, "mxfp4", 32, 17),
 }
 
+PACKED_BLOCKS: tuple[Stored, ...] = tuple(_STORED)
+
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
 _PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)

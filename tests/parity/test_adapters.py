@@ -1,10 +1,12 @@
 """Rows with adapters get the logits of merged weights, whatever shares their batch and however the base is stored."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.adapters import AdapterRef
@@ -201,6 +203,44 @@ def test_embeddings_and_heads_are_added_to_also_where_they_are_one(
         check_beside_base(model, tmp_path, added, packed=packed)
 
 
+def test_the_models_own_tables_that_peft_stores_beside_an_adapter_of_one_are_ignored_unless_of_another_shape(
+    base: tuple[Any, Path], tmp_path: Path
+) -> None:
+    model, folder = base
+    added = save_adapter(model, tmp_path, targets=("embed_tokens", "lm_head"), rank=2, size=0.5)
+    file = tmp_path / "adapter_model.safetensors"
+    tables = {"model.embed_tokens.base_layer": model.model.embed_tokens, "lm_head": model.lm_head}
+    copies = {f"base_model.model.{name}.weight": table.weight.detach().clone() for name, table in tables.items()}
+    save_file(load_file(file) | copies, file)
+    ours, prompt = PagedDecoder(folder, max_lora_rank=2), prompt_of(1, 20)
+    ours.load(0, tmp_path)
+    ours.add(0, prompt, adapter=0)
+    assert_close(ours.run((0, 0, 20))[0], expected_logits(merged(model, added), prompt))
+    grown = {name: torch.nn.functional.pad(table, (0, 0, 0, 1)) for name, table in copies.items()}
+    save_file(load_file(file) | grown, file)
+    with pytest.raises(CheckpointError, match="the vocabulary was changed for the adapter"):
+        ours.load(1, tmp_path)
+
+
+def test_all_linear_modules_and_parameters_are_read_as_peft_names_them(tmp_path: Path) -> None:
+    """Parameters by their last name alone, beside modules, and the alpha of one by a pattern."""
+    model = tiny.make("qwen3-moe", tmp_path)
+    added = save_experts_together(model, tmp_path / "adapter")
+    file, config = (tmp_path / "adapter" / name for name in ("adapter_model.safetensors", "adapter_config.json"))
+    stored = load_file(file)
+    save_adapter(model, tmp_path / "adapter", targets=("q_proj",), rank=2, alpha=2.0)
+    modules = {name: tensor for name, tensor in load_file(file).items() if "q_proj" in name}
+    for name in [name for name in modules if name.endswith("lora_A.weight")]:
+        module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        added[module] = modules[name.replace("lora_A", "lora_B")] @ modules[name]
+    save_file(stored | modules, file)
+    fields = {"target_parameters": ["down_proj", "gate_up_proj", "gate.weight"], "peft_version": "0.21.2"}
+    fields |= {"alpha_pattern": {r".*\.gate_up_proj": 4}, "r": 2, "lora_alpha": 2}
+    config.write_text(json.dumps(json.loads(config.read_text()) | fields))
+    twice = {name: delta * (2 if name.endswith("gate_up_proj") else 1) for name, delta in added.items()}
+    check_beside_base(model, tmp_path, twice)
+
+
 def test_log_probabilities_of_prompts_are_those_of_the_adapted_head(base: tuple[Any, Path], tmp_path: Path) -> None:
     model, folder = base
     other = merged(model, save_adapter(model, tmp_path, targets=("lm_head",), size=0.5))
@@ -261,6 +301,8 @@ def test_over_a_base_that_is_quantised_an_adapter_changes_what_it_changes_of_a_p
         ({"modules_to_save": ["embed_tokens"]}, "modules_to_save"),
         ({"peft_type": "IA3"}, "IA3"),
         ({"init_lora_weights": "pissa_niter_16"}, "pissa"),
+        ({"init_lora_weights": "lora_ga"}, "lora_ga"),
+        ({"use_bdlora": {"nblocks": 2}}, "BD-LoRA"),
         ({"alpha_pattern": {"(a+)+": 1}}, "alpha_pattern"),
         ({"r": 3}, r"expected are floats \[3"),
     ],

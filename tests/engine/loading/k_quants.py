@@ -1,4 +1,5 @@
-"""Blocks of GGUF's K types, which the gguf package reads and does not write; rounded to the nearest, no search.
+"""Blocks of GGUF types that the gguf package reads and does not write: K types rounded to the nearest, no search, and
+others of random codes.
 
 The layouts are ggml's, https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 """
@@ -7,6 +8,59 @@ import gguf
 import numpy as np
 
 Type = gguf.GGMLQuantizationType
+
+FACTORS: dict[Type, tuple[int, ...]] = {
+    Type.Q8_0: (0,),
+    Type.Q4_0: (0,),
+    Type.Q4_1: (0, 2),
+    Type.Q5_0: (0,),
+    Type.Q5_1: (0, 2),
+    Type.Q2_K: (80, 82),
+    Type.Q3_K: (108,),
+    Type.Q4_K: (0, 2),
+    Type.Q5_K: (0, 2),
+    Type.Q6_K: (208,),
+    Type.IQ4_NL: (0,),
+    Type.IQ4_XS: (0,),
+    Type.IQ3_S: (0,),
+    Type.IQ3_XXS: (0,),
+    Type.IQ2_S: (0,),
+    Type.IQ2_XS: (0,),
+    Type.IQ2_XXS: (0,),
+    Type.IQ1_S: (0,),
+    Type.IQ1_M: (),
+    Type.TQ1_0: (52,),
+    Type.TQ2_0: (64,),
+    Type.MXFP4: (),
+}
+"""Byte offsets of the half-precision factors in a block of each type."""
+RANDOM = (
+    Type.Q2_K,
+    Type.Q3_K,
+    Type.IQ4_XS,
+    Type.IQ3_S,
+    Type.IQ3_XXS,
+    Type.IQ2_S,
+    Type.IQ2_XS,
+    Type.IQ2_XXS,
+    Type.IQ1_S,
+    Type.IQ1_M,
+)
+"""Types that :func:`quantize` gives random codes."""
+
+
+def random_blocks(kind: Type, factors: np.ndarray) -> np.ndarray:
+    """Random bytes, uint8 [blocks, bytes of a block], with factors float [blocks]."""
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    raw = np.random.default_rng(int(kind)).integers(0, 256, (len(factors), size), dtype=np.uint8)
+    halves = factors.astype(np.float16)
+    for start in FACTORS[kind]:
+        raw[:, start : start + 2] = halves.view(np.uint8).reshape(-1, 2)
+    if kind == Type.IQ1_M:  # four bits at the top of each word of scales
+        words = raw[:, 48:].copy().view("<u2")
+        pieces = halves.view(np.uint16)[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 15
+        raw[:, 48:] = (words & 0x0FFF | pieces << 12).view(np.uint8)
+    return raw
 
 
 def quantize(values: np.ndarray, kind: Type) -> np.ndarray:
@@ -20,10 +74,19 @@ def quantize(values: np.ndarray, kind: Type) -> np.ndarray:
             blocks = _iq4_nl(values.reshape(-1, 32))
         case Type.Q6_K:
             blocks = _q6_k(values.reshape(-1, 16, 16))
+        case _ if kind in RANDOM:
+            blocks = _of_spread(kind, values)
         case _:
             quantized: np.ndarray = gguf.quants.quantize(values, kind)
             return quantized
     return blocks.reshape(len(values), -1)
+
+
+def _of_spread(kind: Type, values: np.ndarray) -> np.ndarray:
+    """Random blocks whose values spread about as ``values`` do."""
+    count = values.size // gguf.GGML_QUANT_SIZES[kind][0]
+    spread = gguf.quants.dequantize(random_blocks(kind, np.ones(count)), kind).std()
+    return random_blocks(kind, np.random.default_rng(0).uniform(0.5, 1.5, count) * values.std() / spread)
 
 
 def _k(x: np.ndarray, most: int) -> np.ndarray:

@@ -27,6 +27,7 @@ from stentor.engine.quantization.formats import (
     QuantizationRule,
     QuantizedCheckpoint,
 )
+from stentor.engine.quantization.gguf_codes import CODED_BLOCKS
 from stentor.engine.quantization.stored import expand
 from stentor.kernels import native
 from stentor.kernels.forward import Program, Traced
@@ -87,6 +88,34 @@ def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, t
     exact = PagedDecoder(path)
     assert "float32 asks for exact inputs" in notes_of(exact)[0]
     torch.testing.assert_close(logits_of(exact), expected, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.proof(each="kind")
+@pytest.mark.parametrize("kind", CODED_BLOCKS)
+def test_gguf_blocks_that_are_read_as_codes_are_packed_too(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, make.tiny_llama(hidden_size=256, tie_word_embeddings=True), "llama", Type[kind])
+    packed = PagedDecoder(path, dtype=BF16)
+    assert notes_of(packed) == [f"weights in {kind}: {PACKED} (14 projections)"]
+    assert_near(logits_of(packed), logits_of(PagedDecoder(path, backend="expanded", packed=False)))
+
+
+@pytest.mark.parametrize("kind", CODED_BLOCKS)
+def test_codes_of_gguf_blocks_are_packed_exactly(kind: str) -> None:
+    """Two parts that meet inside a tile."""
+    sizes, inputs = {"a.gate_proj": 40, "a.up_proj": 24}, 512
+    parts = {part: gguf_part(normal(size, inputs, seed=size), Type[kind]) for part, size in sizes.items()}
+    ((found_kind, found),) = pieces_of(loaded(parts, sizes, inputs), inputs)
+    assert found_kind == "q8h"
+    values = torch.cat([value_of(parts[part], size, inputs) for part, size in sizes.items()])
+    torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
+
+
+def test_blocks_of_codes_that_do_not_fit_are_refused() -> None:
+    sizes = {"a.up_proj": 16}
+    parts = {"a.up_proj": gguf_part(normal(16, 256, seed=1), Type.Q3_K)}
+    with pytest.raises(WeightError, match=r"a.up_proj.weight: Q3_K blocks \(16, 110\) do not fit a weight \(16, 512\)"):
+        loaded(parts, sizes, 512)
 
 
 @pytest.mark.parametrize("tied", [False, True])
