@@ -8,7 +8,7 @@ and in the specs of mixers and networks.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from .attention_spec import AttentionSpec, CacheSpec, RopeConfig
 from .compressed_attention_spec import CompressedAttentionSpec
@@ -30,6 +30,8 @@ from .streams_spec import LaurelSpec, NGramSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
+HEADS: Final = ("lm_head.weight", "embed_out.weight", "output.weight", "output_projection.weight", "head.weight")
+"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4."""
 
 
 @dataclass(frozen=True)
