@@ -438,6 +438,8 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
+    if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_bias:
+        raise ConfigError("tie_word_embeddings is true, expected false: a head that is the embedding has no bias")
     if spec.streams is not None:
         spec.streams.check()
     return spec
