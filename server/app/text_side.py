@@ -120,6 +120,8 @@ def generation_defaults(config: ModelConfig, checkpoint: Checkpoint) -> Generati
             raise CheckpointError(f"Cannot use {file}: {error}.") from error
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
         model = dataclasses.replace(given, eos_token_ids=eos)
+    if model.unused:
+        logger.warning("the model's generation_config.json sets %s, which has no effect", ", ".join(model.unused))
     said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
     said |= msgspec.to_builtins(config.override_generation_config)
     return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})

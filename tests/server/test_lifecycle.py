@@ -125,6 +125,14 @@ def test_another_file_or_its_folder_replaces_the_defaults_and_adds_its_ends(
     assert generation_defaults(ModelConfig(generation_config=str(tmp_path)), checkpoint) == expected
 
 
+def test_fields_of_the_file_that_have_no_effect_are_logged(
+    checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"suppress_tokens": [5], "min_new_tokens": 2}))
+    generation_defaults(ModelConfig(generation_config=str(tmp_path)), checkpoint)
+    assert "sets suppress_tokens, min_new_tokens, which has no effect" in caplog.text
+
+
 def test_what_the_operator_says_beats_the_model(checkpoint: Checkpoint) -> None:
     config = ModelConfig(override_generation_config=SamplingOverrides(temperature=0.0, min_p=0.1))
     expected = GenerationDefaults(temperature=0.0, top_k=9, min_p=0.1, eos_token_ids=(2, 7))
