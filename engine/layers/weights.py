@@ -194,9 +194,9 @@ class WeightMap:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None:
         """Copy every stored tensor to its destination, converting the dtype of plain ones.
 
-        Names that end with an entry of ``ignore`` are ignored, and so are biases and zero points of zeros without a
-        destination. Raises :class:`WeightError` for a name without a destination, a wrong shape, or a destination left
-        empty.
+        Names that end with an entry of ``ignore`` are ignored. So are tensors without elements, and biases and zero
+        points of zeros, that have no destination. Raises :class:`WeightError` for a name without a destination, a wrong
+        shape, or a destination left empty.
         """
         missing = self._targets.keys() | self._gathered.keys()
         for stored, tensor in self._all_stored(tensors):
@@ -236,6 +236,8 @@ class WeightMap:
 
     def _carries_nothing(self, name: str, tensor: torch.Tensor) -> bool:
         part, _, ending = name.rpartition(".")
+        if not tensor.numel():
+            return True
         return ending in _MAY_BE_ZERO and part in self._parts and not tensor.float().any()
 
     def note_lines(self) -> Iterator[str]:

@@ -40,6 +40,7 @@ from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
+from .tied_head import has_own_head
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
@@ -261,6 +262,8 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         )
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
+    if isinstance(read, ModelSpec) and read.tie_embeddings and has_own_head(read, tensors):
+        read = replace(read, tie_embeddings=False)
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     unread = (each for each in tensors if each.dtype not in readable)

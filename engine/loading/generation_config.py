@@ -18,6 +18,15 @@ _HARMONY_ENDS = ("<|return|>", "<|call|>")
 _CONTROL = 3
 """GGUF's token type of special tokens."""
 
+_UNUSED: Mapping[str, object] = {
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "stop_strings")),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty")),
+    **dict.fromkeys(("no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("typical_p", "guidance_scale", "num_beams"), 1),
+    "penalty_alpha": 0,
+}
+"""Fields that change transformers' answers and not ours, with the values that change none."""
+
 
 @dataclass(frozen=True)
 class GenerationConfig:
@@ -30,6 +39,8 @@ class GenerationConfig:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_new_tokens: int | None = None
+    unused: tuple[str, ...] = ()
+    """Fields that the checkpoint sets and that have no effect."""
 
 
 def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> GenerationConfig:
@@ -48,6 +59,7 @@ def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[
         min_p=fields.optional_number("min_p"),
         repetition_penalty=fields.optional_number("repetition_penalty"),
         max_new_tokens=fields.integer("max_new_tokens") if fields.has("max_new_tokens") else None,
+        unused=tuple(name for name, usual in _UNUSED.items() if generation.get(name) not in (None, [], {}, usual)),
     )
 
 

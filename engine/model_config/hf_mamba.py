@@ -354,6 +354,8 @@ def zamba2(fields: Fields, name: str) -> ModelSpec:
     """Zamba2: Mamba-2 in all layers; in some, a transformer block that they share is added to its input."""
     if fields.flag("add_bias_linear"):
         raise ConfigError("add_bias_linear is set, expected false")
+    if not fields.flag("tie_word_embeddings", True):
+        raise ConfigError("tie_word_embeddings is false, expected true: layers would not share their blocks either")
     hidden = fields.integer("hidden_size", 2560)
     heads = fields.integer("num_attention_heads", 32)
     longest = 16_384 if fields.flag("use_long_context") else fields.integer("max_position_embeddings", 4096)
@@ -370,7 +372,7 @@ def zamba2(fields: Fields, name: str) -> ModelSpec:
         **{"head_dim": 2 * hidden // heads, "max_position_embeddings": longest},
         "intermediate_size": fields.integer("intermediate_size", 4 * hidden),
         "vocab_size": fields.integer("vocab_size", 32_000),
-        "tie_word_embeddings": fields.flag("tie_word_embeddings", True),
+        "tie_word_embeddings": True,
     }
     spec = common(Fields(values), name, eps=1e-5, activation="gelu")
     if spec.norm_eps != 1e-5:

@@ -8,7 +8,7 @@ and in the specs of mixers and networks.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from .attention_spec import AttentionSpec, CacheSpec, RopeConfig
 from .compressed_attention_spec import CompressedAttentionSpec
@@ -31,6 +31,8 @@ from .streams_spec import LaurelSpec, NGramSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
+HEADS: Final = ("lm_head.weight", "embed_out.weight", "output.weight", "output_projection.weight", "head.weight")
+"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4."""
 
 
 @dataclass(frozen=True)
@@ -448,6 +450,8 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
+    if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_bias:
+        raise ConfigError("tie_word_embeddings is true, expected false: a head that is the embedding has no bias")
     if spec.streams is not None:
         spec.streams.check()
     return spec

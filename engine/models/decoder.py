@@ -31,7 +31,7 @@ from ..layers.shared_block import SharedWeights
 from ..layers.stream_mix import MixedLayer, MixedStreams
 from ..layers.weights import WeightMap
 from ..model_config.attention_spec import AttentionSpec
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import HEADS, ModelSpec
 from ..model_config.streams_spec import AltUpSpec, HyperSpec, StreamMixSpec
 from .programs import Body, Programs
 
@@ -128,9 +128,8 @@ class Decoder:
 
     def _make_head(self) -> Linear | PlainLinear | PackedTable:
         config, context = self.config, self.context
-        # as files of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4 call it
-        for head in ("embed_out", "output", "output_projection", "head"):
-            self.weights.alias(f"{head}.weight", "lm_head.weight")
+        for head in HEADS[1:]:
+            self.weights.alias(head, HEADS[0])
         if not config.tie_embeddings:
             part = {"lm_head": config.vocab_size - config.unsaid}
             return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
@@ -149,7 +148,7 @@ class Decoder:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
         tied head. Raises :class:`..layers.weights.WeightError`."""
-        tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
+        tied = HEADS[:1] if self.config.tie_embeddings else ()
         first, prefix = len(self.config.layers), self.config.prefix
         drafts = tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
         if self.config.draft_prefix:

@@ -13,7 +13,7 @@ from ..activation import ActivationKind
 from ..linear_packed import PackedWeight, activation_format_of
 from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router
-from ..norm import rms_norm
+from ..norm import layer_norm, rms_norm
 from .instruction import NONE, CachedHeads, Rotation, Scores
 from .program import Program
 
@@ -180,7 +180,7 @@ class Traced:
         # A norm in place would change what others see: the residual stream.
         source = replace(self, norm=None).settled()._whole()
         buffer = self.program.buffer(width)
-        called = run if self.norm is None else _after_norm(run, *self.norm)
+        called = run if self.norm is None else self._after_norm(run, *self.norm)
         self.program.call(source, buffer, what, called, NONE if also is None else also.settled()._whole())
         return Traced.written(self.program, buffer)
 
@@ -218,6 +218,12 @@ class Traced:
             )
         self.program.note_prepared(self)
 
+    def _after_norm(self, run: Callable[..., Tensor], weight: Tensor, eps: float) -> Callable[..., Tensor]:
+        if not self.centred:
+            return lambda columns, *others: run(rms_norm(columns, weight, eps), *others)
+        bias = self.bias
+        return lambda columns, *others: run(layer_norm(columns, weight, bias, eps), *others)
+
     @property
     def _columns(self) -> int:
         """The number of columns of its buffer that it covers."""
@@ -232,7 +238,3 @@ class Traced:
         if self.column or self._columns != self.program.widths[self.buffer]:
             raise ValueError("trace: some columns of a buffer are taken where all are expected")
         return self.buffer
-
-
-def _after_norm(run: Callable[..., Tensor], weight: Tensor, eps: float) -> Callable[..., Tensor]:
-    return lambda columns, *others: run(rms_norm(columns, weight, eps), *others)

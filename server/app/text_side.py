@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +80,17 @@ def open_text_side(
     )
     if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):
         raise CheckpointError(f"--default-chat-template-kwargs: the server sets {', '.join(taken)}; leave it out.")
+    return TextSide(pool, renderer, output, with_turn_ends(defaults, tokenizer, output.turn_ends))
+
+
+def with_turn_ends(defaults: GenerationDefaults, tokenizer: Tokenizer, texts: Iterable[str]) -> GenerationDefaults:
+    """The defaults in which special tokens with these texts end a turn too, and the tokenizer's end of a text where no
+    token would: nothing else would stop the answers of a model whose configuration names none."""
     specials = special_tokens_of(tokenizer)
-    ended = defaults.ending(specials[text] for text in output.turn_ends if text in specials)
-    return TextSide(pool, renderer, output, ended)
+    ended = defaults.ending(specials[text] for text in texts if text in specials)
+    if ended.eos_token_ids or tokenizer.eos_token_id is None:
+        return ended
+    return ended.ending((tokenizer.eos_token_id,))
 
 
 def _tokenizer(config: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:
@@ -111,6 +120,8 @@ def generation_defaults(config: ModelConfig, checkpoint: Checkpoint) -> Generati
             raise CheckpointError(f"Cannot use {file}: {error}.") from error
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
         model = dataclasses.replace(given, eos_token_ids=eos)
+    if model.unused:
+        logger.warning("the model's generation_config.json sets %s, which has no effect", ", ".join(model.unused))
     said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
     said |= msgspec.to_builtins(config.override_generation_config)
     return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})

@@ -186,5 +186,20 @@ def test_what_is_called_gets_normed_columns_and_others_see_them_as_they_were() -
     torch.testing.assert_close(forward.buffer(numbers[residual.buffer], 5), values + 2 * normed)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_is_called_gets_columns_behind_a_layer_norm(biased: bool) -> None:
+    program = Program()
+    residual, factors = given(program), normal(HIDDEN, seed=4)
+    bias = normal(HIDDEN, seed=6) if biased else None
+    out = residual.layer_normed(factors, bias, 1e-5).call("doubling", lambda rows, _: rows * 2, HIDDEN)
+    numbers = program.compact([residual.buffer, out.buffer])
+    forward = Forward(program, variant="reference")
+    values = normal(5, HIDDEN, seed=5)
+    forward.buffer(numbers[residual.buffer], 5).copy_(values)
+    forward.run(5)
+    expected = 2 * torch.nn.functional.layer_norm(values, (HIDDEN,), factors, bias, 1e-5)
+    torch.testing.assert_close(forward.buffer(numbers[out.buffer], 5), expected)
+
+
 def _table() -> Any:
     return torch.zeros(2, 16, dtype=torch.int64).numpy()

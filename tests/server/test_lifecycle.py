@@ -17,13 +17,14 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.server.app.draining import drain_on_signals
 from stentor.server.app.lifecycle import Listener
-from stentor.server.app.text_side import generation_defaults
+from stentor.server.app.text_side import generation_defaults, with_turn_ends
 from stentor.server.common.errors import ShutDown
 from stentor.server.config.models import ModelConfig, SamplingOverrides
 from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.http.listening import StartError, address_of, allow_connections, bind
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import until
+from stentor.tests.server.text.vocabularies import byte_level, id_of
 
 BODY = 24 << 20
 """Bytes: more than the sockets of a connection hold between them."""
@@ -124,10 +125,27 @@ def test_another_file_or_its_folder_replaces_the_defaults_and_adds_its_ends(
     assert generation_defaults(ModelConfig(generation_config=str(tmp_path)), checkpoint) == expected
 
 
+def test_fields_of_the_file_that_have_no_effect_are_logged(
+    checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"suppress_tokens": [5], "min_new_tokens": 2}))
+    generation_defaults(ModelConfig(generation_config=str(tmp_path)), checkpoint)
+    assert "sets suppress_tokens, min_new_tokens, which has no effect" in caplog.text
+
+
 def test_what_the_operator_says_beats_the_model(checkpoint: Checkpoint) -> None:
     config = ModelConfig(override_generation_config=SamplingOverrides(temperature=0.0, min_p=0.1))
     expected = GenerationDefaults(temperature=0.0, top_k=9, min_p=0.1, eos_token_ids=(2, 7))
     assert generation_defaults(config, checkpoint) == expected
+
+
+@pytest.mark.parametrize(("named", "texts", "ends"), [((), (), "</s>"), ((7,), (), ""), ((), ("<|é|>",), "<|é|>")])
+def test_the_tokenizers_end_of_a_text_ends_answers_where_no_other_token_would(
+    named: tuple[int, ...], texts: tuple[str, ...], ends: str
+) -> None:
+    tokenizer = byte_level()
+    expected = (id_of(tokenizer, ends),) if ends else named
+    assert with_turn_ends(GenerationDefaults(eos_token_ids=named), tokenizer, texts).eos_token_ids == expected
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"top_k": "many"}'])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stentor.engine.loading.generation_config import generation_config_from_gguf
+from stentor.engine.loading.generation_config import generation_config_from_gguf, generation_config_from_hf
 
 PLAIN, CONTROL = 1, 3
 
@@ -34,3 +34,11 @@ def test_a_vocabulary_of_no_texts_names_no_end() -> None:
 def test_what_a_file_says_of_sampling_is_taken() -> None:
     said = generation_config_from_gguf({"general.sampling.temp": 0.5, "general.sampling.top_p": 0.9})
     assert (said.temperature, said.top_p, said.top_k) == (0.5, 0.9, None)
+
+
+def test_fields_of_transformers_that_have_no_effect_are_named() -> None:
+    neutral = {"no_repeat_ngram_size": 0, "typical_p": 1.0, "num_beams": 1}
+    neutral |= {"suppress_tokens": None, "bad_words_ids": []}
+    assert generation_config_from_hf({}, {**neutral, "temperature": 0.5, "do_sample": False}).unused == ()
+    said = {**neutral, "suppress_tokens": [7, 8], "no_repeat_ngram_size": 3, "typical_p": 0.9}
+    assert generation_config_from_hf({}, said).unused == ("suppress_tokens", "no_repeat_ngram_size", "typical_p")

@@ -49,6 +49,12 @@ def read(architecture: str, **fields: Any) -> ModelSpec:
     return model_spec_from_hf({"architectures": [architecture], **fields})
 
 
+@pytest.mark.parametrize("architecture", ["GPTJForCausalLM", "PhiForCausalLM"])
+def test_a_head_with_a_bias_is_not_the_embedding(architecture: str) -> None:
+    with pytest.raises(ConfigError, match="tie_word_embeddings is true, expected false"):
+        read(architecture, **SIZES, rotary_dim=8, tie_word_embeddings=True)
+
+
 def test_published_files_say_sizes_in_words_of_their_own() -> None:
     small = {"vocab_size": 96, "n_embd": 32, "n_head": 4, "n_layer": 3, "n_ctx": 64, "n_positions": 64}
     spec = read("GPT2LMHeadModel", **small, activation_function="gelu_new", layer_norm_epsilon=1e-6)

@@ -262,6 +262,7 @@ def test_the_default_layers_of_zamba2_are_those_of_transformers() -> None:
         ({"layers_block_type": ["mamba", "attention"]}, "layers_block_type holds 'attention', expected"),
         ({"num_hidden_layers": 8}, "says what 7 layers are, expected as many as num_hidden_layers"),
         ({"add_bias_linear": True}, "add_bias_linear is set, expected false"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is false, expected true"),
         ({"rms_norm_eps": 1e-6}, "rms_norm_eps is 1e-06, expected 1e-05"),
         ({"num_attention_heads": 30}, "num_attention_heads is 30, expected a divisor of twice hidden_size, 7168"),
         ({"num_key_value_heads": 8, "use_shared_attention_adapter": True}, "num_key_value_heads is 8, expected 32"),

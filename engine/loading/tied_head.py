@@ -1,0 +1,42 @@
+"""Finds a stored head that is not the embedding, although the config.json says so.
+
+transformers then uses the stored one: such a file is of a fine-tuned model whose configuration was not renewed, or of
+an architecture whose class never ties them (Nemotron-H, Ling 3.0).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from ..model_config.model_spec import HEADS, ModelSpec
+from .errors import CheckpointError
+from .safetensors_index import StoredTensor
+
+_PIECE: Final = 1 << 20
+"""Bytes that are compared at a time."""
+
+
+def has_own_head(spec: ModelSpec, tensors: Iterable[StoredTensor]) -> bool:
+    """Whether ``tensors`` have a head whose values are not the embedding's. Raises :class:`CheckpointError` if they
+    cannot be read."""
+    names = {f"{spec.embedding}.weight", f"{spec.embedding.rpartition('.')[2]}.weight"}
+    stored = {each.name: each for each in tensors if each.name in names or each.name in HEADS}
+    heads, embeddings = ([each for name, each in stored.items() if (name in HEADS) is head] for head in (True, False))
+    return bool(heads and embeddings) and not _equal(heads[0], embeddings[0])
+
+
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    if (one.dtype, one.shape, one.strides, one.nbytes) != (other.dtype, other.shape, other.strides, other.nbytes):
+        return False
+    if (one.file, one.offset) == (other.file, other.offset):
+        return True
+    try:
+        with one.file.open("rb") as first, other.file.open("rb") as second:
+            first.seek(one.offset)
+            second.seek(other.offset)
+            for at in range(0, one.nbytes, _PIECE):
+                count = min(_PIECE, one.nbytes - at)
+                if first.read(count) != second.read(count):
+                    return False
+    except OSError as error:
+        raise CheckpointError(f"Cannot load {one.file}: {error.strerror or error}.") from error
+    return True
