@@ -275,7 +275,7 @@ class _Given(NamedTuple):
         parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
         parser.add_argument("--weights-fd", type=int, action="append", default=[], dest="weights_fds")
         parser.add_argument("--fork-server-fd", type=int)
-        parser.add_argument("--fork-server-pid", type=int)
+        parser.add_argument("--forks-from", type=int, dest="fork_server_pid")
         parser.add_argument("--lease-fd", type=int)
         parser.add_argument("--arena-fd", type=int)
         given = cls(**vars(parser.parse_args(arguments)))

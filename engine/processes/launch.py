@@ -83,7 +83,7 @@ def launch_engine(
         arguments: list[str] = []
         if fork_server is not None:
             kept["--fork-server-fd"] = given.enter_context(fork_server.connect()).fileno()
-            arguments += ("--fork-server-pid", str(fork_server.pid))
+            arguments += ("--forks-from", str(fork_server.pid))
         pairs = [*(("--weights-fd", fd) for fd in weights_fds), *kept.items()]
         arguments += (part for option, fd in pairs for part in (option, str(fd)))
         pair = ChannelPair.create()
