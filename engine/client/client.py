@@ -91,7 +91,7 @@ class EngineClient:
         """Whether the present process is ready, so that submits and aborts go to it."""
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
-        self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
+        self._heartbeat = Heartbeat(config.recovery.watchdog_seconds, config.recovery.start_patience)
         self.controls = Controls(self._send_queue, self._launcher, self._heartbeat.wake)
         """Pause, sleep, other weights, resets."""
         self._started = asyncio.Event()
@@ -368,7 +368,9 @@ class EngineClient:
     async def _kill_when_hung(self, child: Child, conversation: anyio.CancelScope) -> None:
         """Kill a process that hangs. The process's end ends ``conversation``; it is cancelled if the process does not
         die."""
-        await self._heartbeat.stopped(self._awaits_engine, self._send_queue.ping)
+        ping = self._send_queue.ping
+        if await self._heartbeat.starts(lambda: not self._serving, ping, lambda: child.cpu_seconds):
+            await self._heartbeat.stopped(self._awaits_engine, ping)
         self._outages.count_watchdog_kill()
         self._launcher.kill(_HUNG)
         self._lose_engine(_HUNG)

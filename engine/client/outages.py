@@ -11,16 +11,17 @@ from typing import Literal, NamedTuple
 import anyio
 import msgspec
 
-from stentor.protocols.ipc.actors import Stats
+from stentor.protocols.ipc.actors import NO_STATS, Stats
 from stentor.protocols.ipc.config import process_name
 from stentor.protocols.ipc.histograms import summed
+
+from ..processes.silence import Silence
 
 logger = logging.getLogger(__name__)
 
 LostProcess = Literal["engine", "worker"]
 Observer = Callable[[LostProcess, float], None]
 
-NO_STATS = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
 
 
 class _Outage(NamedTuple):
@@ -136,6 +137,8 @@ def add_counters(stats: Stats, *more: Stats) -> Stats:
 _TICK_SECONDS = 1.0
 _TICKS = 8
 """Least number of ticks of a limit."""
+START_SECONDS = 60.0
+"""Longest silence of an engine that starts: its imports take a second of CPU time, and then it answers."""
 
 
 class Heartbeat:
@@ -145,10 +148,14 @@ class Heartbeat:
     if this process itself was stopped, that counts as one tick.
     """
 
-    def __init__(self, limit: float, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
-        """``limit``: seconds of silence; 0: no limit."""
+    def __init__(
+        self, limit: float, patience: float = 1.0, sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+    ) -> None:
+        """``limit``: seconds of silence; 0: no limit. ``patience`` multiplies the limit of a start."""
         self._limit = limit
+        self._patience = patience
         self._sleep = sleep
+        self._tick = min(_TICK_SECONDS, limit / _TICKS)
         self._beats = 0
         self._busy = asyncio.Event()
 
@@ -160,18 +167,39 @@ class Heartbeat:
         """Resume watching, after a request has come."""
         self._busy.set()
 
+    async def starts(
+        self, is_starting: Callable[[], bool], ask: Callable[[], None], cpu_seconds: Callable[[], float]
+    ) -> bool:
+        """Return once a pinged engine no longer ``is_starting``, or False once it has been silent for too long.
+
+        Time in which the engine is starved of CPU counts a tenth at least.
+        """
+        if not self._limit:
+            await anyio.sleep_forever()
+        silence, beats = Silence(cpu_seconds, 2 * _TICK_SECONDS), self._beats
+        while is_starting():
+            if silence.seconds >= START_SECONDS * self._patience:
+                return False
+            ask()
+            await self._sleep(self._tick)
+            if self._beats != beats:
+                beats = self._beats
+                silence.end()
+            else:
+                silence.look()
+        return True
+
     async def stopped(self, busy: Callable[[], bool], ask: Callable[[], None]) -> None:
         """Return once the engine, though ``busy`` and asked, has been silent for too long."""
         if not self._limit:
             await anyio.sleep_forever()
-        tick = min(_TICK_SECONDS, self._limit / _TICKS)
         silence, beats = 0.0, self._beats
         while silence < self._limit:
-            await self._sleep(tick)
+            await self._sleep(self._tick)
             if self._beats != beats:
                 silence, beats = 0.0, self._beats
             elif busy():
-                silence += tick
+                silence += self._tick
                 ask()
             else:
                 self._busy.clear()

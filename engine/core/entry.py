@@ -13,7 +13,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
-from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
+from stentor.protocols.ipc.actors import NO_STATS, Failed, Ping, Progress, Shutdown, StartEngine, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheKind
 from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.config import EngineConfig, Weights, WorkerConfig, process_name
@@ -135,6 +135,7 @@ async def run(
     client: Endpoint,
     weights_fds: Sequence[int] = (),
     fork_server_fd: int | None = None,
+    fork_server_pid: int | None = None,
     lease_fd: int | None = None,
     arena_fd: int | None = None,
 ) -> int:
@@ -143,10 +144,12 @@ async def run(
     Args:
         weights_fds: memory files for prepared weights, one a rank.
         fork_server_fd: socket to a fork server, if there is one.
+        fork_server_pid: its pid.
         lease_fd: the lease on a device that several models share, if there is one.
         arena_fd: memory file of the requests' media, if there is one.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
+    rest = [message for message in rest if not isinstance(message, Ping)]  # the next one is answered
     match first:
         case StartEngine(config=config) if not rest:
             pass
@@ -158,7 +161,7 @@ async def run(
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     named = process_name("engine", config.worker.name)
     set_up_logging(config.worker.log_level, config.worker.log_format, named)
-    source = WorkerSource(config.worker_module, weights_fds, fork_server_fd, lease_fd, arena_fd)
+    source = WorkerSource(config.worker_module, weights_fds, fork_server_fd, fork_server_pid, lease_fd, arena_fd)
     co_tenants = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
     events: EventPublisher | None = None
     final = True
@@ -252,6 +255,8 @@ async def _await_shutdown(client: Endpoint) -> None:
             match decode_engine.decode(frame):
                 case Shutdown():
                     raise EndRequested
+                case Ping():
+                    client.try_send(encoder.encode(NO_STATS))
                 case other:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 
@@ -261,6 +266,7 @@ class _Descriptors(NamedTuple):
 
     weights_fds: list[int]
     fork_server_fd: int | None
+    fork_server_pid: int | None
     lease_fd: int | None
     arena_fd: int | None
 
@@ -269,6 +275,7 @@ class _Descriptors(NamedTuple):
         parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
         parser.add_argument("--weights-fd", type=int, action="append", default=[], dest="weights_fds")
         parser.add_argument("--fork-server-fd", type=int)
+        parser.add_argument("--forks-from", type=int, dest="fork_server_pid")
         parser.add_argument("--lease-fd", type=int)
         parser.add_argument("--arena-fd", type=int)
         given = cls(**vars(parser.parse_args(arguments)))

@@ -30,6 +30,7 @@ class WorkerSource:
         module: str,
         weights_fds: Sequence[int] = (),
         fork_server_fd: int | None = None,
+        fork_server_pid: int | None = None,
         lease_fd: int | None = None,
         arena_fd: int | None = None,
     ) -> None:
@@ -38,6 +39,7 @@ class WorkerSource:
             module: has a ``main``, and perhaps a ``preload``; see :mod:`..processes.fork_server`.
             weights_fds: memory files for prepared weights, one a rank; not closed here. Empty: none.
             fork_server_fd: socket to a fork server, closed by this object. None: there is none.
+            fork_server_pid: its pid. None only without one.
             lease_fd: the lease on a device that several models share; not closed here. None: there is none.
             arena_fd: memory file of media; not closed here. None: requests bring none.
         """
@@ -47,7 +49,9 @@ class WorkerSource:
         """Descriptors that each worker inherits, by option."""
         self._weights = tuple(weights_fds)
         self._own: ForkServer | None = None
-        self._link = None if fork_server_fd is None else ForkServerLink(socket.socket(fileno=fork_server_fd))
+        self._link: ForkServerLink | None = None
+        if fork_server_fd is not None and fork_server_pid is not None:
+            self._link = ForkServerLink(socket.socket(fileno=fork_server_fd), fork_server_pid)
 
     @property
     def own_fork_server(self) -> int | None:
@@ -99,7 +103,7 @@ class WorkerSource:
             if self._own is None and self._link is None:
                 self._own = ForkServer(self._module)
             if self._own is not None and self._link is None:
-                self._link = ForkServerLink(self._own.connect())
+                self._link = ForkServerLink(self._own.connect(), self._own.pid)
             assert self._link is not None
             return await self._link.fork((*fds, *kept.values()), tuple(kept), self._module)
         except (ForkServerLost, OSError) as error:

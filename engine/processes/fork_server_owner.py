@@ -1,8 +1,11 @@
 """The fork server from outside: for its owner, and for an engine that has a socket to it."""
 
+import contextlib
 import errno
 import os
+import signal
 import socket
+from functools import partial
 from typing import Final
 
 import anyio
@@ -10,7 +13,8 @@ import anyio
 from stentor.protocols.ipc.flag import OPTION_PREFIX
 
 from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers, encode
-from .process import AdoptedChild, Child, spawn
+from .process import AdoptedChild, Child, cpu_seconds_of, spawn
+from .silence import Silence
 
 WORKER_ENVIRONMENT: Final = {
     # compute threads must free the cores soon after a step, for the server and this process
@@ -21,6 +25,10 @@ WORKER_ENVIRONMENT: Final = {
 
 _FORK_SECONDS = 5.0
 """Longest answer of a fork server that has forked before; beyond, it hangs."""
+_FIRST_SECONDS: Final = 60.0
+"""Longest silence before the first answer, in CPU time that it got: it imports, or waits for a killed worker's death
+(:data:`.process.DYING_SECONDS`)."""
+_LOOK_SECONDS: Final = 1.0
 _BORN_WITH: Final = 2
 _CLOSE_SECONDS: Final = 5.0
 """Short, since it holds nothing that takes long to free."""
@@ -82,10 +90,11 @@ class ForkServer:
 class ForkServerLink:
     """An engine's socket to a fork server."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        """Takes ownership of the socket."""
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        """Takes ownership of the socket. ``pid``: the fork server's."""
         self._connection = connection
         self._connection.setblocking(False)
+        self._pid = pid
         self.has_forked = False
 
     async def fork(self, fds: tuple[int, ...], options: tuple[str, ...], name: str) -> Child:
@@ -95,8 +104,11 @@ class ForkServerLink:
         """
         try:
             socket.send_fds(self._connection, [encode(Request(os.getpid(), options))], fds)
-            with anyio.fail_after(_FORK_SECONDS if self.has_forked else None):
-                await anyio.wait_readable(self._connection)
+            if self.has_forked:
+                with anyio.fail_after(_FORK_SECONDS):
+                    await anyio.wait_readable(self._connection)
+            else:
+                await self._await_first_answer()
             message, given, _, _ = socket.recv_fds(self._connection, MAX_MESSAGE, _BORN_WITH)
         except TimeoutError:
             raise ForkServerLost("the fork server of workers does not answer") from None
@@ -111,6 +123,18 @@ class ForkServerLink:
                 self.has_forked = True
                 pidfd, status_fd = given
                 return AdoptedChild(pid, pidfd, status_fd, name)
+
+    async def _await_first_answer(self) -> None:
+        """Raises TimeoutError once a fork server that hangs has been killed: its owner replaces only a dead one."""
+        silence = Silence(partial(cpu_seconds_of, self._pid), 2 * _LOOK_SECONDS)
+        while silence.seconds < _FIRST_SECONDS:
+            with anyio.move_on_after(min(_LOOK_SECONDS, _FIRST_SECONDS)):
+                await anyio.wait_readable(self._connection)
+                return
+            silence.look()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        raise TimeoutError
 
     def close(self) -> None:
         """Close the socket; the fork server then kills this engine's workers. May be called again."""

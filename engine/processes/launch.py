@@ -80,10 +80,12 @@ def launch_engine(
     with contextlib.ExitStack() as given:
         named = {"--lease-fd": lease_fd, "--arena-fd": arena.fd}
         kept = {option: fd for option, fd in named.items() if fd is not None}
+        arguments: list[str] = []
         if fork_server is not None:
             kept["--fork-server-fd"] = given.enter_context(fork_server.connect()).fileno()
+            arguments += ("--forks-from", str(fork_server.pid))
         pairs = [*(("--weights-fd", fd) for fd in weights_fds), *kept.items()]
-        arguments = [part for option, fd in pairs for part in (option, str(fd))]
+        arguments += (part for option, fd in pairs for part in (option, str(fd)))
         pair = ChannelPair.create()
         try:
             child = spawn(

@@ -97,11 +97,8 @@ class Child:
 
     @property
     def cpu_seconds(self) -> float:
-        """That it has had, by the clock that is numbered by it (clock_getcpuclockid(3)); 0 where it has ended."""
-        try:
-            return time.clock_gettime(~self.pid << 3 | 2)
-        except OSError:
-            return 0.0
+        """CPU time that it has had; 0 if it has ended."""
+        return cpu_seconds_of(self.pid)
 
     async def wait(self) -> int:
         """Wait for the end without a limit, and reap; returns :attr:`returncode`. Not after :meth:`close`."""
@@ -348,6 +345,14 @@ def describe_exit(returncode: int | None) -> str:
         return f"killed by {signal.Signals(-returncode).name}"
     except ValueError:
         return f"killed by signal {-returncode}"
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """CPU time of a process, by the clock that is numbered by it (clock_getcpuclockid(3)); 0 if it has ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        return 0.0
 
 
 def is_readable(fd: int, seconds: float) -> bool:

@@ -4,7 +4,7 @@ Each mailbox has one tagged union and one typed decoder (see :mod:`.codec`). ``r
 that the client process counts up and never reuses. ``(rid, index)`` identifies a sequence.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -380,6 +380,10 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     @property
     def num_accepted_tokens(self) -> int:
         return sum(self.accepted_by_position)
+
+
+NO_STATS: Final = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
+"""Those of an engine without a worker."""
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):

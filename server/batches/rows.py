@@ -74,6 +74,12 @@ def end(
         files.finish(db, name)
 
 
+def drop(db: "sqlite3.Connection", row: batches.StoredBatch) -> None:
+    """Deletes an open batch that cannot be read."""
+    batches.delete(db, row.id)
+    files.finish(db, row.input)
+
+
 def _row(db: "sqlite3.Connection", name: str) -> batches.StoredBatch:
     row = batches.load(db, name)
     assert row is not None, "an open batch is not deleted"

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Final
 
 import anyio
+import msgspec
 from starlette.types import ASGIApp
 
 from stentor.engine.processes.exception_groups import first_cause
@@ -188,10 +189,19 @@ class BatchRunner:
             else:
                 assert isinstance(cause, Exception)
                 logger.error("a batch failed", extra={"trace": trace_without_messages(cause)})
-            fields = {"status": "failed", "failed_at": _now(), "errors": BatchErrors([why])}
-            row = await self._store.read(partial(batches.load, batch=name))
-            if row is not None and row.open:
-                await self._store.write(partial(rows.end, row=row, fields=fields, written=()))
+            await self._fail(name, why)
+
+    async def _fail(self, name: str, why: BatchError) -> None:
+        """End a batch that may be damaged, so that no server meets it again."""
+        fields = {"status": "failed", "failed_at": _now(), "errors": BatchErrors([why])}
+        row = await self._store.read(partial(batches.load, batch=name))
+        if row is None or not row.open:
+            return
+        try:
+            await self._store.write(partial(rows.end, row=row, fields=fields, written=()))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            logger.warning("a batch cannot be read any more and was deleted: %s", type(error).__name__)
+            await self._store.write(partial(rows.drop, row=row))
 
     # ---- one batch
 

@@ -93,6 +93,7 @@ class ScriptedEngine:
         self.dead = False
         self.closed = False
         self.pid = 0
+        self.cpu_seconds = 0.0
         self.description = "running"
         self.undying = False
         """Whether a kill does nothing."""

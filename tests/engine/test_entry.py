@@ -7,10 +7,12 @@ import pytest
 
 from stentor.loadtest.processes import alive, children, cpu_seconds
 from stentor.protocols.ipc.actors import (
+    NO_STATS,
     Abort,
     EngineReady,
     Failed,
     Finished,
+    Ping,
     Shutdown,
     StartEngine,
     Submit,
@@ -34,6 +36,14 @@ def test_told_to_end_while_its_worker_loads_it_ends_both_at_once() -> None:
         send(engine, Shutdown())
         assert child.wait_blocking(SOON) == 0
         assert not alive(worker)
+
+
+def test_it_answers_while_its_worker_loads() -> None:
+    with engine_process() as (engine, child):
+        send(engine, StartEngine(odd_config("silent")), Ping())
+        worker_of(child)
+        send(engine, Ping())
+        assert next(receive(engine, figures=True)) == NO_STATS
 
 
 def test_told_to_end_while_it_works_it_ends_its_worker_too() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from stentor.engine.client import outages
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.core.crash_bisector import PROOF_TOKENS
 from stentor.protocols.ipc.actors import Finished
@@ -139,6 +140,33 @@ async def test_an_engine_that_hangs_is_killed_and_replaced() -> None:
                 await anyio.sleep(0.01)
         assert world.client.stalled == "the engine process hung: it was killed"
         assert world.client.stats.watchdog_kills == 1
+        await world.finish()
+        reader.check()
+
+
+async def test_an_engine_that_hangs_while_it_starts_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "START_SECONDS", 0.1)
+    async with running(hang_seconds=0.1) as (world, tasks):
+        reader = world.submit(tasks)
+        await world.step()
+        world.engines.now.die()
+        await world.replaced(2)
+        with anyio.fail_after(60):
+            while len(world.engines.all) == 2:
+                await anyio.sleep(0.01)
+        assert world.client.stats.watchdog_kills == 1
+        await world.finish()
+        reader.check()
+
+
+async def test_an_engine_whose_start_takes_long_but_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "START_SECONDS", 0.1)
+    async with running(hang_seconds=0.1) as (world, tasks):
+        reader = world.submit(tasks)
+        world.engines.now.die()
+        await world.replaced(2)
+        await _for(0.4, lambda: world.engines.now.read())
+        assert len(world.engines.all) == 2
         await world.finish()
         reader.check()
 

@@ -243,7 +243,7 @@ def fork_server_of(module: str) -> Iterator[ForkServer]:
 
 async def test_engines_share_a_fork_server_and_each_ones_workers_end_with_it() -> None:
     with fork_server_of(MODULE) as fork_server:
-        sources = [WorkerSource(MODULE, (), fork_server.connect().detach()) for _ in range(2)]
+        sources = [WorkerSource(MODULE, (), fork_server.connect().detach(), fork_server.pid) for _ in range(2)]
         async with started(sources[0]) as (endpoint, child), started(sources[1]) as (other, _):
             os.kill(child.pid, signal.SIGSTOP)
             sources[0].close()
@@ -253,10 +253,31 @@ async def test_engines_share_a_fork_server_and_each_ones_workers_end_with_it() -
             assert (facts["preloaded in"], facts["parent"]) == (fork_server.pid, fork_server.pid)
             assert [source.own_fork_server for source in sources] == [None, None]
         sources[1].close()
-        third = WorkerSource(MODULE, (), fork_server.connect().detach())
+        third = WorkerSource(MODULE, (), fork_server.connect().detach(), fork_server.pid)
         async with started(third) as (endpoint, _):
             assert (await facts_of(endpoint))["preloaded in"] == fork_server.pid
         third.close()
+
+
+async def test_a_fork_server_that_hangs_before_an_engine_has_a_worker_of_it_is_killed_and_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fork_server_of(MODULE) as fork_server:
+        sources = [WorkerSource(MODULE, (), fork_server.connect().detach(), fork_server.pid)]
+        async with started(sources[0]):
+            pass
+        first = fork_server.pid
+        os.kill(first, signal.SIGSTOP)
+        monkeypatch.setattr(fork_server_owner, "_FIRST_SECONDS", 0.1)
+        sources.append(WorkerSource(UNPREPARED, (), fork_server.connect().detach(), first))
+        async with started(sources[1]) as (endpoint, _):
+            assert (await facts_of(endpoint))["parent"] == os.getpid()
+        monkeypatch.undo()
+        sources.append(WorkerSource(MODULE, (), fork_server.connect().detach(), fork_server.pid))
+        async with started(sources[2]) as (endpoint, _):
+            assert (await facts_of(endpoint))["preloaded in"] == fork_server.pid != first
+        for source in sources:
+            source.close()
 
 
 def test_a_fork_server_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_reaps_it_when_it_dies(
@@ -359,13 +380,13 @@ def test_a_fork_server_does_not_wait_for_a_status_that_a_debugger_holds(monkeypa
 async def test_a_fork_server_that_died_is_started_again_for_the_next_engine() -> None:
     with fork_server_of(MODULE) as fork_server:
         first = fork_server.pid
-        source = WorkerSource(MODULE, (), fork_server.connect().detach())
+        source = WorkerSource(MODULE, (), fork_server.connect().detach(), fork_server.pid)
         async with started(source):
             os.kill(first, signal.SIGKILL)
         async with started(source) as (endpoint, _):
             assert (await facts_of(endpoint))["parent"] == source.own_fork_server, "until then an engine has its own"
         source.close()
-        source = WorkerSource(MODULE, (), fork_server.connect().detach())
+        source = WorkerSource(MODULE, (), fork_server.connect().detach(), fork_server.pid)
         async with started(source) as (endpoint, _):
             assert (await facts_of(endpoint))["parent"] == fork_server.pid != first
         source.close()

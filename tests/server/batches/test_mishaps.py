@@ -253,6 +253,26 @@ async def test_a_server_whose_store_fails_at_first_takes_up_what_was_left(
     await state.store.close()
 
 
+@pytest.mark.parametrize("damaged", [b"{", b'{"id":"batch_1"}', b"\xff", b""])
+async def test_a_stored_batch_that_cannot_be_read_is_deleted_and_the_next_one_is_answered(
+    damaged: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = StoreConfig(path=tmp_path / "store.db")
+    state = fake_state(FakeEngine(delay=0.02), store=make_store(config))
+    async with served(state) as client:
+        batch = await begun(client, lines(*map(str, range(300))))
+        await some_answers(client, batch.id)
+    await state.store.write(lambda db: db.execute("UPDATE batches SET object = ? WHERE open", (damaged,)))
+    await state.store.close()
+    state = fake_state(store=make_store(config))
+    async with served(state) as client:
+        await next_one_is_answered(client)
+        assert await state.store.read(lambda db: batches.load(db, batch.id)) is None
+        await client.files.delete(batch.input_file_id)
+    assert "a batch cannot be read any more and was deleted: " in caplog.text
+    await state.store.close()
+
+
 async def test_a_name_that_is_too_long_is_told_with_its_line() -> None:
     async with served() as client:
         failed = await ended(client, (await begun(client, lines("a", "b" * (input.MAX_ID_CHARS + 1)))).id, "failed")
