@@ -189,9 +189,7 @@ class _Module:
             )
         self._activation = spec.activation
 
-    def __call__(
-        self, x: torch.Tensor, lengths: Sequence[int], before: Sequence[BlockState] = ()
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, lengths: Sequence[int], before: Sequence[BlockState] = ()) -> torch.Tensor:
         """[positions of all windows, hidden] → the same; ``before``: as for :class:`_Attention`."""
         opened = glu(self._first(x.unsqueeze(0)), dim=2).transpose(1, 2)
         windows = [

@@ -96,6 +96,11 @@ class FramewiseTranscriber:
             found += [torch.tensor(each, dtype=torch.float32).view(-1, COLUMNS) for each in made]
         return found
 
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of a long stream's state, nearly all of it the encoder's."""
+        return self.encoder.stream_bytes
+
     def begin(self, prompt: int) -> FramewiseStream:
         """The state of new streamed audio, for a model that :attr:`~.FramewiseConfig.streams`."""
         return FramewiseStream(prompt, self.encoder.begin())
@@ -218,9 +223,7 @@ class _Transducer:
         outputs = config.vocab_size + len(spec.durations)
         self._head = Linear(weights, {"joint.head": outputs}, hidden, context, bias=True, dtype=stream)
 
-    def __call__(
-        self, encoded: EncodedWindows, before: Sequence[TransducerState] = ()
-    ) -> list[list[_Row]]:
+    def __call__(self, encoded: EncodedWindows, before: Sequence[TransducerState] = ()) -> list[list[_Row]]:
         """``before``: the states behind earlier positions of each window, which are mutated; empty: there are none."""
         spec, blank, device = self._spec, self._config.blank, encoded.rows.device
         lengths = encoded.lengths

@@ -33,7 +33,7 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
 
 def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_tokens: int) -> str | None:
     """Why a request's media, or what it asks of them, are invalid; None if they are valid."""
-    why = spans_refusal_of(submit.inputs, cross)
+    why = spans_refusal_of(submit.inputs, cross, streamed=submit.streamed is not None)
     if why is not None:
         return why
     prompt_len = len(submit.prompt)
@@ -57,8 +57,13 @@ def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_t
     return None if submit.probe is None else _refuse_probe(submit, submit.probe, max_num_batched_tokens)
 
 
-def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | None:
-    """Why a model with this cross-attention group cannot serve a request with these media; None if it can."""
+def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None, *, streamed: bool) -> str | None:
+    """Why a model with this cross-attention group cannot serve a request with these media; None if it can.
+
+    ``streamed``: whether its audio comes in pieces.
+    """
+    if streamed:
+        return "a request has streamed audio or other media, not both" if spans else None
     if cross is None:
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if cross.window:
@@ -88,7 +93,7 @@ def oversized(submit: Submit, cross: CacheGroup | None) -> InputSpan | None:
     """The largest medium of a prompt whose media cannot be computed at once, or not kept; None if they fit."""
     if cross is None or cross.window or not submit.inputs:
         return None
-    fits = spans_refusal_of(submit.inputs, cross) is None
+    fits = spans_refusal_of(submit.inputs, cross, streamed=submit.streamed is not None) is None
     if fits and not (cross.whole_prompts and len(submit.prompt) > cross.whole):
         return None
     return max(submit.inputs, key=lambda span: span.length)
@@ -113,15 +118,17 @@ def _refuse_probe(submit: Submit, probe: PromptProbe, max_num_batched_tokens: in
 
 
 def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
-    """Why streamed audio is invalid for this model; None if it is valid."""
+    """Why streamed audio is invalid for this model, or missing; None if it is not."""
     streamed = submit.streamed
     if shape is None:
         return None if streamed is None else "the model takes no streamed audio"
     if streamed is None:
+        if submit.inputs:
+            return None
         return "the model transcribes audio as it comes: the request needs streamed audio"
     if len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
-    if submit.params.max_tokens < 1:
+    if submit.params.max_tokens < 1 and submit.pooling is None:
         return "a request with streamed audio draws at least one token"
     return _refuse_pcm(total_bytes(streamed.pieces))
 
@@ -140,7 +147,7 @@ def pooling_refusal_of(submit: Submit, max_num_batched_tokens: int, *, is_poolin
         return "a request for vectors or scores has one sequence, and no tokens"
     if not 0 <= pooling.skip < len(submit.prompt) or not 0 <= pooling.second <= len(submit.prompt):
         return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
-    if sees_all and len(submit.prompt) > max_num_batched_tokens:
+    if sees_all and submit.streamed is None and len(submit.prompt) > max_num_batched_tokens:
         return (
             f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: "
             "shorten it, or raise --max-num-batched-tokens"
