@@ -32,13 +32,11 @@ _WINDOWS_AT_ONCE = 8
 
 @dataclass
 class TransducerState:
-    """A transducer behind the positions so far. Between two positions it has said all of the first."""
+    """A transducer behind the positions so far; it has said all of each."""
 
-    hidden: torch.Tensor | None = None
-    """[layers, hidden]"""
-    cell: torch.Tensor | None = None
-    said: torch.Tensor | None = None
-    """[hidden]: the prediction network's output behind the last token. None at the beginning."""
+    predicted: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    """Behind the last token: the prediction network's output [hidden], and its states [layers, hidden]. None at the
+    beginning."""
 
 
 @dataclass
@@ -239,8 +237,8 @@ class _Transducer:
         active = list(range(len(lengths)))
         new = active
         for row, state in enumerate(before):
-            if state.said is not None:
-                hidden[:, row], cell[:, row], said[row] = state.hidden, state.cell, state.said
+            if state.predicted is not None:
+                said[row], hidden[:, row], cell[:, row] = state.predicted
                 new = [each for each in new if each != row]
         tokens = [blank] * len(new)
 
@@ -272,7 +270,7 @@ class _Transducer:
         if before and new:
             predict()
         for row, state in enumerate(before):
-            state.hidden, state.cell, state.said = hidden[:, row].clone(), cell[:, row].clone(), said[row].clone()
+            state.predicted = said[row].clone(), hidden[:, row].clone(), cell[:, row].clone()
         return found
 
     def _chosen(self, joined: torch.Tensor) -> list[tuple[int, float, int]]:

@@ -33,7 +33,9 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
 
 def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_tokens: int) -> str | None:
     """Why a request's media, or what it asks of them, are invalid; None if they are valid."""
-    why = spans_refusal_of(submit.inputs, cross, streamed=submit.streamed is not None)
+    if submit.streamed is not None and cross is not None:
+        return "a request has streamed audio or other media, not both" if submit.inputs else None
+    why = spans_refusal_of(submit.inputs, cross)
     if why is not None:
         return why
     prompt_len = len(submit.prompt)
@@ -57,13 +59,8 @@ def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_t
     return None if submit.probe is None else _refuse_probe(submit, submit.probe, max_num_batched_tokens)
 
 
-def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None, *, streamed: bool) -> str | None:
-    """Why a model with this cross-attention group cannot serve a request with these media; None if it can.
-
-    ``streamed``: whether its audio comes in pieces.
-    """
-    if streamed:
-        return "a request has streamed audio or other media, not both" if spans else None
+def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | None:
+    """Why a model with this cross-attention group cannot serve a request with these media; None if it can."""
     if cross is None:
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if cross.window:
@@ -93,7 +90,7 @@ def oversized(submit: Submit, cross: CacheGroup | None) -> InputSpan | None:
     """The largest medium of a prompt whose media cannot be computed at once, or not kept; None if they fit."""
     if cross is None or cross.window or not submit.inputs:
         return None
-    fits = spans_refusal_of(submit.inputs, cross, streamed=submit.streamed is not None) is None
+    fits = spans_refusal_of(submit.inputs, cross) is None
     if fits and not (cross.whole_prompts and len(submit.prompt) > cross.whole):
         return None
     return max(submit.inputs, key=lambda span: span.length)

@@ -69,7 +69,8 @@ def written_by_transformers(folder: Path, vocabulary: StreamVocabulary, pcm: byt
 async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Path) -> None:
     assert is_streaming_model(folder)
     async with listening(folder) as model:
-        assert isinstance(vocabulary := model.form, StreamVocabulary)
+        vocabulary = model.form
+        assert isinstance(vocabulary, StreamVocabulary)
         for seed, early in ((9, False), (1, True)):
             pcm = speech(60, seed)[: -2 * 333]
             expected, tokens = written_by_transformers(folder, vocabulary, pcm)
