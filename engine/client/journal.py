@@ -40,8 +40,8 @@ class Journal:
         streams, arrived = self._streams, self._arrived
         for part in batch.parts:
             stream = streams.get(part.rid)
-            if stream is not None:
-                stream.push_part(part)
+            if stream is not None and stream.push_part(part):
+                arrived.append(stream)
         for experts in batch.experts:
             stream = streams.get(experts.rid)
             if stream is not None:

@@ -23,7 +23,8 @@ from ..channel.pieces import PromptParts
 from ..core.grammar.constraint import is_constrained
 from .media import StreamedMedia
 
-Event = PromptDone | SequenceTokens | Finished
+Event = PromptPart | PromptDone | SequenceTokens | Finished
+"""A part only of the results of streamed audio, which are read as they come."""
 
 
 class RoutedExperts:
@@ -78,6 +79,7 @@ class RequestStream:
 
     __slots__ = (
         "_aborted",
+        "_computed",
         "_events",
         "_experts",
         "_input",
@@ -85,6 +87,7 @@ class RequestStream:
         "_on_append",
         "_open",
         "_parts",
+        "_pooled",
         "_prompt_done",
         "_reader",
         "_submit",
@@ -114,6 +117,8 @@ class RequestStream:
         self._aborted: set[int] = set()
         self._prompt_done = False
         self._parts: PromptParts | None = None
+        self._pooled = self._computed = 0
+        """Bytes of results of streamed audio, and positions computed, that the reader has been sent."""
         first = submit.params.routed_experts
         self._experts = None if first is None else RoutedExperts(first, len(submit.prompt))
         self._events: list[Event] = []
@@ -196,11 +201,25 @@ class RequestStream:
         """Number of sequences that have not ended."""
         return len(self._open)
 
-    def push_part(self, part: PromptPart) -> None:
-        """Keep a part that comes ahead of the prompt's event."""
-        if not self._prompt_done and self._open:
+    def push_part(self, part: PromptPart) -> bool:
+        """Keep a part that comes ahead of the prompt's event. Of streamed audio, what it has that is new is an event;
+        returns as the next three methods do."""
+        if self._prompt_done or not self._open:
+            return False
+        if not part.computed:
             self._parts = self._parts or PromptParts()
             self._parts.add(part)
+            return False
+        known = self._pooled
+        self._pooled = max(known, part.start + len(part.pooled))
+        self._computed = max(self._computed, part.computed)
+        data = part.pooled[known - part.start :] if known > part.start else part.pooled
+        last = self._events[-1] if self._events else None
+        if isinstance(last, PromptPart):  # the reader has not read it
+            self._events[-1] = PromptPart(self.rid, last.start, [], last.pooled + data, self._computed)
+            return False
+        self._events.append(PromptPart(self.rid, known, [], data, self._computed))
+        return len(self._events) == 1
 
     def push_experts(self, event: SequenceExperts) -> None:
         """Keep experts, which the reader asks for after a sequence has ended."""

@@ -82,6 +82,8 @@ class Trials:
         if not bisector.idle:
             for gained in batch.tokens:
                 bisector.gained(gained.rid, gained.index, len(gained.tokens))
+            for part in batch.parts:
+                bisector.gained(part.rid, 0, min(1, part.computed))
         self._end(((end.rid, end.index) for end in batch.finished), journal)
         if not bisector.idle or not (batch.tokens or any(end.reason in ("stop", "length") for end in batch.finished)):
             return False

@@ -52,7 +52,4 @@ class InputStream:
     @property
     def ready_len(self) -> int:
         """Positions whose audio has been received entirely."""
-        samples = len(self) // SAMPLE_BYTES
-        if self.ended:
-            return -(-samples // self._shape.step)
-        return 0 if samples < self._shape.first else 1 + (samples - self._shape.first) // self._shape.step
+        return self._shape.positions(len(self) // SAMPLE_BYTES, ended=self.ended)

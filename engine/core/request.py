@@ -112,6 +112,7 @@ class Request:
         "params",
         "plain_params",
         "pooled",
+        "pooled_sent",
         "pooling",
         "probe",
         "prompt",
@@ -169,7 +170,9 @@ class Request:
         self.probe = submit.probe
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
-        self.sees_all = sees_all
+        self.pooled_sent = 0
+        """Bytes of it that the client has, of streamed input."""
+        self.sees_all = sees_all and submit.streamed is None
         self.needs = _shared_needs(submit)
         """Shared resources that it needs."""
         self.awaits = awaits
@@ -233,6 +236,9 @@ class Request:
         """Recompute how far the sequences may go, after more input or its end has come."""
         assert self.input is not None
         ready = self.input.ready_len
+        if self.pooling is not None:
+            self._grow_prompt(ready)
+            return
         for sequence in self.sequences:
             # past the end of input within the prompt, positions read silence
             sequence.ready_len = max(ready, self.prompt_len) if self.input.ended else ready
@@ -244,10 +250,21 @@ class Request:
                     running and sequence.num_in_flight > 0 and sequence.length >= sequence.limit_len
                 )
 
+    def _grow_prompt(self, ready: int) -> None:
+        """Of a request that draws no tokens the prompt is as long as its input may become, and what is ready of it is
+        computed. At the end of the input nothing else follows."""
+        assert self.input is not None
+        sequence = self.leader
+        sequence.ready_len = ready
+        if self.input.ended:
+            # the last position is computed after the end, so that a result of the row is still to come
+            self.prompt_len = self.limit_len = sequence.length = sequence.limit_len = min(self.prompt_len, ready)
+
     @property
     def begins(self) -> bool:
-        """Whether the audio suffices to compute the prompt."""
-        return self.input is None or self.leader.ready_len >= self.prompt_len
+        """Whether the audio suffices to compute the prompt, or its beginning where it grows."""
+        needed = self.prompt_len if self.pooling is None else 1
+        return self.input is None or self.leader.ready_len >= needed
 
     def take(self, sequence: "Sequence", tokens: list[int]) -> End | Failure | None:
         """Append tokens to a sequence; returns its end or failure, else None.

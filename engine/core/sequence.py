@@ -74,6 +74,7 @@ class Sequence:
         "num_scheduled_tokens",
         "order",
         "outputs",
+        "pooled_len",
         "promised",
         "promised_until",
         "ready_len",
@@ -148,6 +149,8 @@ class Sequence:
         """Bytes of streamed input given to its row."""
         self.fed_end = False
         """Whether its row has been told that the input has ended."""
+        self.pooled_len = 0
+        """Bytes that its row has returned of a pooled result, of streamed input."""
         self.samples = request.limit_len > request.prompt_len
         """False if only the prompt's results are wanted, no token."""
         self.forked = False
@@ -264,7 +267,7 @@ class Sequence:
         """Forget slot, blocks, media and positions. The caller has freed them already."""
         self.slot = -1
         self.spans = []
-        self.fed, self.fed_end = 0, False
+        self.fed, self.fed_end, self.pooled_len = 0, False, 0
         self.tables, self.kept, self.num_blocks = [], [], 0
         self.promised = self.promised_until = 0
         self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0

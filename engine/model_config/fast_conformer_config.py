@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
+from stentor.protocols.ipc.inputs import StreamShape
 
 from .attention_spec import AttentionSpec
 from .config_fields import MOST_LAYERS, ConfigError, Fields
@@ -25,6 +26,8 @@ SUBSAMPLING: Final = 8
 FEWEST_SAMPLES: Final = SAMPLE_RATE // 10
 """Shorter audio is filled with silence: frames are normed by their deviation."""
 MOST_SAMPLES: Final = MAX_WINDOW_SECONDS * SAMPLE_RATE
+_SEEN_BEYOND: Final = 6
+"""Frames: a window of samples has a position more than every eighth of its frames, and another if so many follow."""
 _EPS = 1e-5
 _MOST_MEL_BINS = 1024
 _MOST_WIDTH = 1023
@@ -50,6 +53,20 @@ class CausalSpec:
     """Positions that see one another."""
     earlier: int
     """Chunks before its own that a position sees."""
+
+    def frames_of(self, positions: int) -> int:
+        """Frames that the first ``positions`` positions see: of the last one, one more than of those before it."""
+        return SUBSAMPLING * (positions - 1) + 1
+
+    @property
+    def shape(self) -> StreamShape:
+        """How chunks of streamed audio follow the samples.
+
+        A chunk waits for a few frames more than it sees. Then what follows the last whole one has a position always,
+        since convolutions see zeros behind the last frame.
+        """
+        step = self.chunk * SUBSAMPLING * HOP
+        return StreamShape(step - _SEEN_BEYOND * HOP, step, tail=True)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ a blank (CTC), or none or several tokens (transducers). Torch-free."""
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+from stentor.protocols.ipc.inputs import StreamShape
+
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .encoder_decoder_config import LONGEST_TRANSCRIPT
 from .fast_conformer_config import (
@@ -26,6 +29,8 @@ NEMOTRON = "NemotronAsrStreamingForRNNT"
 NEMOTRON_TYPE = "nemotron_asr_streaming"
 NEMOTRON_3_5 = "Nemotron3_5AsrForRNNT"
 NEMOTRON_3_5_TYPE = "nemotron3_5_asr"
+STREAM_SECONDS = 600
+"""Of streamed audio in one request, at most."""
 _MOST_SYMBOLS = 64
 _MOST_DURATIONS = 64
 _LONGEST_DURATION = 64
@@ -70,7 +75,18 @@ class FramewiseConfig:
     """None: CTC."""
     languages: LanguagePromptSpec | None = None
     """None: nothing is said of the language."""
-    max_position: int = LONGEST_TRANSCRIPT
+
+    @property
+    def max_position(self) -> int:
+        """Positions of a request, at most: of streamed audio, one for each chunk."""
+        longest = 0 if self.stream is None else STREAM_SECONDS * SAMPLE_RATE // self.stream.step + 1
+        return max(LONGEST_TRANSCRIPT, longest)
+
+    @property
+    def stream(self) -> StreamShape | None:
+        """How chunks of streamed audio follow the samples; None if nothing of the model can be kept between them."""
+        causal = self.encoder.causal
+        return None if causal is None or self.transducer is None or self.transducer.durations else causal.shape
 
     @property
     def source_positions(self) -> int:

@@ -7,6 +7,7 @@ of each window by itself, so that nothing is padded.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import batch_norm, conv1d, conv2d, glu, pad, scaled_dot_product_attention
@@ -26,9 +27,12 @@ from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap
 from ..model_config.fast_conformer_config import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec
 from ..model_config.mlp_spec import MLPSpec
+from .conformer_stream import BlockState, ConformerStream
 from .encoder_stack import EncodedWindows, Windows, go_on
 
 _EPS = 1e-5
+_TAPS = 3
+"""Frames that a convolution over them sees."""
 
 
 def _stored(weights: WeightMap, name: str, context: LayerContext, *shape: int) -> torch.Tensor:
@@ -66,18 +70,42 @@ class _Subsampling:
         self._channels = channels
         self._causal = spec.causal is not None
 
-    def __call__(self, frames: torch.Tensor) -> torch.Tensor:
-        """[frames, bins] → [positions, hidden]"""
+    def __call__(
+        self, frames: torch.Tensor, before: list[torch.Tensor] | None = None, *, ends: bool = True
+    ) -> torch.Tensor:
+        """[frames, bins] → [positions, hidden]
+
+        ``before``: of causal convolutions, the last inputs of each, which later frames follow; mutated. None: there is
+        nothing before. ``ends``: no frames follow.
+        """
         first, *pairs = self._convolutions
-        x = conv2d(self._begun(frames[None, None]), *first, stride=2, padding=1).relu_()
-        for deep, point in zip(pairs[::2], pairs[1::2], strict=True):
-            x = conv2d(self._begun(x), *deep, stride=2, padding=1, groups=self._channels)
+        x = conv2d(self._joined(frames[None, None], before, 0, ends=ends), *first, stride=2).relu_()
+        for place, (deep, point) in enumerate(zip(pairs[::2], pairs[1::2], strict=True), 1):
+            x = conv2d(self._joined(x, before, place, ends=ends), *deep, stride=2, groups=self._channels)
             x = conv2d(x, *point).relu_()
         return self._project(x[0].transpose(0, 1).flatten(1))
 
-    def _begun(self, x: torch.Tensor) -> torch.Tensor:
-        """With one frame and one bin of zeros more at the beginning, if convolutions are causal."""
-        return pad(x, (1, 0, 1, 0)) if self._causal else x
+    def _joined(self, x: torch.Tensor, before: list[torch.Tensor] | None, place: int, *, ends: bool) -> torch.Tensor:
+        """[1, channels, frames, bins] behind what came before, with zeros around all: a causal convolution has two
+        before the first frame and bin."""
+        begin = 2 if self._causal else 1
+        if before is None:
+            return pad(x, (begin, 1, begin, 1))
+        if not before[place : place + 1]:
+            before.append(pad(x[:, :, :0], (0, 0, begin, 0)))
+        x = torch.cat([before[place], x], dim=2)
+        made = max(0, (x.shape[2] + ends - _TAPS) // 2 + 1)
+        before[place] = x[:, :, 2 * made :]
+        return pad(x, (begin, 1, 0, int(ends)))
+
+
+class _Far(NamedTuple):
+    """What queries are multiplied by for each distance of two positions."""
+
+    products: torch.Tensor
+    """[heads, dim, distances], from the greatest to an earlier position down to the greatest to a later one."""
+    most: int
+    """The first distance."""
 
 
 class _Attention:
@@ -95,27 +123,34 @@ class _Attention:
         )
         self._causal = spec.causal
 
-    def __call__(self, x: torch.Tensor, distances: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """x [positions of all windows, hidden], and [2 · longest - 1, hidden] of distances from the greatest to its
-        negative."""
+    def far(self, distances: torch.Tensor, most: int) -> _Far:
+        """Of the sinusoids of distances [distances, hidden]."""
+        return _Far(self._relative(distances).view(-1, self._heads, self._dim).permute(1, 2, 0), most)
+
+    def __call__(
+        self, x: torch.Tensor, far: _Far, lengths: Sequence[int], before: Sequence[BlockState] = ()
+    ) -> torch.Tensor:
+        """x [positions of all windows, hidden] → the same. ``before``: what of each window was encoded earlier, which
+        is mutated."""
         rows = self._into(x).view(len(x), 3, self._heads, self._dim)
-        far = self._relative(distances).view(-1, self._heads, self._dim).permute(1, 2, 0)  # [heads, dim, distances]
-        longest = max(lengths)
-        found = [
-            self._attended(window, far[..., longest - len(window) : longest + len(window) - 1])
-            for window in rows.split(list(lengths))
-        ]
+        found = []
+        for number, window in enumerate(rows.split(list(lengths))):
+            q, k, v = window.unbind(1)
+            if before:
+                k, v = before[number].seen(k, v)
+            spare = far.most - (len(k) - 1)
+            found.append(self._attended(q, k, v, far.products[..., spare : spare + len(k) + len(q) - 1]))
         return self._out(torch.cat(found))
 
-    def _attended(self, window: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
-        """[positions, 3, heads, dim] of one window → [positions, hidden]"""
-        count = len(window)
-        q, k, v = window.permute(1, 2, 0, 3)  # [heads, positions, dim]
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
+        """[positions, heads, dim] of one window, of which queries are the last → [queries, hidden]"""
+        queries, count = len(q), len(k)
+        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)  # [heads, positions, dim]
         scores = (q + self._distance.unsqueeze(1)) @ far
         # a row's own distance moves to the left by one in each row
-        shifted = pad(scores, (1, 0)).view(self._heads, -1, count)[:, 1:].reshape(scores.shape)[..., :count]
+        shifted = pad(scores, (1, 0)).view(self._heads, -1, queries)[:, 1:].reshape(scores.shape)[..., :count]
         if self._causal is not None:
-            shifted = shifted.masked_fill(_unseen(count, self._causal, window.device), -math.inf)
+            shifted = shifted.masked_fill(_unseen(queries, count, self._causal, q.device), -math.inf)
         scale = self._dim**-0.5
         found = scaled_dot_product_attention(
             (q + self._content.unsqueeze(1))[None], k[None], v[None], attn_mask=(shifted * scale)[None], scale=scale
@@ -123,10 +158,11 @@ class _Attention:
         return found[0].transpose(0, 1).flatten(1)
 
 
-def _unseen(count: int, causal: CausalSpec, device: torch.device) -> torch.Tensor:
-    """[positions, positions]: whether the first does not see the second."""
+def _unseen(queries: int, count: int, causal: CausalSpec, device: torch.device) -> torch.Tensor:
+    """[queries, positions]: whether the first, which are the last positions, do not see the second. Positions begin
+    with a chunk."""
     chunks = torch.arange(count, device=device) // causal.chunk
-    behind = chunks.unsqueeze(1) - chunks
+    behind = chunks[count - queries :].unsqueeze(1) - chunks
     return (behind < 0) | (behind > causal.earlier)
 
 
@@ -143,9 +179,9 @@ class _Module:
         self._weight = _stored(weights, f"{prefix}.depthwise_conv.weight", context, hidden, 1, spec.width)
         self._bias = _stored(weights, f"{prefix}.depthwise_conv.bias", context, hidden) if bias else None
         self._norm: LayerNorm | None = None
-        self._pad = spec.width // 2
+        self._pad = spec.width // 2, spec.width // 2
         if spec.causal is not None:
-            self._norm, self._pad = LayerNorm(weights, f"{prefix}.norm", hidden, _EPS, context), spec.width - 1
+            self._norm, self._pad = LayerNorm(weights, f"{prefix}.norm", hidden, _EPS, context), (spec.width - 1, 0)
         else:
             self._mean, self._variance, self._factor, self._shift = (
                 _stored(weights, f"{prefix}.norm.{name}", context, hidden)
@@ -153,15 +189,15 @@ class _Module:
             )
         self._activation = spec.activation
 
-    def __call__(self, x: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """[positions of all windows, hidden] → the same"""
+    def __call__(self, x: torch.Tensor, lengths: Sequence[int], before: Sequence[BlockState] = ()) -> torch.Tensor:
+        """[positions of all windows, hidden] → the same; ``before``: as for :class:`_Attention`."""
         opened = glu(self._first(x.unsqueeze(0)), dim=2).transpose(1, 2)
+        windows = [
+            before[number].convolved(window) if before else pad(window, self._pad)
+            for number, window in enumerate(opened.split(list(lengths), dim=2))
+        ]
         seen = torch.cat(
-            [
-                # causal: what is padded behind the window adds positions there
-                conv1d(window, self._weight, self._bias, padding=self._pad, groups=x.shape[1])[..., : window.shape[2]]
-                for window in opened.split(list(lengths), dim=2)
-            ],
+            [conv1d(window, self._weight, self._bias, groups=x.shape[1]) for window in windows],
             dim=2,
         )
         if self._norm is None:
@@ -190,17 +226,22 @@ class _Block:
             MLP(weights, prefix, _network(spec, f"feed_forward{number}"), hidden, replace(context, adapters=None))
             for number in (1, 2)
         ]
-        self._attention = _Attention(weights, f"{prefix}.self_attn", spec, context)
+        self.attention = _Attention(weights, f"{prefix}.self_attn", spec, context)
         self._module = _Module(weights, f"{prefix}.conv", spec, context)
 
     def __call__(
-        self, x: torch.Tensor, distances: torch.Tensor, lengths: Sequence[int], batch: ForwardBatch
+        self,
+        x: torch.Tensor,
+        far: _Far,
+        lengths: Sequence[int],
+        batch: ForwardBatch,
+        before: Sequence[BlockState] = (),
     ) -> torch.Tensor:
         first, attended, convolved, second, last = self._norms
         one, other = self._networks
         x = x + 0.5 * _fed(one, first(x), batch)
-        x = x + self._attention(attended(x), distances, lengths)
-        x = x + self._module(convolved(x), lengths)
+        x = x + self.attention(attended(x), far, lengths, before)
+        x = x + self._module(convolved(x), lengths, before)
         return last(x + 0.5 * _fed(other, second(x), batch))
 
 
@@ -241,6 +282,8 @@ class FastConformer:
             parts = {projection.name: projection.size}
             self._project = Linear(weights, parts, spec.hidden_size, context, bias=True, dtype=context.stream)
         self._mel: PreemphasizedMel | None = None
+        self._far_of: dict[int, _Far] = {}
+        """By layer."""
 
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
@@ -251,21 +294,83 @@ class FastConformer:
             pause()
         lengths, x = [len(each) for each in embedded], torch.cat(embedded)
         longest = max(lengths)
-        steps = torch.arange(longest - 1, -longest, -1, device=x.device)
-        angles = sinusoid_angles(steps, self._spec.hidden_size)
-        distances = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(x.dtype)
-        starts = torch.tensor([0, *lengths]).cumsum(0).int()
-        batch = ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=x.device), VarlenBatch(starts, longest))
+        distances, most = self._distances(longest - 1, longest, x), longest - 1
+        batch = _batch_of(lengths, x.device)
         for block in self._blocks:
-            x = block(x, distances, lengths, batch)
+            x = block(x, block.attention.far(distances, most), lengths, batch)
             pause()
         return EncodedWindows(x if self._project is None else self._project(x), lengths)
 
-    def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
-        """[positions, hidden]"""
+    def begin(self) -> ConformerStream:
+        """The state of a new stream, of a causal encoder."""
+        spec, device, dtype = self._spec, self._context.device, self._context.stream
+        assert spec.causal is not None
+        keys = torch.zeros(0, spec.heads, spec.head_dim, device=device, dtype=dtype)
+        inputs = torch.zeros(1, spec.hidden_size, spec.width - 1, device=device, dtype=dtype)
+        most = spec.causal.chunk * spec.causal.earlier
+        blocks = [BlockState(keys, keys, inputs, most) for _ in self._blocks]
+        return ConformerStream(spec.causal, blocks, torch.zeros(0, device=device))
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of a long stream's state, without its samples and frames."""
+        spec = self._spec
+        assert spec.causal is not None
+        values = 2 * spec.causal.chunk * spec.causal.earlier + spec.width - 1
+        return spec.layers * values * spec.hidden_size * self._context.stream.itemsize
+
+    def advance(
+        self, streams: Sequence[ConformerStream], last: Sequence[bool], after_layer: Callable[[], None] | None = None
+    ) -> EncodedWindows:
+        """Encode the next chunk of each stream, or all that is left of those that are at their ``last``; mutates them.
+
+        Raises ValueError if audio of a chunk has not come.
+        """
+        pause, embedded = after_layer or go_on, []
+        for stream, ends in zip(streams, last, strict=True):
+            frames = stream.next_frames(self._features(), last=ends).to(self._context.stream)
+            embedded.append(self._subsampling(frames, stream.subsampled, ends=ends) * self._scale)
+        lengths, x = [len(each) for each in embedded], torch.cat(embedded)
+        batch = _batch_of(lengths, x.device)
+        for number, block in enumerate(self._blocks):
+            before = [stream.blocks[number] for stream in streams]
+            x = block(x, self._stream_far(number, max(lengths)), lengths, batch, before)
+            pause()
+        for stream, length in zip(streams, lengths, strict=True):
+            stream.position += length
+        return EncodedWindows(x if self._project is None else self._project(x), lengths)
+
+    def _stream_far(self, number: int, longest: int) -> _Far:
+        """Of a layer, for chunks of streams; made once."""
+        causal = self._spec.causal
+        assert causal is not None
+        found = self._far_of.get(number)
+        if found is None or found.products.shape[2] < found.most + longest:
+            later = max(longest, causal.chunk)
+            most = causal.chunk * causal.earlier + later - 1
+            like = torch.empty(0, device=self._context.device, dtype=self._context.stream)
+            found = self._far_of[number] = self._blocks[number].attention.far(self._distances(most, later, like), most)
+        return found
+
+    def _distances(self, most: int, later: int, like: torch.Tensor) -> torch.Tensor:
+        """The sinusoids of distances from ``most`` down to ``1 - later``, [distances, hidden]."""
+        steps = torch.arange(most, -later, -1, device=like.device)
+        angles = sinusoid_angles(steps, self._spec.hidden_size)
+        return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(like.dtype)
+
+    def _features(self) -> PreemphasizedMel:
         if self._mel is None:
             normed = self._spec.causal is None
             self._mel = PreemphasizedMel(self._spec.mel_bins, self._dither, self._context.device, normed=normed)
+        return self._mel
+
+    def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
+        """[positions, hidden]"""
         count = max(len(window) // 2, FEWEST_SAMPLES) if len(window) else MOST_SAMPLES
-        frames = self._mel(samples_of([window], count, self._context.device)[0])
+        frames = self._features()(samples_of([window], count, self._context.device)[0])
         return self._subsampling(frames.to(self._context.stream)) * self._scale
+
+
+def _batch_of(lengths: Sequence[int], device: torch.device) -> ForwardBatch:
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    return ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=device), VarlenBatch(starts, max(lengths)))

@@ -1,11 +1,11 @@
 """Transcription models that decode frame by frame: an encoder, and a CTC or transducer head.
 
-A transcript is made in one go, greedily. It needs no KV cache: the state of a transducer lives while its window is
-decoded.
+A transcript is made greedily: of a window in one go, or of streamed audio chunk by chunk, if encoder and head were made
+for that. It needs no KV cache: the state of a transducer lives while its window is decoded, or with its stream.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -19,6 +19,7 @@ from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.weights import WeightMap
 from ..model_config.framewise_config import FramewiseConfig, LanguagePromptSpec, TransducerSpec
+from .conformer_stream import ConformerStream
 from .encoder_stack import EncodedWindows, Windows
 from .fast_conformer import FastConformer, Projection
 
@@ -27,6 +28,25 @@ COLUMNS: Final = 4
 _UNUSED = (".num_batches_tracked",)
 _WINDOWS_AT_ONCE = 8
 """Windows encoded together on a device, which bounds the memory; on a CPU a single one keeps the cores busy."""
+
+
+@dataclass
+class TransducerState:
+    """A transducer behind the positions so far; it has said all of each."""
+
+    predicted: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    """Behind the last token: the prediction network's output [hidden], and its states [layers, hidden]. None at the
+    beginning."""
+
+
+@dataclass
+class FramewiseStream:
+    """The state of streamed audio between two chunks."""
+
+    prompt: int
+    """The number of its language."""
+    audio: ConformerStream
+    said: TransducerState = field(default_factory=TransducerState)
 
 
 class FramewiseTranscriber:
@@ -72,6 +92,34 @@ class FramewiseTranscriber:
                 encoded = self._prompted(encoded, prompts[some])
             made = self._decode(encoded)
             found += [torch.tensor(each, dtype=torch.float32).view(-1, COLUMNS) for each in made]
+        return found
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of a long stream's state, nearly all of it the encoder's."""
+        return self.encoder.stream_bytes
+
+    def begin(self, prompt: int) -> FramewiseStream:
+        """The state of new streamed audio, for a model that :attr:`~.FramewiseConfig.streams`."""
+        return FramewiseStream(prompt, self.encoder.begin())
+
+    def transcribe_next(
+        self, streams: Sequence[FramewiseStream], last: Sequence[bool], after_layer: Callable[[], None] | None = None
+    ) -> list[torch.Tensor]:
+        """Transcribe the next chunk of each stream, or all that is left of those that are at their ``last``; mutates
+        them. Returns what each chunk adds to the transcript, as :meth:`transcribe` does.
+
+        Raises ValueError if audio of a chunk has not come.
+        """
+        begins = [stream.audio.position for stream in streams]
+        encoded = self.encoder.advance([stream.audio for stream in streams], last, after_layer)
+        if self._prompted is not None:
+            encoded = self._prompted(encoded, [stream.prompt for stream in streams])
+        assert isinstance(self._decode, _Transducer)
+        made = self._decode(encoded, [stream.said for stream in streams])
+        found = [torch.tensor(each, dtype=torch.float32).view(-1, COLUMNS) for each in made]
+        for rows, begin in zip(found, begins, strict=True):
+            rows[:, 1:3] += begin
         return found
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
@@ -173,7 +221,8 @@ class _Transducer:
         outputs = config.vocab_size + len(spec.durations)
         self._head = Linear(weights, {"joint.head": outputs}, hidden, context, bias=True, dtype=stream)
 
-    def __call__(self, encoded: EncodedWindows) -> list[list[_Row]]:
+    def __call__(self, encoded: EncodedWindows, before: Sequence[TransducerState] = ()) -> list[list[_Row]]:
+        """``before``: the states behind earlier positions of each window, which are mutated; empty: there are none."""
         spec, blank, device = self._spec, self._config.blank, encoded.rows.device
         lengths = encoded.lengths
         begins = (torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)).tolist()
@@ -186,12 +235,21 @@ class _Transducer:
         cell = torch.zeros_like(hidden, dtype=torch.float32)
         said = torch.zeros_like(hidden[0])
         active = list(range(len(lengths)))
-        new, tokens = active, [blank] * len(active)
+        new = active
+        for row, state in enumerate(before):
+            if state.predicted is not None:
+                said[row], hidden[:, row], cell[:, row] = state.predicted
+                new = [each for each in new if each != row]
+        tokens = [blank] * len(new)
+
+        def predict() -> None:
+            rows = torch.tensor(new, device=device)
+            made = self._predict(torch.tensor(tokens, device=device), hidden[:, rows], cell[:, rows])
+            said[rows], hidden[:, rows], cell[:, rows] = made
+
         while active:
             if new:
-                rows = torch.tensor(new, device=device)
-                made = self._predict(torch.tensor(tokens, device=device), hidden[:, rows], cell[:, rows])
-                said[rows], hidden[:, rows], cell[:, rows] = made
+                predict()
             rows = torch.tensor(active, device=device)
             places = torch.tensor([begins[row] + at[row] for row in active], device=device)
             chosen = self._chosen(encoded.rows[places] + said[rows])
@@ -209,6 +267,10 @@ class _Transducer:
                 if token == blank or symbols[row] >= spec.most_symbols:
                     at[row], symbols[row] = first + 1, 0
             active = [row for row in active if at[row] < lengths[row] and left[row]]
+        if before and new:
+            predict()
+        for row, state in enumerate(before):
+            state.predicted = said[row].clone(), hidden[:, row].clone(), cell[:, row].clone()
         return found
 
     def _chosen(self, joined: torch.Tensor) -> list[tuple[int, float, int]]:

@@ -1,6 +1,7 @@
 """Transcription models that decode frame by frame; see :class:`.families.Family`."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +10,10 @@ import numpy as np
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.audio import SAMPLE_BYTES
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.config import WorkerConfig
-from stentor.protocols.ipc.inputs import ArenaRef
+from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowPooled, RowSpan, RowStep, StepPlan, StepResult
@@ -20,7 +22,7 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..model_config.attention_spec import CacheSpec
-from ..models.framewise import COLUMNS, FramewiseTranscriber
+from ..models.framewise import COLUMNS, FramewiseStream, FramewiseTranscriber
 from .batch import Batch
 from .errors import SetupError
 from .families import FormerSizes, Sizes
@@ -33,7 +35,11 @@ _SILENCE: Final = ArenaRef(0, 0)
 
 
 class FramewiseTranscription:
-    """A request is one window, which is transcribed in one step; nothing is cached but transcripts."""
+    """A request is one window, which is transcribed in one step; nothing is cached but transcripts.
+
+    Of models that stream it may be audio that comes in pieces: its prompt has a position for each chunk, and its row
+    keeps the state between two chunks.
+    """
 
     beside: Sequence[Path] = ()
     packs = True
@@ -68,29 +74,33 @@ class FramewiseTranscription:
         budget: int,
         former: FormerSizes | None = None,
     ) -> Sizes:
-        """Blocks only limit how many requests run at once."""
+        """Blocks only limit how many requests run at once. There is one more for each row, since the scheduler keeps
+        some back for rows that run."""
         rows = config.max_num_seqs
-        return Sizes(rows * -(-longest // config.block_size), longest, 0, encoder_slots=rows)
+        return Sizes(rows * (1 + -(-longest // config.block_size)), longest, 0, encoder_slots=rows)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
         count = min(self.limits.max_encodings, config.max_num_seqs)
         return self._step(count), Sizes(1, longest, 0, encoder_slots=count)
 
     def extras(self, config: WorkerConfig, model: FramewiseTranscriber, sizes: Sizes) -> RowExtras:
-        return Transcripts(model)
+        return Transcripts(model, self.spec.stream)
 
     def first_steps(self, config: WorkerConfig, model: FramewiseTranscriber, sizes: Sizes) -> list[StepPlan]:
         return [self._step(1)]
 
     def memory(self, config: WorkerConfig, model: FramewiseTranscriber, sizes: Sizes) -> list[MemoryLine]:
-        return []
+        if self.spec.stream is None:
+            return []
+        most = config.max_num_seqs
+        return [MemoryLine("streams", most * model.stream_bytes, f"audio of {most} of them, at most")]
 
     def completed(
         self, ready: WorkerReady, config: WorkerConfig, model: FramewiseTranscriber, sizes: Sizes
     ) -> WorkerReady:
         positions = self.spec.source_positions
         windows = CacheGroup("cross", positions, sizes.encoder_slots * positions)
-        return msgspec.structs.replace(ready, pools=True, groups=(*ready.groups, windows))
+        return msgspec.structs.replace(ready, pools=True, groups=(*ready.groups, windows), stream=self.spec.stream)
 
     def _step(self, count: int) -> StepPlan:
         """A step with as many rows, each with half a minute of silence."""
@@ -104,20 +114,24 @@ class FramewiseTranscription:
 
 
 class Transcripts:
-    """The transcripts of windows, for the rows of a step. See :class:`.runner.RowExtras`.
+    """The transcripts of windows and of streamed audio, for the rows of a step. See :class:`.runner.RowExtras`.
 
-    A transcript stays in its encoder slot until another replaces it, so that a request for the same window computes
-    nothing.
+    A window's transcript stays in its encoder slot until another replaces it, so that a request for the same window
+    computes nothing.
     """
 
-    def __init__(self, model: FramewiseTranscriber) -> None:
+    def __init__(self, model: FramewiseTranscriber, shape: StreamShape | None) -> None:
+        """``shape``: how chunks of streamed audio follow the samples, if the model takes any."""
         self._model = model
+        self._shape = shape
         self._found: dict[int, Pooled] = {}
         """By encoder slot."""
         self._asked: dict[int, int] = {}
         """The encoder slot of each row that has no result yet, by slot."""
         self._prompts: dict[int, int] = {}
         """A request's first token, by the encoder slot of its window: the language, for models that are told it."""
+        self._streams: dict[int, _Stream] = {}
+        """By row slot."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -125,6 +139,9 @@ class Transcripts:
         for slot in plan.forgotten:
             self._found.pop(slot, None)
         for new in plan.new:
+            if not new.spans:
+                self._streams[new.slot] = _Stream(self._model.begin(new.tokens[0]))
+                continue
             (span,) = new.spans
             self._asked[new.slot] = span.encoder_slot
             self._prompts[span.encoder_slot] = new.tokens[0]
@@ -133,10 +150,13 @@ class Transcripts:
             prompts = [self._prompts[job.encoder_slot] for job in plan.encode]
             made = self._model.transcribe(windows, prompts, self.yield_device)
             self._found |= {job.encoder_slot: _packed(each) for job, each in zip(plan.encode, made, strict=True)}
+        for given in plan.inputs:
+            self._streams[given.slot].feed(b"".join(map(self.media, given.pieces)), ended=given.ended)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._asked.pop(slot, None)
+            self._streams.pop(slot, None)
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
         return True
@@ -146,10 +166,42 @@ class Transcripts:
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         asked = [row.slot for row in rows if row.slot in self._asked]
-        return ExtraResults(pooled=[RowPooled(slot, self._found[self._asked.pop(slot)]) for slot in asked])
+        windows = [RowPooled(slot, self._found[self._asked.pop(slot)]) for slot in asked]
+        return ExtraResults(pooled=[*windows, *self._next_chunks([row for row in rows if row.slot in self._streams])])
 
     def ended(self, result: StepResult) -> StepResult:
         return result
+
+    def _next_chunks(self, rows: Sequence[RowStep]) -> list[RowPooled]:
+        """What the rows' chunks add to their transcripts. Streams are computed together, chunk by chunk, so that a
+        chunk's result does not depend on how many a step has."""
+        found: dict[int, list[torch.Tensor]] = {row.slot: [] for row in rows}
+        for chunk in range(max((row.count for row in rows), default=0)):
+            turn = [row for row in rows if chunk < row.count]
+            assert self._shape is not None
+            streams = [self._streams[row.slot] for row in turn]
+            last = [
+                stream.ended and row.start + chunk == self._shape.positions(stream.samples, ended=False)
+                for row, stream in zip(turn, streams, strict=True)
+            ]
+            made = self._model.transcribe_next([stream.state for stream in streams], last, self.yield_device)
+            for row, each in zip(turn, made, strict=True):
+                found[row.slot].append(each)
+        return [RowPooled(slot, _packed(torch.cat(made))) for slot, made in found.items()]
+
+
+@dataclass
+class _Stream:
+    """The audio that a row has been given."""
+
+    state: FramewiseStream
+    samples: int = 0
+    ended: bool = False
+
+    def feed(self, pcm: bytes, *, ended: bool) -> None:
+        self.samples += len(pcm) // SAMPLE_BYTES
+        self.ended = ended
+        self.state.audio.feed(pcm, ended=ended)
 
 
 def _packed(transcript: torch.Tensor) -> Pooled:

@@ -254,6 +254,9 @@ class PromptPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: list[TokenLogprobs]
     pooled: bytes = b""
     """A part of :attr:`.pooling.Pooled.data`, followed by that of ``ids``."""
+    computed: int = 0
+    """Positions computed so far of a prompt that grows with streamed audio, whose parts come with each step; 0
+    otherwise."""
 
 
 class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -71,7 +71,16 @@ class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     """Samples that must be there before the first position can be computed; at least 1."""
     step: int
-    """Further samples for each further position; the whole of an input are as many positions as begin in it."""
+    """Further samples for each further position."""
+    tail: bool = False
+    """Whether the end of an input is one more position, of what is left then; otherwise its last positions are those
+    that begin in it."""
+
+    def positions(self, samples: int, *, ended: bool) -> int:
+        """Positions that can be computed with so many samples, which are all if the input has ended."""
+        if ended and not self.tail:
+            return -(-samples // self.step)
+        return (0 if samples < self.first else 1 + (samples - self.first) // self.step) + ended
 
 
 class Streamed(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -27,7 +27,6 @@ from ..media.collect import Accepted
 from ..media.mmproj_processor import given_files
 from ..pooling.model import EmbeddingModel
 from ..text.errors import TokenizerError
-from ..text.generation import ModelEngine
 from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
@@ -165,12 +164,13 @@ class ServedNames(Protocol):
     def served_names(self) -> tuple[str, ...]: ...
 
 
-def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -> TranscriptionModel:
+def open_transcription(config: ServedNames, client: StreamingTranscriptionEngine, folder: Path) -> TranscriptionModel:
     """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
-    from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise  # late: only such models need it
+    from ..asr.framewise_streams import FramewiseStreams  # late: only such models need it
+    from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise
 
     try:
         tokenizer = load_tokenizer(folder)
@@ -179,11 +179,16 @@ def open_transcription(config: ServedNames, client: ModelEngine, folder: Path) -
     if is_untimed(folder):
         return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder, tokenizer))
     if is_framewise(folder):
-        return TranscriptionModel(config.served_names, client, framewise_vocabulary_of(folder, tokenizer))
-    vocabulary = Vocabulary(tokenizer, settings_of(folder))
-    if vocabulary.multilingual and not vocabulary.languages:
+        vocabulary = framewise_vocabulary_of(folder, tokenizer)
+        streamed = None
+        if vocabulary.shape is not None:
+            form = FramewiseStreams(vocabulary, vocabulary.shape)
+            streamed = StreamingTranscriptionModel(config.served_names, client, form)
+        return TranscriptionModel(config.served_names, client, vocabulary, streamed)
+    whisper = Vocabulary(tokenizer, settings_of(folder))
+    if whisper.multilingual and not whisper.languages:
         raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
-    return TranscriptionModel(config.served_names, client, vocabulary)
+    return TranscriptionModel(config.served_names, client, whisper)
 
 
 def _open_transcribing_chat(opening: Opening, client: AnyEngineClient, folder: Path) -> OpenedChat:

@@ -15,6 +15,7 @@ from stentor.engine.model_config import framewise_config
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.fast_conformer_config import HOP, SUBSAMPLING
 from stentor.protocols.ipc.audio import SAMPLE_RATE
+from stentor.protocols.ipc.inputs import StreamShape
 
 from ..text.tokenizer import Tokenizer
 from .language_prompts import LanguagePrompts, language_prompts_of
@@ -49,8 +50,18 @@ class FramewiseVocabulary(UntimedVocabulary):
     framewise = True
     default_language = "unknown"
 
-    def __init__(self, tokenizer: Tokenizer, blank: int, prompts: LanguagePrompts | None = None) -> None:
-        """Raises :class:`CheckpointError` if the tokenizer lacks the blank."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        blank: int,
+        prompts: LanguagePrompts | None = None,
+        shape: StreamShape | None = None,
+    ) -> None:
+        """``shape``: how chunks of streamed audio follow the samples; None: the model takes whole windows alone.
+
+        Raises :class:`CheckpointError` if the tokenizer lacks the blank.
+        """
+        self.shape: Final = shape
         languages = {} if prompts is None else prompts.languages
         super().__init__(tokenizer, (0,), blank, SAMPLE_RATE / (HOP * SUBSAMPLING), languages)
         self._prompts = prompts
@@ -144,4 +155,4 @@ def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVoca
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
     prompts = None if config.languages is None else language_prompts_of(folder, config.languages)
-    return FramewiseVocabulary(tokenizer, config.blank, prompts)
+    return FramewiseVocabulary(tokenizer, config.blank, prompts, config.stream)

@@ -1,36 +1,20 @@
 """A transcription model, as the server knows it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 
 from stentor.protocols.common.errors import refused
-from stentor.protocols.ipc.actors import FinishReason
 
 from ..text.generation import ModelEngine
+from .streaming import StreamingTranscriptionModel
 from .untimed_vocabulary import UntimedVocabulary
 from .vocabulary import Vocabulary
 
 _DETECTIONS: Final = 2
 _SHOWN_CHARS: Final = 64
 """Characters of a refused language in the message."""
-
-
-class RequestObserver(Protocol):
-    """Observes one request to the engine, from its submission to its end."""
-
-    def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None: ...
-
-    def tokens(self, tokens: list[int]) -> None: ...
-
-    def close(self, reason: FinishReason, failure: str) -> None:
-        """Called once; ``failure`` is the engine's error, not for the client."""
-
-
-OpenAccount = Callable[[int, int], RequestObserver]
-"""Called with the number of prompt tokens, and the most tokens to sample."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +25,8 @@ class TranscriptionModel:
     """Never empty."""
     client: ModelEngine
     vocabulary: Vocabulary | UntimedVocabulary
+    streamed: StreamingTranscriptionModel | None = None
+    """The same model for audio that comes in pieces; None if it takes whole windows alone."""
     parallel_windows: int = 8
     """Most chunks of one file that are transcribed at the same time."""
     detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))

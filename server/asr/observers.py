@@ -1,16 +1,32 @@
 """Records transcription windows in the HTTP request's record and in the metrics."""
 
 import time
+from collections.abc import Callable
+from typing import Protocol
 
 from stentor.protocols.ipc.actors import FinishReason
 
 from ..observability.request import EngineUsage, RequestRecord
 from ..overload.queue_slots import QueueSlot
-from .model import OpenAccount, RequestObserver
+
+
+class RequestObserver(Protocol):
+    """Observes one request to the engine, from its submission to its end."""
+
+    def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None: ...
+
+    def tokens(self, tokens: list[int]) -> None: ...
+
+    def close(self, reason: FinishReason, failure: str) -> None:
+        """Called once; ``failure`` is the engine's error, not for the client."""
+
+
+OpenAccount = Callable[[int, int], RequestObserver]
+"""Called with the number of prompt tokens, and the most tokens to sample."""
 
 
 class WindowObserver:
-    """Observes one request to the engine (:class:`.model.RequestObserver`), for metrics and the queue."""
+    """Observes one request to the engine (:class:`RequestObserver`), for metrics and the queue."""
 
     def __init__(
         self, record: RequestRecord | None, queue_slot: QueueSlot, prompt_tokens: int, max_tokens: int

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stentor.engine.client.request import EngineRequest
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
@@ -18,14 +19,18 @@ from stentor.engine.model_config.voxtral_realtime_config import (
     VoxtralRealtimeConfig,
     voxtral_realtime_config_from_hf,
 )
+from stentor.protocols.ipc.actors import SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
+from ..text.slices import EngineEvent
 from ..text.tekken import TEKKEN, Tekken
+from .streaming import TextToken, Transcribed
 
 MODEL_TYPE: Final = "voxtral_realtime"
-FEWEST_POSITIONS: Final = 12
+_FEWEST_POSITIONS: Final = 12
 """Positions that must remain for audio: about a second."""
 _BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
 _LEFT_PAD: Final = 32
@@ -36,6 +41,8 @@ _LONGEST_WORD: Final = 10
 
 @dataclass(frozen=True)
 class StreamVocabulary:
+    """A :class:`.streaming.StreamForm`."""
+
     bos: int
     eos: int
     pad: int
@@ -52,6 +59,33 @@ class StreamVocabulary:
     @property
     def prompt(self) -> list[int]:
         return [self.bos] + [self.pad] * (self.left_pad + self.delay)
+
+    @property
+    def positions_a_second(self) -> float:
+        return SAMPLE_RATE / self.step
+
+    def room(self, max_len: int) -> int:
+        return max(0, max_len - 1 - self.padding) * self.step_bytes
+
+    def request(self, max_len: int, language: str | None, *, logprobs: bool) -> EngineRequest:
+        params = SamplingParams(
+            max_tokens=max_len - len(self.prompt),
+            temperature=0.0,
+            eos_token_ids=(self.eos,),
+            logprobs=0 if logprobs else None,
+        )
+        return EngineRequest(self.prompt, params, [0], streamed=self.before)
+
+    def read(self, event: EngineEvent, before: int) -> Transcribed | None:
+        if not isinstance(event, SequenceTokens):
+            return None
+        found = [
+            TextToken(token, data, None if event.logprobs is None else event.logprobs[place].logprob)
+            for place, token in enumerate(event.tokens)
+            if (data := self.token_bytes(token))
+        ]
+        # its text comes later than the audio by the delay, which the prompt is longer by
+        return Transcribed(before + len(event.tokens), event.tokens, found)
 
     @property
     def step_bytes(self) -> int:
@@ -158,7 +192,7 @@ def _made(
     made = StreamVocabulary(
         special[_BOS], special[_EOS], special[_PAD], token_bytes, config.step, config.delay, left_pad
     )
-    if beyond or left_pad < 0 or made.padding + FEWEST_POSITIONS >= config.max_position:
+    if beyond or left_pad < 0 or made.padding + _FEWEST_POSITIONS >= config.max_position:
         raise CheckpointError(
             f"{file} is not the tokenizer of the model beside it, which has {config.vocab_size} tokens and takes "
             f"{config.max_position} positions. Fetch the model again."

@@ -7,20 +7,23 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
-from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import cut_quietly
 from ..common.errors import MediaFull, Unavailable, generation_error
 from ..text.generation import EngineEventStream
-from .model import OpenAccount, RequestObserver
-from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
+from ..text.slices import EngineEvent
+from .observers import OpenAccount, RequestObserver
 
 logger = logging.getLogger(__name__)
 
+_FEWEST_SECONDS: Final = 0.96
+"""Of audio, for which a request must have positions."""
 BYTES_A_SECOND: Final = SAMPLE_RATE * SAMPLE_BYTES
 MAX_STRETCH_SECONDS: Final = 600
 """Seconds of audio in one request to the engine; longer audio takes several."""
@@ -44,6 +47,48 @@ class StreamingTranscriptionEngine(Protocol):
         :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the audio."""
 
 
+class TextToken(NamedTuple):
+    """One token of text."""
+
+    token: int
+    bytes: bytes
+    logprob: float | None
+
+
+class Transcribed(NamedTuple):
+    """What an event of the engine says."""
+
+    positions: int
+    """Those whose audio the model has left behind since the beginning."""
+    tokens: list[int]
+    text: list[TextToken]
+    """Those of them that have text."""
+
+
+class StreamForm(Protocol):
+    """What requests of a model look like, and their results."""
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of one position of the engine."""
+
+    @property
+    def positions_a_second(self) -> float:
+        """Of the model's encoder."""
+
+    def room(self, max_len: int) -> int:
+        """Bytes of audio that a request of ``max_len`` positions takes."""
+
+    def request(self, max_len: int, language: str | None, *, logprobs: bool) -> EngineRequest:
+        """A request whose audio is to come; it has what goes before the audio."""
+
+    def after(self, size: int) -> bytes:
+        """What follows the audio, of which there are ``size`` bytes."""
+
+    def read(self, event: EngineEvent, before: int) -> Transcribed | None:
+        """None: it is no part of a transcript. ``before``: the positions of the event before it."""
+
+
 @dataclass(frozen=True)
 class StreamingTranscriptionModel:
     """Shared by all requests."""
@@ -51,7 +96,7 @@ class StreamingTranscriptionModel:
     served_names: tuple[str, ...]
     """Never empty."""
     client: StreamingTranscriptionEngine
-    vocabulary: StreamVocabulary
+    form: StreamForm
 
     @property
     def max_len(self) -> int:
@@ -62,23 +107,15 @@ class StreamingTranscriptionModel:
     @property
     def stretch_bytes(self) -> int:
         """Most bytes of audio in one request. Raises ``Unavailable`` if that is too little."""
-        vocabulary = self.vocabulary
-        positions = self.max_len - 1 - vocabulary.padding
-        if positions < FEWEST_POSITIONS:
+        form = self.form
+        room, fewest = form.room(self.max_len), round(_FEWEST_SECONDS * BYTES_A_SECOND)
+        if room < fewest:
             raise Unavailable(
-                f"The transcription model has {max(positions, 0)} positions for audio, and needs {FEWEST_POSITIONS}: "
-                "it is not ready, or its memory holds too little.",
+                f"The transcription model has {room // form.step_bytes} positions for audio, and needs "
+                f"{-(-fewest // form.step_bytes)}: it is not ready, or its memory holds too little.",
                 "engine_unavailable",
             )
-        return min(positions, MAX_STRETCH_SECONDS * SAMPLE_RATE // vocabulary.step) * vocabulary.step_bytes
-
-
-class TextToken(NamedTuple):
-    """One token of text."""
-
-    token: int
-    bytes: bytes
-    logprob: float | None
+        return min(room, MAX_STRETCH_SECONDS * BYTES_A_SECOND // form.step_bytes * form.step_bytes)
 
 
 class Piece(NamedTuple):
@@ -98,31 +135,26 @@ class StreamedTranscript:
         *,
         salt: str = "",
         name: str = "",
+        language: str | None = None,
         logprobs: bool = False,
         open_account: OpenAccount | None = None,
     ) -> None:
         """Raises :class:`..common.errors.Unavailable`, :class:`..common.errors.MediaFull` and
         :class:`stentor.engine.client.errors.EngineUnavailable`."""
-        vocabulary = self._vocabulary = model.vocabulary
+        self._form = model.form
         self._most = model.stretch_bytes
         self._size = 0
         self._untranscribed = bytearray()
+        self._positions = 0
         self._ended = False
         self._full = False
         """Whether there was no room for its audio, which ends it."""
         self._account: RequestObserver | None = None
-        prompt = vocabulary.prompt
-        params = SamplingParams(
-            max_tokens=model.max_len - len(prompt),
-            temperature=0.0,
-            eos_token_ids=(vocabulary.eos,),
-            logprobs=0 if logprobs else None,
-        )
+        request = self._form.request(model.max_len, language, logprobs=logprobs)
         if open_account is not None:
-            self._account = open_account(len(prompt), params.max_tokens)
+            self._account = open_account(len(request.prompt), request.params.max_tokens)
         try:
-            begun = vocabulary.before
-            self._stream = model.client.submit(EngineRequest(prompt, params, [0], salt=salt, name=name, streamed=begun))
+            self._stream = model.client.submit(msgspec.structs.replace(request, salt=salt, name=name))
         except BaseException as error:
             if self._account is not None:
                 self._account.close("abort", "")
@@ -156,7 +188,7 @@ class StreamedTranscript:
     def end(self) -> None:
         """Nothing more comes."""
         self._ended = True
-        self._append(self._vocabulary.after(self._size), last=True)
+        self._append(self._form.after(self._size), last=True)
 
     def _append(self, pcm: bytes, *, last: bool = False) -> None:
         if self._full:
@@ -185,12 +217,13 @@ class StreamedTranscript:
         try:
             async for events in self._stream:
                 for event in events:
+                    if (said := self._form.read(event, self._positions)) is not None:
+                        if account is not None:
+                            account.tokens(said.tokens)
+                        del self._untranscribed[: (said.positions - self._positions) * self._form.step_bytes]
+                        self._positions = said.positions
+                        yield Piece(decoder.decode(b"".join(one.bytes for one in said.text)), said.text)
                     match event:
-                        case SequenceTokens():
-                            if account is not None:
-                                account.tokens(event.tokens)
-                            tokens = self._text_tokens(event)
-                            yield Piece(decoder.decode(b"".join(one.bytes for one in tokens)), tokens)
                         case PromptDone():
                             if account is not None:
                                 account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)
@@ -209,16 +242,6 @@ class StreamedTranscript:
         rest = decoder.decode(b"", True)
         if rest:
             yield Piece(rest, [])
-
-    def _text_tokens(self, event: SequenceTokens) -> list[TextToken]:
-        vocabulary = self._vocabulary
-        # its text comes later than the audio by the delay, which the prompt is longer by
-        del self._untranscribed[: len(event.tokens) * vocabulary.step_bytes]
-        found = []
-        for place, token in enumerate(event.tokens):
-            if data := vocabulary.token_bytes(token):
-                found.append(TextToken(token, data, None if event.logprobs is None else event.logprobs[place].logprob))
-        return found
 
 
 class JoinedText:

@@ -11,7 +11,8 @@ import msgspec
 from ..common.task_scope import TaskScope
 from .chunks import Span, chunks_of, quiet_spans
 from .decoding_result import WindowTask, draft_window, is_silence
-from .model import OpenAccount, TranscriptionModel
+from .model import TranscriptionModel
+from .observers import OpenAccount
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
 from .untimed_vocabulary import UntimedVocabulary

@@ -21,7 +21,7 @@ from stentor.protocols.openai.beams import Beams
 
 from ..common.errors import MediaFull, generation_error
 from ..text.generation import EngineEventStream, ModelEngine, Submitter
-from .model import OpenAccount, RequestObserver
+from .observers import OpenAccount, RequestObserver
 from .options import SamplingOptions, TranscriptionOptions
 
 logger = logging.getLogger(__name__)

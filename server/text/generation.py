@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
 import msgspec
 
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, PromptPart, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.openai.beams import Beams
 from stentor.protocols.openai.sampling import RepetitionDetection
@@ -213,6 +213,8 @@ class Generation:
                     deltas.append(
                         PromptProcessed(event.cached_tokens, event.logprobs, event.queue_seconds, event.prefill_seconds)
                     )
+                case PromptPart():
+                    pass  # only requests with streamed audio get any
                 case other:
                     assert_never(other)
         return deltas

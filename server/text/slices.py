@@ -4,17 +4,17 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, SequenceTokens
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..common.loop_turns import SLICE_ENTRIES
 
-EngineEvent = PromptDone | SequenceTokens | Finished
+EngineEvent = PromptPart | PromptDone | SequenceTokens | Finished
 
 
 def entries(event: EngineEvent) -> int:
     """Number of log-probabilities in an event."""
-    if isinstance(event, Finished) or not event.logprobs:
+    if isinstance(event, Finished | PromptPart) or not event.logprobs:
         return 0
     return len(event.logprobs) * _per_token(event.logprobs)
 
@@ -39,7 +39,7 @@ def slices_of(events: Sequence[EngineEvent]) -> Iterator[list[EngineEvent]]:
 
 
 def _parts(event: EngineEvent) -> Iterator[EngineEvent]:
-    if isinstance(event, Finished) or entries(event) <= SLICE_ENTRIES:
+    if isinstance(event, Finished | PromptPart) or entries(event) <= SLICE_ENTRIES:
         yield event
         return
     assert event.logprobs is not None

@@ -19,7 +19,7 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.setup_parts import Setup
-from stentor.protocols.ipc.actors import Finished, PromptDone, Resource, Resumed, Submit, TokensBatch
+from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, Resource, Resumed, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterRef, DropAdapter
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
@@ -85,6 +85,8 @@ class LocalEngine:
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
         self._parts: dict[int, PromptParts] = {}
+        self.parts: dict[int, list[PromptPart]] = {}
+        """As they came."""
         self._experts: dict[int, RoutedExperts] = {}
         self._pending: deque[StepPlan] = deque()
         """Those that are ahead."""
@@ -206,6 +208,7 @@ class LocalEngine:
     def _take(self, batch: TokensBatch) -> None:
         self.shelf.store.released(self.scheduler.take_released())
         for part in batch.parts:
+            self.parts.setdefault(part.rid, []).append(part)
             self._parts.setdefault(part.rid, PromptParts()).add(part)
         for routed in batch.experts:
             self._experts[routed.rid].add(routed)

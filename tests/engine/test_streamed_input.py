@@ -15,7 +15,7 @@ from stentor.engine.client.media import MediaStore, StreamedMedia
 from stentor.engine.client.send_queue import SendQueue
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.core.input import InputStream
-from stentor.protocols.ipc.actors import Append, EngineInbox, Finished, SequenceTokens, Submit
+from stentor.protocols.ipc.actors import Append, EngineInbox, Finished, PromptPart, SequenceTokens, Submit
 from stentor.protocols.ipc.codec import decode_engine
 from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, ArenaRef, Streamed, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -56,6 +56,25 @@ def test_what_is_appended_is_told_and_kept_for_another_engine() -> None:
     assert again.streamed == heard
     assert again.resumed is not None
     assert again.resumed.outputs == [[7]]
+
+
+def test_parts_of_results_are_read_as_they_come_and_once_though_another_engine_sends_them_again() -> None:
+    stream, _, _ = listening()
+    assert stream.push_part(PromptPart(3, 0, [], b"abcd", 1))
+    assert not stream.push_part(PromptPart(3, 4, [], b"ef", 2)), "the reader has not read the first"
+    assert stream._take() == [PromptPart(3, 0, [], b"abcdef", 2)]
+    assert stream.resubmission().resumed is None
+    assert stream.push_part(PromptPart(3, 0, [], b"abcd", 1))
+    stream.push_part(PromptPart(3, 4, [], b"efgh", 3))
+    assert stream._take() == [PromptPart(3, 6, [], b"gh", 3)]
+    stream.push_end(Finished(3, 0, "stop", None, None))
+    assert not stream.push_part(PromptPart(3, 8, [], b"ij", 4))
+
+
+@pytest.mark.parametrize(("samples", "ready", "whole"), [(0, 0, 1), (4, 0, 1), (5, 1, 2), (7, 1, 2), (8, 2, 3)])
+def test_the_tail_of_an_input_is_a_position_of_its_own(samples: int, ready: int, whole: int) -> None:
+    shape = StreamShape(5, 3, tail=True)
+    assert (shape.positions(samples, ended=False), shape.positions(samples, ended=True)) == (ready, whole)
 
 
 def test_what_cannot_be_appended_is_refused_and_changes_nothing() -> None:

@@ -16,6 +16,7 @@ from stentor.protocols.ipc.actors import (
     TokensBatch,
 )
 from stentor.protocols.ipc.histograms import REQUEST_PREEMPTIONS, Counts
+from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.steps import Masks, StepResult, TokenLogprobs
 
 from ..cache.events import CacheEvents
@@ -27,6 +28,7 @@ from .kv_cache_manager import KVCacheManager
 from .step import InFlightStep, Owner
 
 _T = TypeVar("_T")
+_NUMBER_BYTES: Final = 4
 
 
 class Output:
@@ -143,7 +145,7 @@ class Output:
         if result.alignments:
             self._gather_alignments(flight, result)
         if result.pooled:
-            self._gather_pooled(flight, result)
+            self._gather_pooled(flight, result, batch)
         block_size = self.kv_cache.block_size
         tokens = _by_row(result.tokens, result.counts)
         logprobs = None if result.logprobs is None else _by_row(result.logprobs, result.counts)
@@ -332,12 +334,25 @@ class Output:
             if sequence.state is not SequenceState.FINISHED:
                 batch.experts.extend(sequence.take_experts(row))
 
-    def _gather_pooled(self, flight: InFlightStep, result: StepResult) -> None:
-        """Store the pooled results of prompts still being prefilled."""
+    def _gather_pooled(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
+        """Store the pooled results of prompts still being prefilled. Of streamed input each step adds to the result,
+        which is sent as it comes."""
         owners = flight.by_slot()
         for row in result.pooled:
-            if _gathers(owners[row.slot]):
-                owners[row.slot].sequence.request.pooled = row.pooled
+            if not _gathers(owners[row.slot]):
+                continue
+            sequence = owners[row.slot].sequence
+            request = sequence.request
+            if request.input is None:
+                request.pooled = row.pooled
+                continue
+            # a row that was lost computes the same again, of which the client gets what it has not
+            new = row.pooled.data[max(0, request.pooled_sent - sequence.pooled_len) :]
+            sequence.pooled_len += len(row.pooled.data)
+            total = max(request.pooled_sent, sequence.pooled_len)
+            request.pooled = Pooled(total // (_NUMBER_BYTES * row.pooled.columns), row.pooled.columns, b"")
+            batch.parts.append(PromptPart(request.rid, request.pooled_sent, [], new, owners[row.slot].end))
+            request.pooled_sent = total
 
     def _gather_alignments(self, flight: InFlightStep, result: StepResult) -> None:
         """Store the alignment results of prompts still being prefilled."""

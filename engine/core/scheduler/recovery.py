@@ -107,6 +107,8 @@ class WorkerRecovery:
         if not self._bisector.idle:
             for gained in batch.tokens:
                 self._bisector.gained(gained.rid, gained.index, len(gained.tokens))
+            for part in batch.parts:
+                self._bisector.gained(part.rid, 0, min(1, part.computed))  # chunks of streamed audio
             for finished in batch.finished:
                 self._bisector.ended(finished.rid, finished.index)
         return batch

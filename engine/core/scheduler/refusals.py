@@ -33,6 +33,8 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
 
 def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_tokens: int) -> str | None:
     """Why a request's media, or what it asks of them, are invalid; None if they are valid."""
+    if submit.streamed is not None and cross is not None:
+        return "a request has streamed audio or other media, not both" if submit.inputs else None
     why = spans_refusal_of(submit.inputs, cross)
     if why is not None:
         return why
@@ -113,15 +115,17 @@ def _refuse_probe(submit: Submit, probe: PromptProbe, max_num_batched_tokens: in
 
 
 def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
-    """Why streamed audio is invalid for this model; None if it is valid."""
+    """Why streamed audio is invalid for this model, or missing; None if it is not."""
     streamed = submit.streamed
     if shape is None:
         return None if streamed is None else "the model takes no streamed audio"
     if streamed is None:
+        if submit.inputs:
+            return None
         return "the model transcribes audio as it comes: the request needs streamed audio"
     if len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
-    if submit.params.max_tokens < 1:
+    if submit.params.max_tokens < 1 and submit.pooling is None:
         return "a request with streamed audio draws at least one token"
     return _refuse_pcm(total_bytes(streamed.pieces))
 
@@ -140,7 +144,7 @@ def pooling_refusal_of(submit: Submit, max_num_batched_tokens: int, *, is_poolin
         return "a request for vectors or scores has one sequence, and no tokens"
     if not 0 <= pooling.skip < len(submit.prompt) or not 0 <= pooling.second <= len(submit.prompt):
         return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
-    if sees_all and len(submit.prompt) > max_num_batched_tokens:
+    if sees_all and submit.streamed is None and len(submit.prompt) > max_num_batched_tokens:
         return (
             f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: "
             "shorten it, or raise --max-num-batched-tokens"

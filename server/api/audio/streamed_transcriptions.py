@@ -73,7 +73,7 @@ async def answer_streamed(
         owner=sound,
     )
     if form.stream:
-        positions = -(-len(sound.pcm) // model.vocabulary.step_bytes)
+        positions = -(-len(sound.pcm) // model.form.step_bytes)
         return EventStream(
             pieces, PieceStream(lambda: (positions, 0), logprobs=form.wants_logprobs), bounds=context.bounded
         )

@@ -16,6 +16,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ...asr.languages import code_of
+from ...asr.model import TranscriptionModel
 from ...asr.streaming import StreamingTranscriptionModel
 from ...audio.vad import SpeechProbabilities
 from ...common.keys import Caller
@@ -245,10 +246,12 @@ class RealtimeServing:
         model, passes = self._services.transcription, self._services.metrics.realtime.passes
         if model is None:
             raise BadRequest(NO_TRANSCRIPTION_MODEL, "audio", "unsupported")
-        if isinstance(model, StreamingTranscriptionModel):
-            return StreamTranscriber(model, passes, caller.salt, current_request_id())
         if isinstance(model, ChatTranscriber):
             return ChatTurnTranscriber(model, passes, caller)
+        streamed = model if isinstance(model, StreamingTranscriptionModel) else model.streamed
+        if streamed is not None:
+            return StreamTranscriber(streamed, passes, caller.salt, current_request_id())
+        assert isinstance(model, TranscriptionModel)
         adapter_of = self._services.chat.registry.adapter_of
         return ModelTranscriber(model, passes, caller.salt, current_request_id(), adapter_of)
 

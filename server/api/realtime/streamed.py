@@ -14,7 +14,6 @@ from typing import Final
 import anyio
 
 from stentor.engine.client.errors import EngineUnavailable
-from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ...asr.streaming import BYTES_A_SECOND, JoinedText, Piece, StreamedTranscript, StreamingTranscriptionModel
 from ...common.errors import Unavailable
@@ -52,12 +51,19 @@ class StreamTranscriber:
     @property
     def positions_a_second(self) -> float:
         """Positions of a second of audio."""
-        return SAMPLE_RATE / self.model.vocabulary.step
+        return self.model.form.positions_a_second
 
-    def begin(self, *, logprobs: bool) -> StreamedTranscript:
+    def begin(self, settings: TranscriptionSettings) -> StreamedTranscript:
         """Raises ServerError."""
+        only = settings.languages[0] if len(settings.languages) == 1 else None
         try:
-            return StreamedTranscript(self.model, salt=self.salt, name=self.name, logprobs=logprobs)
+            return StreamedTranscript(
+                self.model,
+                language=settings.language or only,
+                salt=self.salt,
+                name=self.name,
+                logprobs=settings.logprobs,
+            )
         except EngineUnavailable as error:
             raise Unavailable(str(error), "engine_unavailable") from error
 
@@ -162,7 +168,7 @@ class StreamedTurn(TranscriptionTask):
     async def _transcribe_request(self) -> bytes:
         """Runs one request; returns the audio for another one."""
         with self._transcriber.passes.one("stream") as observed:
-            stretch = self._stretch = self._transcriber.begin(logprobs=self._settings.logprobs)
+            stretch = self._stretch = self._transcriber.begin(self._settings)
             try:
                 async with TaskScope("feeds of streams") as feeding:
                     feeding.start(self._feed(stretch))

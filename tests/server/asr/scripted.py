@@ -145,6 +145,9 @@ class _Stream:
     def routed_experts(self, index: int, drawn: int) -> bytes:
         raise ValueError("nobody has asked for experts")
 
+    def append(self, pcm: bytes, *, last: bool = False) -> None:
+        raise ValueError("nobody streams audio to it")
+
     def abort(self, index: int = -1) -> None:
         self._asked.aborted = True
 

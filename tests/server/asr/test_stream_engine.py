@@ -63,14 +63,16 @@ def written_by_transformers(folder: Path, vocabulary: StreamVocabulary, pcm: byt
 async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Path) -> None:
     assert is_streaming_model(folder)
     async with listening(folder) as model:
+        vocabulary = model.form
+        assert isinstance(vocabulary, StreamVocabulary)
         for seed, early in ((9, False), (1, True)):
             pcm = speech(60, seed)[: -2 * 333]
-            expected, tokens = written_by_transformers(folder, model.vocabulary, pcm)
+            expected, tokens = written_by_transformers(folder, vocabulary, pcm)
             pieces = [piece async for piece in stream_whole(model, pcm, logprobs=True)]
             found = [said.token for piece in pieces for said in piece.tokens]
-            words = [token for token in tokens if model.vocabulary.token_bytes(token)]
+            words = [token for token in tokens if vocabulary.token_bytes(token)]
             assert len(set(words)) > 8
-            assert (tokens[-1] == model.vocabulary.eos) == early
+            assert (tokens[-1] == vocabulary.eos) == early
             # after the last position one more token is drawn here, as transformers does of a stream
             assert found[: len(words)] == words
             assert len(found) <= len(words) + 1
