@@ -21,6 +21,8 @@ PIECES: Final = {
     "response.shell_call_command": "command",
 }
 """What comes in deltas, and the field in which its ``done`` has the whole."""
+DESCRIBED: Final[Extensions] = {"ResponseFunctionCallArgumentsDoneEvent": frozenset({"name"})}
+"""Fields that OpenAI's OpenAPI description requires, and that the SDK's type lacks."""
 BEGINNINGS: Final = (
     "response.mcp_call_arguments.done",
     "response.web_search_call.searching",
@@ -160,6 +162,8 @@ class _Stream:
             self._pieces.setdefault(place, []).append(event["delta"])
         elif "".join(self._pieces.pop(place, [])) != event[PIECES[stem]]:
             raise WireError(f"{event['type']} is not what its deltas come to")
+        elif stem == "response.function_call_arguments" and event.get("name") != (self._open or {}).get("name"):
+            raise WireError(f"{event['type']} does not name the function")
 
     def finish(self) -> None:
         if self._open is not None or self._part is not None or self._called:
@@ -172,8 +176,9 @@ def check_stream(text: bytes | str, extensions: Extensions = NONE) -> dict[str, 
     if not frames or frames[-1].data != "[DONE]":
         raise WireError("the stream does not end with [DONE]")
     events: list[dict[str, Any]] = []
+    known = {**DESCRIBED, **extensions}
     for number, frame in enumerate(frames[:-1]):
-        check_event(ResponseStreamEvent, frame.data, extensions)
+        check_event(ResponseStreamEvent, frame.data, known)
         event = json.loads(frame.data)
         if frame.event != event["type"] or event["sequence_number"] != number:
             raise WireError(f"event {number} is {frame.event} {event['type']} {event['sequence_number']}")

@@ -166,7 +166,7 @@ RESPONSES: list[Event] = [
         "item": {**CALLED, "status": "in_progress", "arguments": ""},
     },
     {"type": "response.function_call_arguments.delta", **CALL_AT, "delta": "{}"},
-    {"type": "response.function_call_arguments.done", **CALL_AT, "arguments": "{}"},
+    {"type": "response.function_call_arguments.done", **CALL_AT, "name": "f", "arguments": "{}"},
     {"type": "response.output_item.done", "output_index": 1, "item": CALLED},
     {"type": "response.completed", "response": response("completed", [ITEM, CALLED])},
 ]
@@ -202,6 +202,7 @@ def test_a_responses_stream_comes_to_its_response() -> None:
         edited(13, response=response("completed", [ITEM])),
         edited(13, response={**response("completed", [ITEM, CALLED]), "id": "resp_2"}),
         edited(4, surprise=1),
+        edited(11, name="g"),
     ],
 )
 def test_a_responses_stream_out_of_order_fails(change: Change) -> None:

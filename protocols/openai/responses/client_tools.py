@@ -39,6 +39,12 @@ class ShellAction(msgspec.Struct):
     timeout_ms: int | None = None
 
 
+class LocalEnvironment(msgspec.Struct):
+    """The only one: the client runs the commands."""
+
+    type: Literal["local"] = "local"
+
+
 class PatchOperation(msgspec.Struct, omit_defaults=True):
     type: Literal["create_file", "update_file", "delete_file"]
     path: str
@@ -76,6 +82,7 @@ class ShellCallItem(msgspec.Struct, tag_field="type", tag="shell_call"):
     id: str
     call_id: str
     action: ShellAction
+    environment: LocalEnvironment = msgspec.field(default_factory=LocalEnvironment)
     status: Literal["in_progress", "completed"] = "in_progress"
 
 

@@ -154,7 +154,8 @@ class _Reader:
             case "local_shell_call" | "shell_call":
                 local = kind == "local_shell_call"
                 action = self._struct("action", client_tools.LocalShellAction if local else client_tools.ShellAction)
-                return {"call_id": self._name("call_id"), "action": action, "status": self._status()}
+                own = {} if local else {"environment": {"type": "local"}}
+                return {"call_id": self._name("call_id"), "action": action, **own, "status": self._status()}
             case "local_shell_call_output":
                 return {"output": self._text("output"), "status": self._status()}
             case "shell_call_output":

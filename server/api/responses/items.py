@@ -196,7 +196,7 @@ class ItemWriter:
                 item.encrypted_content = None if self._seal is None else self._seal(text)
             case FunctionCallItem():
                 item.arguments = text
-                emit("response.function_call_arguments.done", **self._place, arguments=text)
+                emit("response.function_call_arguments.done", **self._place, name=item.name, arguments=text)
             case CustomToolCallItem():
                 item.input = text
                 emit("response.custom_tool_call_input.done", **self._place, input=item.input)

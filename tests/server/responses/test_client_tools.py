@@ -222,6 +222,7 @@ async def test_each_call_is_told_as_its_own_item_in_whole_and_stream() -> None:
     assert (own["type"], own["name"], "namespace" in own) == ("function_call", "find", False)
     assert (local["type"], local["action"]["command"]) == ("local_shell_call", ["ls", "-l"])
     assert (shell["type"], shell["action"]["commands"]) == ("shell_call", ["ls", "echo é"])
+    assert shell["environment"] == {"type": "local"}
     assert (patch["type"], patch["operation"]["diff"]) == ("apply_patch_call", "@@\n-a\n+b")
     assert (search["type"], search["arguments"], search["execution"]) == (
         "tool_search_call",
