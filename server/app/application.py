@@ -15,6 +15,7 @@ from stentor.protocols.common.errors import BadRequest, ErrorBody
 
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
+from ..api.chat import batch as chat_batch
 from ..api.chat import route as chat
 from ..api.chat import stored as stored_chats
 from ..api.completions import route as completions
@@ -102,6 +103,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
             *chat.routes(state.for_chat),
+            *chat_batch.routes(state.chat),
             *render.routes(state.chat),  # before the stored chat completions, whose ids may have any name
             *stored_chats.routes(state.for_store),
             *completions.routes(state.chat),

@@ -21,6 +21,7 @@ import stentor
 
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
+from ..api.chat import batch as chat_batch
 from ..api.chat import route as chat
 from ..api.chat import stored as stored_chats
 from ..api.common.described import JSON, Operation, Operations
@@ -324,7 +325,19 @@ OPERATIONS: Final[Operations] = {
 
 def routes(access: AccessControl) -> list[Route]:
     families = (
-        *(chat, stored_chats, completions, conversations, messages, models, tokens, operations, stats, control),
+        *(
+            chat,
+            chat_batch,
+            stored_chats,
+            completions,
+            conversations,
+            messages,
+            models,
+            tokens,
+            operations,
+            stats,
+            control,
+        ),
         *(weights, sglang, server_info, render, tokens_generate),
         *(adapters, responses, files, batches, uploads, message_batches),
         realtime,
