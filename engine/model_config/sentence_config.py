@@ -58,4 +58,5 @@ class SentenceModules:
 
     @property
     def normalizes(self) -> bool:
-        return any(isinstance(module, Normalized) for module in self.after)
+        """Whether the last module scales vectors to length 1, which a request can turn off."""
+        return bool(self.after) and isinstance(self.after[-1], Normalized)

@@ -84,7 +84,8 @@ class PoolingModel:
         if context.adapters is not None:
             context.adapters.by_name.pop("lm_head", None)  # no tokens are sampled
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
-        self.after = PostPooling(config.modules.after, context)
+        after = config.modules.after
+        self.after = PostPooling(after[:-1] if config.modules.normalizes else after, context)
         self.scorer: Scorer | TransformersScorer | None = None
         if config.score is not None and isinstance(self._backbone, TransformersBackbone):
             self.scorer = TransformersScorer(config.score, self._backbone)
@@ -278,9 +279,8 @@ class PoolingModel:
             request = requests[number]
             if request.dimensions and request.dimensions < vector.shape[1]:
                 vector = vector[:, : request.dimensions]
-                if self.config.modules.normalizes and request.normalize is None:
-                    vector = normalize(vector)
-            yield normalize(vector) if request.normalize else vector
+            scaled = self.config.modules.normalizes if request.normalize is None else request.normalize
+            yield normalize(vector) if scaled else vector
 
     def _token_vectors(self, hidden: torch.Tensor, request: Pooling) -> torch.Tensor:
         if self.vectors is None:

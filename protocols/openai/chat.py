@@ -36,8 +36,9 @@ class TemplateOptions(Protocol):
     documents: list[dict[str, Any]] | None
 
 
-class ChatRequest(SamplingFields, kw_only=True):
-    messages: Messages
+class ChatFields(SamplingFields, kw_only=True):
+    """A request's fields besides its conversation."""
+
     max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -87,6 +88,10 @@ class ChatRequest(SamplingFields, kw_only=True):
     @property
     def wanted_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class ChatRequest(ChatFields, kw_only=True):
+    messages: Messages
 
     @property
     def echoed(self) -> str:

@@ -1,12 +1,13 @@
 """Token counts and prompt log-probabilities, the same in every response."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 NO_MEDIA: Final[Mapping[str, int]] = {}
+MODALITIES: Final = ("image", "audio", "video")
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
@@ -19,7 +20,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, cached: int, media: Mapping[str, int]) -> "PromptTokensDetails":
         """``media``: tokens by modality."""
-        return cls(cached, *(media.get(modality, UNSET) for modality in ("image", "audio", "video")))
+        return cls(cached, *(media.get(modality, UNSET) for modality in MODALITIES))
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +48,23 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         """``media``: prompt tokens of media, by modality."""
         details = UNSET if reasoning is None else CompletionTokensDetails(reasoning)
         return cls(prompt, completion, prompt + completion, PromptTokensDetails.of(cached, media), details)
+
+    @classmethod
+    def sum(cls, usages: Sequence["Usage"]) -> "Usage":
+        """Of several answers to chats."""
+        prompts = [usage.prompt_tokens_details for usage in usages]
+        outputs = [usage.completion_tokens_details for usage in usages]
+        media = {
+            modality: sum(each for details in prompts if (each := getattr(details, f"{modality}_tokens")) is not UNSET)
+            for modality in MODALITIES
+        }
+        return cls.of(
+            sum(usage.prompt_tokens for usage in usages),
+            sum(usage.completion_tokens for usage in usages),
+            sum(details.cached_tokens for details in prompts),
+            sum(details.reasoning_tokens for details in outputs if details is not UNSET),
+            {modality: tokens for modality, tokens in media.items() if tokens},
+        )
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, gc=False):

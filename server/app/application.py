@@ -17,6 +17,7 @@ from stentor.protocols.common.errors import BadRequest, ErrorBody
 
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
+from ..api.chat import batch as chat_batch
 from ..api.chat import route as chat
 from ..api.chat import stored as stored_chats
 from ..api.common.described import Operations
@@ -105,6 +106,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
     """The endpoints of each family with their descriptions, over the parts of the server that it uses."""
     return [
         (chat.OPERATIONS, chat.routes(state.for_chat)),
+        (chat_batch.OPERATIONS, chat_batch.routes(state.chat)),
         # before the stored chat completions, whose ids may have any name
         (render.OPERATIONS, render.routes(state.chat)),
         (stored_chats.OPERATIONS, stored_chats.routes(state.for_store)),

@@ -12,7 +12,7 @@ from stentor.protocols.anthropic.batches import MessageBatchCreate
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import chat, completions, generate, sampling
+from stentor.protocols.openai import chat, chat_batch, completions, generate, sampling
 from stentor.protocols.openai.batches import BatchCreate
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
@@ -71,6 +71,13 @@ REQUESTS: Final[tuple[Request, ...]] = (
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         _SAMPLING_IGNORED,
         {"modalities": 'only `["text"]`', **_BEAMS_PARTLY},
+    ),
+    Request(
+        ("/v1/chat/completions/batch",),
+        chat_batch.ChatBatchRequest,
+        (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED, *chat_batch.ALONE),
+        _SAMPLING_IGNORED,
+        {"modalities": 'only `["text"]`', "n": "only 1", "best_of": "only 1"},
     ),
     Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
     Request(

@@ -112,10 +112,12 @@ _ALIASES: Final = {
     "qwen3_xml": "qwen3_coder",
     "nemotron_v3": "qwen3_coder",
     "step3p5": "qwen3_coder",
+    "step5": "qwen3_coder",
     "llama4_json": "llama3_json",
     "hunyuan_a13b": "jamba",
     "minimax_m1": "minimax",
     "ling3": "glm45",
+    "poolside_v1": "glm45",
     "cohere_command4": "cohere_command3",
 }
 _NAMED: Final = {format.name: format for format in FORMATS}

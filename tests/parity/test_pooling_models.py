@@ -294,6 +294,19 @@ def test_vectors_are_cut_and_normalised_again(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
+def test_a_request_may_have_vectors_without_the_models_normalisation(tmp_path: Path) -> None:
+    theirs = bert(tmp_path)
+    ours = opened(tmp_path)
+    assert ours.config.modules.normalizes
+    for text, raw, usual in zip(TEXTS, asked(ours, "embed", normalize=False), asked(ours, "embed"), strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).last_hidden_state.mean(1)
+        assert (expected.norm(dim=-1) - 1).abs() > 0.1
+        torch.testing.assert_close(raw.values, expected, rtol=1e-4, atol=1e-5)
+        normalised = torch.nn.functional.normalize(expected, dim=-1)
+        torch.testing.assert_close(usual.values, normalised, rtol=1e-4, atol=1e-5)
+
+
+@torch.inference_mode()
 def test_bge_m3_makes_dense_sparse_and_token_vectors(tmp_path: Path) -> None:
     theirs = saved(
         lambda: library.XLMRobertaModel(

@@ -26,6 +26,7 @@ from stentor.tests.wire import messages, responses
 CONTEXT = 48
 GOOD: dict[str, dict[str, Any]] = {
     "ChatRequest": {"messages": HELLO},
+    "ChatBatchRequest": {"messages": [HELLO, HELLO]},
     "ChatUpdate": {"metadata": {"a": "b"}},
     "CompletionRequest": {"prompt": "hi"},
     "MessagesRequest": {"model": "fake", "messages": HELLO, "max_tokens": 9},

@@ -16,7 +16,7 @@ from stentor.protocols.anthropic import request as messages
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import batches, chat, completions, speech, stored_chats, tokens, uploads
+from stentor.protocols.openai import batches, chat, chat_batch, completions, speech, stored_chats, tokens, uploads
 from stentor.protocols.openai import generate as tokens_request
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
@@ -43,6 +43,7 @@ pytestmark = pytest.mark.anyio
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 DECODERS: dict[str, Any] = {
     "ChatRequest": chat.decoder,
+    "ChatBatchRequest": chat_batch.decoder,
     "ChatUpdate": stored_chats.update_decoder,
     "CompletionRequest": completions.decoder,
     "MessagesRequest": messages.messages_decoder,
@@ -329,6 +330,7 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
                 "return_token_ids": True,
             },
         ),
+        ("post", "/v1/chat/completions/batch", {"messages": [HELLO, HELLO], "max_tokens": 3, "logprobs": True}),
         ("post", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True}),
         ("post", "/v1/chat/completions/render", {"messages": HELLO, "n": 2, "return_prompt_text": True}),
         (

@@ -54,9 +54,26 @@ class ChatCollector:
 
     async def answer(self, loop_turns: LoopTurns) -> WholeAnswer:
         """Once all has been taken. Raises as :meth:`take`."""
+        shape, written = self._shape, self._written
+        parts = AnswerParts(self._budget)
+        choices, usage = await self.choices(parts, Slices(loop_turns))
+        response = ChatResponse(
+            id=shape.response_id,
+            created=shape.created,
+            model=shape.model,
+            choices=choices,
+            usage=usage,
+            prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
+            prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
+            prompt_text=UNSET if shape.prompt_text is None else shape.prompt_text,
+        )
+        return parts.answer(response)
+
+    async def choices(self, parts: AnswerParts, slices: Slices, first: int = 0) -> tuple[list[ChatChoice], Usage]:
+        """The choices, numbered from ``first`` on, whose long texts are in ``parts``. Once all has been taken. Raises
+        as :meth:`take`."""
         shape, budget, written = self._shape, self._budget, self._written
         generation = self._collector.end()
-        parts, slices = AnswerParts(budget), Slices(loop_turns)
         choices = []
         for index, choice in enumerate(generation.choices):
             message = encode(_message(shape, choice))
@@ -69,7 +86,7 @@ class ChatCollector:
             called = bool(choice.calls)
             choices.append(
                 ChatChoice(
-                    index=index,
+                    index=first + index,
                     message=parts.place([message]),
                     logprobs=ChoiceLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
                     finish_reason=shape.finish_reason(finish, called, called and choice.calls[-1].ended),
@@ -85,17 +102,7 @@ class ChatCollector:
             generation.reasoning_tokens,
             shape.media_tokens,
         )
-        response = ChatResponse(
-            id=shape.response_id,
-            created=shape.created,
-            model=shape.model,
-            choices=choices,
-            usage=usage,
-            prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
-            prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
-            prompt_text=UNSET if shape.prompt_text is None else shape.prompt_text,
-        )
-        return parts.answer(response)
+        return choices, usage
 
 
 class _Logprobs:

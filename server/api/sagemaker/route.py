@@ -20,6 +20,7 @@ from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
 from ..completions.route import completions
 from ..embeddings.embeddings import embeddings
+from ..embeddings.pooling import classify
 from ..embeddings.requests import EmbeddingServices
 from ..embeddings.scoring import rerank, score
 from ..hugging_face.embed import embed
@@ -67,4 +68,7 @@ async def invoke(served: _Served, request: Request, content: bytes, context: Req
         return await chat_completions(served.chat, request, content, context)
     if kind in _TEXT and (kind not in _VECTORS or chat.registry.of_kind("chat") is not None):
         return await _TEXT[kind](chat, request, content, context)
-    return await _VECTORS[kind](served.embedding, request, content, context)
+    answer = _VECTORS[kind]
+    if kind == "input" and (model := served.embedding.model) is not None and model.main_task == "classify":
+        answer = classify
+    return await answer(served.embedding, request, content, context)

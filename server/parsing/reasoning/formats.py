@@ -80,7 +80,7 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     ),
     ReasoningFormat(
         "gemma4",
-        ("<|channel>thought",),
+        ("<|channel>thought", "<|channel>"),
         ("<channel|>",),
         tokens=("<|channel>",),
         calls=("<|tool_call>",),
@@ -140,8 +140,10 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         on=False,
         signs=(_DEEPSEEK, "</think>", "thinking is defined"),
     ),
-    ReasoningFormat("deepseek_r1", omits_begin=True, signs=(_DEEPSEEK, "<think>", "</think>")),
-    ReasoningFormat("glm45", aliases=("glm47",), calls=("<tool_call>",), signs=("[gMASK]", "</think>")),
+    ReasoningFormat("deepseek_r1", aliases=("step5",), omits_begin=True, signs=(_DEEPSEEK, "<think>", "</think>")),
+    ReasoningFormat(
+        "glm45", aliases=("glm47", "ling3", "poolside_v1"), calls=("<tool_call>",), signs=("[gMASK]", "</think>")
+    ),
     ReasoningFormat("step3", aliases=("step3p5",), omits_begin=True),
     ReasoningFormat("holo2", omits_begin=True),
     ReasoningFormat("olmo3", omits_begin=True),
@@ -161,7 +163,7 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     ),
     ReasoningFormat("hy_v3", signs=("hy_Assistant",)),
     # models that write both markers themselves, where their prompt does not
-    ReasoningFormat("qwen3", aliases=("mimo",), calls=("<tool_call>",), signs=("</think>",)),
+    ReasoningFormat("qwen3", aliases=("mimo", "minicpmv"), calls=("<tool_call>",), signs=("</think>",)),
 )
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {

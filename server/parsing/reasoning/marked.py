@@ -145,8 +145,9 @@ class MarkedParser:
     def finish(self, *, cut: bool = False) -> list[Piece]:
         pieces: list[Piece] = []
         if self._phase is _Phase.BEFORE:
-            self._held = self._take_space() + self._held
-            if self._opened:
+            begun = _without(self._held.lstrip(), self._format.begins)
+            self._held = self._take_space() + self._held if begun is None else begun
+            if self._opened or begun is not None:
                 self._phase = _Phase.THINKING
         rest, self._held = self._held, ""
         if self._phase is _Phase.THINKING:
@@ -170,10 +171,12 @@ class MarkedParser:
     def _begin(self) -> None:
         format = self._format
         text = self._held.lstrip()
-        if (after := _without(text, format.begins)) is not None:
+        expected = format.begins
+        if any(len(text) < len(marker) and marker.startswith(text) for marker in expected):
+            return  # also where the text is a shorter marker already
+        if (after := _without(text, expected)) is not None:
             self._go(_Phase.THINKING, after)
             return
-        expected = format.begins
         if not self._opened:
             if (after := _without(text, format.ends)) is not None:
                 self._go(_Phase.AFTER, after)

@@ -1,4 +1,4 @@
-"""DeepSeek's formats: V3 and R1 fence the arguments, V3.1 writes them bare, V3.2 and V4 use tags."""
+"""DeepSeek's formats: V3 and R1 fence the arguments, V3.1 writes them bare, V3.2 and later use tags."""
 
 from dataclasses import replace
 from typing import Final
@@ -68,6 +68,7 @@ _DEEPSEEK_V32: Final = Markup(
     key_ends=('" string="true">', '" string="false">', '">'),
     as_string=frozenset({'" string="true">'}),
     as_json=frozenset({'" string="false">'}),
+    wrappers=frozenset({"arguments", "input"}),
     value_end=f"</{_TAG}parameter>",
     call_end=f"</{_TAG}invoke>",
     written=('">\n', '" string="true">', "\n"),
@@ -82,4 +83,19 @@ _DEEPSEEK_V4: Final = replace(
     section_end=f"</{_TAG}tool_calls>",
     signs=(Signs((_TAG,)),),
 )
-FORMATS: Final = (_DEEPSEEK_V32, _DEEPSEEK_V4, _DEEPSEEK_V3, _DEEPSEEK_V31)
+# the same with a blank behind the token in each tag
+_DEEPSEEK_V41: Final = replace(
+    _DEEPSEEK_V32,
+    name="deepseek_v41",
+    layout=Layout(
+        opening=f"<{_TAG} calls>\n", before=f'<{_TAG} invoke name="', between="\n", closing=f"\n</{_TAG} calls>"
+    ),
+    section=f"<{_TAG} calls>",
+    section_end=f"</{_TAG} calls>",
+    call=f'<{_TAG} invoke name="',
+    parameter=f'<{_TAG} parameter name="',
+    value_end=f"</{_TAG} parameter>",
+    call_end=f"</{_TAG} invoke>",
+    signs=(Signs((f"{_TAG} calls>",)),),
+)
+FORMATS: Final = (_DEEPSEEK_V41, _DEEPSEEK_V32, _DEEPSEEK_V4, _DEEPSEEK_V3, _DEEPSEEK_V31)

@@ -25,7 +25,7 @@ class ToolFormat(Protocol):
         """A grammar expression for calls of ``tools`` alone: one or more, or exactly one."""
 
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
-        """An expression for any text in which every call is well-formed."""
+        """An expression for any text in which every call is well-formed, except calls without markers behind text."""
 
     def detects(self, template_source: str) -> bool:
         """Whether a chat template is of a model that writes calls like this."""

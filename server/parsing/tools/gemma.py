@@ -122,7 +122,7 @@ class _Reading:
     def _call(self, _: str) -> Steps[bool]:
         reader, output = self._reader, self._output
         yield from reader.space()
-        if not (yield from reader.accept("call:")):
+        if not (yield from reader.accept("call:", ":")):  # Gemma 4 may omit the word
             return False
         yield from reader.space()
         name = yield from word(reader, _NAME)

@@ -31,6 +31,8 @@ class JsonCalls(LaidOut):
     ends: tuple[str, ...] = ()
     bare: str = ""
     """Brackets that begin calls where they begin the answer."""
+    within: str = ""
+    """Brackets behind which a call is also looked for within text; it must name an existing tool."""
     wary: bool = False
     """Whether a bare object must name an existing tool, for models that also write such JSON as an answer."""
     dropped: frozenset[str] = frozenset()
@@ -46,8 +48,9 @@ class JsonCalls(LaidOut):
         return self.special | {*self.begins, *self.ends} | self.dropped
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        offered = frozenset(tool.name for tool in tools) if self.wary else None
-        return Machine(partial(self._read, replace(self.keys, certain=False, offered=offered)))
+        names = frozenset(tool.name for tool in tools)
+        guessed = replace(self.keys, certain=False, offered=names if self.wary else None)
+        return Machine(partial(self._read, guessed, replace(guessed, offered=names)))
 
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
         one = either(lark, tools, self._one)
@@ -67,8 +70,11 @@ class JsonCalls(LaidOut):
     def _strays(self) -> frozenset[str]:
         return frozenset(self.ends) - {*self.begins, *self.guesses}
 
-    def _read(self, guessed: Keys, reader: Reader, output: Output) -> Steps[None]:
+    def _read(self, guessed: Keys, offered: Keys, reader: Reader, output: Output) -> Steps[None]:
         def behind(marker: str) -> Steps[bool]:
+            if marker in self.within:
+                reader.unread(marker)
+                return (yield from json_calls(reader, output, offered, ()))
             if self.infixes:
                 yield from reader.accept(*self.infixes)
             keys = self.keys if marker in self.begins else guessed
@@ -76,14 +82,16 @@ class JsonCalls(LaidOut):
 
         def bare(_: str) -> Steps[bool]:
             char = yield from reader.space()
+            if alike and (marker := (yield from reader.accept(*alike))):
+                return (yield from behind(marker))
             return bool(char) and char in self.bare and (yield from json_calls(reader, output, guessed, ()))
 
+        alike = [begin for begin in self.begins if begin[0] in self.bare]
         if self.bare:
             yield from attempt(reader, output, "", bare)
-        found = scanner((*self.begins, *self.guesses, *self._strays, *self.dropped))
-        yield from marked(
-            reader, output, found, behind, dropped=self.dropped, strays=self._strays, guesses=self.guesses
-        )
+        guesses = (*self.guesses, *self.within)
+        found = scanner((*self.begins, *guesses, *self._strays, *self.dropped))
+        yield from marked(reader, output, found, behind, dropped=self.dropped, strays=self._strays, guesses=guesses)
 
 
 def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]) -> Steps[bool]:

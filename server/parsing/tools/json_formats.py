@@ -126,12 +126,13 @@ FORMATS: Final = (
     ),
     # which Qwen, Granite 4 and many others took over
     _tagged("hermes", "<tool_call>", "</tool_call>", signs=(Signs(("<tool_call>",), _OTHERS),)),
-    # bare at the beginning of the answer or behind a marker, several between semicolons
+    # bare or behind a marker, several between semicolons
     JsonCalls(
         name="llama3_json",
         layout=Layout(between="; "),
         begins=("<|python_tag|>",),
         bare="{[",
+        within="{",
         written=("name", "parameters"),
         signs=(
             Signs(("<|python_tag|>",), ("<function=", "<tool_call>", "<|tool_call>")),

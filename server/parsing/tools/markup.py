@@ -7,13 +7,14 @@ from typing import Final
 
 from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Parser, Tool
-from ..markers import scanner
+from ..markers import MarkerScanner, scanner
 from .json_reader import escaped, json_value
 from .layout import LaidOut, either, free, quoted_input
 from .machine import Machine, marked
 from .output import Output
+from .python_reader import python_value
 from .reader import WHITESPACE, Reader, Steps, TooLongError, nothing
-from .schemas import STRING, Arguments, ToolArguments, converted, texts_of
+from .schemas import QUOTED, STRING, Arguments, ToolArguments, converted, texts_of
 from .text_values import string_conditions, without
 
 JSON: Final = frozenset({"json"})
@@ -45,6 +46,10 @@ class Markup(LaidOut):
     as_json: frozenset[str] = frozenset()
     """Ends of a key that say: the value is JSON."""
     as_string: frozenset[str] = frozenset()
+    verbatim: tuple[str, str] | None = None
+    """Markers around a value that may contain the markers of the format."""
+    wrappers: frozenset[str] = frozenset()
+    """Keys under which models put an object of all arguments, although no tool has such a key."""
     written: tuple[str, str, str] = ('">\n', '">', "\n")
     """The grammar's text behind a name, behind a key, and behind a value."""
     special: frozenset[str] = frozenset()
@@ -163,12 +168,31 @@ class _Reading:
                     met = ""
                     continue
             key = "".join(parts).strip()
-            types = STRING if end in format.as_string else arguments.types(key)
-            if end in format.as_json:
-                types = (arguments.types(key) - STRING) or JSON
+            if key in format.wrappers and (yield from self._wrapped(key, arguments)):
+                return
             self._output.arguments(f'{", " if self._any else "{"}"{escaped(key)}": ')
             self._any = True
-            met = yield from self._value(types)
+            met = yield from self._value(self._types(key, end, arguments))
+
+    def _types(self, key: str, end: str, arguments: Arguments) -> frozenset[str]:
+        """The types of a value behind the marker ``end``. A schema that contradicts the marker decides."""
+        declared = arguments.declared(key)
+        if end in self._format.as_string:
+            return STRING if "string" in declared else declared or STRING
+        if end in self._format.as_json:
+            return (declared - STRING) or (QUOTED if declared else JSON)
+        return declared or STRING
+
+    def _wrapped(self, key: str, arguments: Arguments) -> Steps[bool]:
+        """Reads an object of all arguments, to the end of the call. False if the value is something else."""
+        reader, output = self._reader, self._output
+        if self._any or not arguments.names or key in arguments.properties or (yield from reader.space()) != "{":
+            return False
+        if (yield from python_value(reader, output.arguments)) and (
+            yield from reader.until(scanner((self._format.call_end,)), nothing)
+        ):
+            output.end()
+        return True
 
     def _value(self, types: frozenset[str]) -> Steps[str]:
         format, reader, output = self._format, self._reader, self._output
@@ -180,6 +204,8 @@ class _Reading:
             if not (yield from json_value(reader, output.arguments)):
                 return ""
             return (yield from reader.until(value_ends, nothing))
+        if format.verbatim is not None and (yield from reader.accept(format.verbatim[0])):
+            return (yield from self._verbatim(types, format.verbatim[1], value_ends))
         if types == STRING:
             output.arguments('"')
             end = yield from reader.until(value_ends, lambda text: output.arguments(escaped(text)))
@@ -193,6 +219,20 @@ class _Reading:
         if end:
             value.finish(types)
         return end
+
+    def _verbatim(self, types: frozenset[str], close: str, value_ends: MarkerScanner) -> Steps[str]:
+        reader, output, closing = self._reader, self._output, scanner((close,))
+        if types == STRING:
+            output.arguments('"')
+            whole = yield from reader.until(closing, lambda text: output.arguments(escaped(text)))
+            if whole:
+                output.arguments('"')
+        else:
+            value = Value(output)
+            whole = yield from reader.until(closing, value.add)
+            if whole:
+                value.finish(types)
+        return (yield from reader.until(value_ends, nothing)) if whole else ""
 
 
 class Value:

@@ -148,7 +148,7 @@ FORMATS: Final = (
         special=frozenset({"<|tool_call:name|>"}),
         signs=(Signs(("<|tool_call:begin|>",)),),
     ),
-    # MiniMax's: M2 writes invocations with a tag for each parameter, M1 JSON objects on lines
+    # MiniMax's: M2 writes invocations with a tag for each parameter, as dots does, M1 JSON objects on lines
     Markup(
         name="minimax_m2",
         layout=Layout(
@@ -162,6 +162,23 @@ FORMATS: Final = (
         call_end="</invoke>",
         special=frozenset({"<minimax:tool_call>", "</minimax:tool_call>"}),
         signs=(Signs(("<minimax:tool_call>",)),),
+    ),
+    Markup(
+        name="dots",
+        layout=Layout(
+            opening="<dots_function_call>\n",
+            before='<invoke name="',
+            between="\n",
+            closing="\n</dots_function_call>",
+        ),
+        section="<dots_function_call>",
+        section_end="</dots_function_call>",
+        call='<invoke name="',
+        parameter='<parameter name="',
+        value_end="</parameter>",
+        call_end="</invoke>",
+        special=frozenset({"<dots_function_call>", "</dots_function_call>"}),
+        signs=(Signs(("<dots_function_call>",)),),
     ),
     JsonCalls(
         name="minimax",
@@ -188,6 +205,8 @@ FORMATS: Final = (
         parameter='<param name="',
         value_end="</param>",
         call_end="</function>",
+        verbatim=("<![CDATA[", "]]>"),
+        wrappers=frozenset({"arguments", "properties"}),
         written=('">', '">', ""),
         signs=(Signs(('<function name="', "<param name=")),),
     ),

@@ -68,10 +68,6 @@ class NamedCalls(LaidOut):
 
     def _read(self, reader: Reader, output: Output) -> Steps[None]:
         def behind(marker: str) -> Steps[bool]:
-            if marker in self.section:
-                yield from reader.space()
-                if not (yield from reader.accept(*self.calls)):
-                    return False
             parts: list[str] = []
             if not (yield from reader.until(scanner(self.header_ends), parts.append)):
                 return False
@@ -82,7 +78,8 @@ class NamedCalls(LaidOut):
             return True
 
         strays = frozenset({*self.ends, *self.section_ends})
-        yield from marked(reader, output, scanner((*self.calls, *self.section, *strays)), behind, strays=strays)
+        found = scanner((*self.calls, *self.section, *strays))
+        yield from marked(reader, output, found, behind, dropped=frozenset(self.section), strays=strays)
 
 
 def named_call(

@@ -18,6 +18,10 @@ _CONSTANTS: Final = {
 _INSIDE: Final = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
 _OCTAL: Final = frozenset("01234567")
 _LENGTHS: Final = {"x": 2, "u": 4, "U": 8}
+_LEADING_ZEROS: Final = re.compile(r"^(-?)0+(?=[0-9])")
+_BASED: Final = re.compile(r"-?0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
+_BLANK: Final = re.compile(r"[ \t\r\n]+")
+_BEHIND_STRINGS: Final = frozenset({"", *",)]}:"})
 _CLOSED_BY: Final = {"[": "]", "(": ")"}
 _LETTERS: Final = {"a": "\a", "v": "\v", "\n": "", "/": "/", "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
@@ -39,15 +43,6 @@ def python_value(reader: Reader, sink: Sink, depth: int = 0) -> Steps[bool]:
     def inner(_: str) -> Steps[bool]:
         return (yield from python_value(reader, sink, depth + 1))
 
-    def member(char: str) -> Steps[bool]:
-        if not char or not (yield from _key(reader, sink, char)):
-            return False
-        yield from reader.space()
-        if not (yield from reader.accept(":")):
-            return False
-        sink(": ")
-        return (yield from python_value(reader, sink, depth + 1))
-
     char = yield from reader.space()
     if not char or depth > MAX_DEPTH:
         return False
@@ -56,7 +51,7 @@ def python_value(reader: Reader, sink: Sink, depth: int = 0) -> Steps[bool]:
     if char in _CLOSED_BY:
         return (yield from _items(reader, sink, "[]", _CLOSED_BY[char], inner))
     if char == "{":
-        return (yield from _items(reader, sink, "{}", "}", member))
+        return (yield from _braces(reader, sink, depth))
     text = yield from word(reader, _WORD)
     value = _CONSTANTS.get(text) or _number(text)
     if value is None:
@@ -66,9 +61,11 @@ def python_value(reader: Reader, sink: Sink, depth: int = 0) -> Steps[bool]:
 
 
 def _number(text: str) -> str | None:
-    plain = text.replace("_", "").removeprefix("+")
+    plain = _LEADING_ZEROS.sub(r"\1", text.replace("_", "").removeprefix("+"))
     if is_number(plain):
         return plain
+    if _BASED.fullmatch(plain):
+        return str(int(plain, 0))
     if is_number(plain + "0") and plain.endswith("."):
         return plain + "0"
     if plain.lstrip("-").startswith(".") and is_number(plain.replace(".", "0.", 1)):
@@ -82,9 +79,20 @@ def _string(reader: Reader, sink: Sink, quote: str) -> Steps[bool]:
     whole = len(opening) == 2 or (
         yield from quoted(reader, lambda text: sink(escaped(text)), opening, _INSIDE[quote], _escape)
     )
+    while whole and len(opening) < 3 and (behind := (yield from _behind_string(reader))) is not None:
+        # a quote that the model did not escape
+        sink(escaped(quote + behind))
+        whole = yield from quoted(reader, lambda text: sink(escaped(text)), quote, _INSIDE[quote], _escape)
     if whole:
         sink('"')
     return whole
+
+
+def _behind_string(reader: Reader) -> Steps[str | None]:
+    """The white space behind a quote that does not end its string; None behind one that does."""
+    space: list[str] = []
+    yield from reader.run(_BLANK, space.append)
+    return None if (yield from reader.peek()) in _BEHIND_STRINGS else "".join(space)
 
 
 def _escape(reader: Reader) -> Steps[str]:
@@ -129,14 +137,40 @@ def _items(reader: Reader, sink: Sink, ends: str, close: str, item: Callable[[st
         any = True
 
 
-def _key(reader: Reader, sink: Sink, char: str) -> Steps[bool]:
-    if char in "'\"":
-        return (yield from _string(reader, sink, char))
-    text = yield from word(reader, _WORD)
-    key = _CONSTANTS.get(text) or _number(text)
-    if key is not None:
-        sink(f'"{key}"')
-    return key is not None
+def _braces(reader: Reader, sink: Sink, depth: int) -> Steps[bool]:
+    """A dictionary, or a set as an array: what follows the first item decides."""
+    first = True
+    is_set = False
+
+    def item(char: str) -> Steps[bool]:
+        nonlocal first, is_set
+        parts: list[str] = []
+        take = sink if is_set else parts.append
+        if not char or not (yield from python_value(reader, take, depth + 1)):
+            return False
+        if first:
+            yield from reader.space()
+            is_set = (yield from reader.peek()) in {",", "}"}
+            sink("[" if is_set else "{")
+            first = False
+        if is_set:
+            if parts:
+                sink("".join(parts))
+            return True
+        key = "".join(parts)
+        yield from reader.space()
+        if key[0] in "[{" or not (yield from reader.accept(":")):
+            return False
+        sink(f"{key}: " if key[0] == '"' else f'"{key}": ')
+        return (yield from python_value(reader, sink, depth + 1))
+
+    def end(bracket: str) -> None:
+        if bracket == "}":
+            sink("{}" if first else "]" if is_set else "}")
+        elif bracket != "{":
+            sink(bracket)
+
+    return (yield from _items(reader, end, "{}", "}", item))
 
 
 def python_json(text: str) -> str | None:

@@ -64,6 +64,12 @@ class Reader:
         self._kept = None
         return text
 
+    def unread(self, text: str) -> None:
+        """Takes back ``text``, which was read last and is all that is kept."""
+        self._at -= len(text)
+        self._kept = [""]
+        self._kept_length = 0
+
     @property
     def left(self) -> bool:
         """There is text that was not read."""

@@ -20,6 +20,8 @@ _ALIASES: Final = {
     "dict": "object", "list": "array",
 }  # fmt: skip
 STRING: Final = frozenset({"string"})
+QUOTED: Final = STRING | {"quoted"}
+"""The type of a string that may be written as JSON."""
 
 
 class Arguments:
@@ -49,8 +51,12 @@ class Arguments:
 
     def types(self, name: str) -> frozenset[str]:
         """JSON's types that an argument may have: ``string`` where nothing is said."""
+        return self.declared(name) or STRING
+
+    def declared(self, name: str) -> frozenset[str]:
+        """JSON's types that the schema allows an argument; empty where nothing is said."""
         if name not in self._types:
-            self._types[name] = self.types_of(self.properties.get(name))
+            self._types[name] = frozenset(self._collect(self.properties.get(name), 0))
         return self._types[name]
 
     def types_of(self, schema: Any) -> frozenset[str]:
@@ -142,6 +148,8 @@ def converted(text: str, types: frozenset[str]) -> str:
     If none matches, it is JSON if it parses, and otherwise a string. An empty text is an empty array or object.
     """
     bare = text.strip(WHITESPACE)
+    if "quoted" in types and bare[:1] == '"' and is_json(bare):
+        return bare
     if not bare and "string" not in types and types & {"array", "object"}:
         return "[]" if "array" in types else "{}"
     if "null" in types and (bare == "null" or (bare.lower() in {"null", "none"} and "string" not in types)):

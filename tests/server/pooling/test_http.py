@@ -384,6 +384,10 @@ async def test_classes_come_with_the_label_of_the_likeliest() -> None:
     assert engine.streams[0].pooling.activate
     await post(engine, "/classify", {"input": "a", "use_activation": False}, config(score=scores("x", "y", "z")))
     assert not engine.streams[-1].pooling.activate
+    same = (await post(engine, "/invocations", {"input": ["a", "b"]}, config(score=scores("x", "y", "z")))).json()
+    assert same["data"] == answer["data"]
+    vectors = (await post(engine, "/invocations", {"input": ["a", "b"]})).json()
+    assert "embedding" in vectors["data"][0]
     refused = await post(engine, "/classify", {"input": "a"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
 

@@ -72,6 +72,10 @@ def split(name: str, text: str, *, opened: bool = False, calls: bool = False) ->
         ("ernie45", True, "Hm.\n</think>\n\n\n<response>\nHi\n</response>\n", ("Hm.", "Hi")),
         ("ernie45", True, "Hm.\n</think>\nHi", ("Hm.", "Hi")),
         ("olmo3", True, "Hm.</think>Hi", ("Hm.", "Hi")),
+        ("gemma4", False, "<|channel>thought\nHm.<channel|>Hi", ("Hm.", "Hi")),
+        ("gemma4", False, "<|channel>thousand reasons<channel|>Hi", ("thousand reasons", "Hi")),
+        ("gemma4", False, "<|channel>", ("", "")),
+        ("gemma4", False, "<|channel>thou", ("thou", "")),
         ("nemotron_v3", True, "Hm.\n</think>\nHi", ("Hm.", "Hi")),
         (
             "cohere_command3",
@@ -211,6 +215,7 @@ def test_a_format_goes_by_vllms_names() -> None:
     vllm = {
         *("deepseek_r1", "deepseek_v3", "ernie45", "glm45", "openai_gptoss", "granite", "holo2", "hunyuan_a13b"),
         *("kimi_k2", "minimax_m2", "minimax_m2_append_think", "mistral", "nemotron_v3", "olmo3", "qwen3", "seed_oss"),
+        *("step5", "ling3", "poolside_v1", "minicpmv", "cohere_command4", "deepseek_v41", "glm47"),
         *("step3", "minimax_m3", "cohere_command3", "granite_thinking_parser", "step3p5", "deepseek_v4", "mimo"),
     }
     assert vllm <= REASONING_FORMATS.keys()

@@ -105,6 +105,9 @@ CALLS: Final = {
     "minimax_m2": "{{ '\n<minimax:tool_call>\n' }}"
     + _each(_markup('<invoke name="NAME">\n', '<parameter name="', '">', "</parameter>\n", "</invoke>\n"))
     + "{{ '</minimax:tool_call>' }}",
+    "dots": "{{ '\n<dots_function_call>\n' }}"
+    + _each(_markup('<invoke name="NAME">\n', '<parameter name="', '">', "</parameter>\n", "</invoke>\n"))
+    + "{{ '</dots_function_call>' }}",
     "minimax_m3": _minimax_m3(),
     "minimax": "{{ '\n<tool_calls>\n' }}" + _each(_object() + "{{ '\n' }}") + "{{ '</tool_calls>' }}",
     "step3": "{{ '<｜tool_calls_begin｜>' }}"
@@ -136,6 +139,9 @@ CALLS: Final = {
     + "{{ '<｜tool▁calls▁end｜>' }}",
     "deepseek_v32": "{{ '\n\n<｜DSML｜function_calls>\n' }}" + _each(_DSML) + "{{ '</｜DSML｜function_calls>' }}",
     "deepseek_v4": "{{ '\n\n<｜DSML｜tool_calls>\n' }}" + _each(_DSML) + "{{ '</｜DSML｜tool_calls>' }}",
+    "deepseek_v41": "{{ '\n\n<｜DSML｜ calls>\n' }}"
+    + _each(_DSML.replace("｜DSML｜", "｜DSML｜ "))
+    + "{{ '</｜DSML｜ calls>' }}",
     "kimi_k2": "{{ '<|tool_calls_section_begin|>' }}"
     + _each(
         "{{ '<|tool_call_begin|>functions.' ~ f.name ~ ':' ~ loop.index0 ~ '<|tool_call_argument_begin|>' ~ (f.arguments | tojson) ~ '<|tool_call_end|>' }}"

@@ -1,0 +1,94 @@
+"""``POST /v1/chat/completions/batch``: several conversations in one request, with a choice for each (vLLM)."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Final
+
+import anyio
+from starlette.requests import Request
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.openai.chat import ChatRequest, ChatResponse
+from stentor.protocols.openai.chat_batch import ChatBatchRequest, decoder
+from stentor.protocols.openai.usage import Usage
+
+from ...common.loop_turns import Slices
+from ...generation.chat_model import ChatModel
+from ...generation.prepare import PreparedGeneration, prepare_generation
+from ...http.whole_answer import AnswerBudget, AnswerParts, WholeAnswer
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route
+from .shape import ChatShape
+from .whole import ChatCollector
+
+OPERATIONS: Final[Operations] = {
+    "/v1/chat/completions/batch": generation(
+        "Answer several conversations, with a choice for each", ChatResponse, ChatBatchRequest
+    ),
+}
+
+
+def routes(chat: ChatModel) -> list[Route]:
+    return [generation_route("/v1/chat/completions/batch", chat, chat_batch)]
+
+
+async def chat_batch(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
+    body = decode(decoder, content, chat.limits)
+    body.check(chat.limits)
+    caller = caller_of(request.scope)
+    async with AsyncExitStack() as opened:
+        prepared = []
+        for one in body.requests():
+            generation = await prepare_generation(chat, one, caller, context)
+            await opened.enter_async_context(aclosing(generation.batches))
+            prepared.append((_shape(request, one, generation), generation))
+        budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
+        collectors = [ChatCollector(shape, budget) for shape, _ in prepared]
+        await _collect([generation for _, generation in prepared], collectors)
+    parts, slices = AnswerParts(budget), Slices(chat.loop_turns)
+    choices, usages = [], []
+    for index, collector in enumerate(collectors):
+        made, usage = await collector.choices(parts, slices, first=index)
+        choices += made
+        usages.append(usage)
+    shape = prepared[0][0]
+    return parts.answer(ChatResponse(shape.response_id, shape.created, shape.model, choices, Usage.sum(usages)))
+
+
+def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration) -> ChatShape:
+    return ChatShape.of(
+        "chatcmpl",
+        request,
+        body,
+        prepared.model,
+        prepared.names,
+        prompt=prepared.prompt,
+        echo=body.echoed,
+        top_logprobs=body.wanted_logprobs,
+        include_reasoning=body.include_reasoning,
+        tools=prepared.tools,
+        media_tokens=prepared.media_tokens,
+    )
+
+
+async def _collect(generations: Sequence[PreparedGeneration], collectors: Sequence[ChatCollector]) -> None:
+    """Runs all generations together. Raises the error of the first that fails, whose others are then ended."""
+    failures: list[Exception] = []
+
+    async def run(generation: PreparedGeneration, into: ChatCollector, scope: anyio.CancelScope) -> None:
+        try:
+            async with aclosing(generation.batches):
+                async for batch in generation.batches:
+                    into.take(batch)
+        except Exception as error:
+            failures.append(error)
+            scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for generation, into in zip(generations, collectors, strict=True):
+            tasks.start_soon(run, generation, into, tasks.cancel_scope)
+    if failures:
+        raise failures[0]
