@@ -102,7 +102,9 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
             *chat.routes(state.for_chat),
-            *render.routes(state.chat),  # before the stored chat completions, whose ids may have any name
+            # before the stored chat completions, whose ids may have any name
+            *render.routes(state.chat),
+            *llama_cpp.routes(state.chat),
             *stored_chats.routes(state.for_store),
             *completions.routes(state.chat),
             *tokens_generate.routes(state.chat),
@@ -135,7 +137,6 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *embeddings.routes(state.for_embeddings),
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
-            *llama_cpp.routes(state.chat),
             *llama_cpp_embed.routes(state.for_embeddings),
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
