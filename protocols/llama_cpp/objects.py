@@ -89,6 +89,10 @@ class LlamaPrompt(msgspec.Struct, frozen=True):
     prompt: str
 
 
+class LlamaTokensCount(msgspec.Struct, frozen=True):
+    input_tokens: int
+
+
 class LlamaEmbedding(msgspec.Struct, frozen=True):
     index: int
     embedding: list[list[float]]

@@ -109,6 +109,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (chat_batch.OPERATIONS, chat_batch.routes(state.chat)),
         # before the stored chat completions, whose ids may have any name
         (render.OPERATIONS, render.routes(state.chat)),
+        (llama_cpp.OPERATIONS, llama_cpp.routes(state.chat)),
         (stored_chats.OPERATIONS, stored_chats.routes(state.for_store)),
         (completions.OPERATIONS, completions.routes(state.chat)),
         (tokens_generate.OPERATIONS, tokens_generate.routes(state.chat)),
@@ -144,7 +145,6 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (embeddings.OPERATIONS, embeddings.routes(state.for_embeddings)),
         (pooling.OPERATIONS, pooling.routes(state.for_embeddings)),
         (scoring.OPERATIONS, scoring.routes(state.for_embeddings)),
-        (llama_cpp.OPERATIONS, llama_cpp.routes(state.chat)),
         (llama_cpp_embed.OPERATIONS, llama_cpp_embed.routes(state.for_embeddings)),
         (generate.OPERATIONS, generate.routes(state.chat)),
         (embed.OPERATIONS, embed.routes(state.chat, state.for_embeddings)),

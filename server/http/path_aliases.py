@@ -11,6 +11,7 @@ from .root_path import route_path
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "/chat/completions": "/v1/chat/completions",
+        "/chat/completions/input_tokens": "/v1/chat/completions/input_tokens",
         "/models": "/v1/models",
         "/responses": "/v1/responses",
         "/responses/input_tokens": "/v1/responses/input_tokens",

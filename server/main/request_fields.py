@@ -66,7 +66,12 @@ _TRANSCRIPTION_PARTLY: Final = {
 
 REQUESTS: Final[tuple[Request, ...]] = (
     Request(
-        ("/v1/chat/completions", "/v1/chat/completions/render", "/apply-template"),
+        (
+            "/v1/chat/completions",
+            "/v1/chat/completions/render",
+            "/v1/chat/completions/input_tokens",
+            "/apply-template",
+        ),
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         _SAMPLING_IGNORED,

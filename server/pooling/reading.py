@@ -52,7 +52,7 @@ class LengthLimit:
     most: int
     cut: Side | None = None
     """The side that is truncated; None: long texts are refused."""
-    way: str = "`truncate_prompt_tokens` to -1"
+    way: str = "`truncate_prompt_tokens`"
     """How a request would have it cut."""
     named: str = "truncate_prompt_tokens"
     """The field that may say how many."""

@@ -150,6 +150,7 @@ async def test_texts_are_cut_where_that_is_asked_and_refused_where_not() -> None
     refused = (await post(state, "/embed", 400, inputs="a " * 50)).json()
     assert refused["error_type"] == "Validation"
     assert "`inputs" in refused["error"]
+    assert "set `truncate` to have" in refused["error"]
     assert len((await post(state, "/embed", inputs="a " * 50, truncate=True, normalize=False)).json()) == 1
 
 
@@ -161,6 +162,12 @@ async def test_hugging_face_s_client_compares_sentences_by_their_vectors() -> No
     long = {"source_sentence": "a", "sentences": ["b", "c " * 50]}
     refused = (await post(vectors(), "/similarity", 400, inputs=long)).json()
     assert refused["error_type"] == "Validation"
+    assert refused["error"].startswith("`inputs.sentences[1]` has 52 tokens")
+    assert "set `parameters.truncate` to have" in refused["error"]
+    refused = (
+        await post(vectors(), "/similarity", 400, inputs={"source_sentence": "c " * 50, "sentences": ["a"]})
+    ).json()
+    assert refused["error"].startswith("`inputs.source_sentence` has")
     cut = await post(vectors(), "/similarity", inputs=long, parameters={"truncate": True})
     assert len(cut.json()) == 2
 

@@ -37,7 +37,14 @@ async def test_a_prompt_is_completed_whole_with_what_it_took(path: str) -> None:
     timings = answer["timings"]
     assert (timings["cache_n"], timings["prompt_n"], timings["predicted_n"]) == (2, 3, 9)
     assert timings["prompt_ms"] == 250, "the engine's own seconds"
-    assert timings["predicted_per_second"] > 0
+    assert timings["predicted_per_second"] == pytest.approx(8000 / timings["predicted_ms"]), (
+        "of the steps after the prompt's"
+    )
+
+
+async def test_an_answer_of_one_token_has_no_rate() -> None:
+    timings = (await post(n_predict=1)).json()["timings"]
+    assert (timings["predicted_n"], timings["predicted_per_second"], timings["predicted_per_token_ms"]) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("burst", [1, 4])
@@ -139,6 +146,18 @@ async def test_a_conversation_is_written_as_the_prompt_that_chat_has_of_it() -> 
         await client.post(CHAT, json={"messages": HELLO})
     assert written == {"prompt": "<user>hello\n<assistant>"}
     assert bytes(engine.streams[0].prompt).decode() == written["prompt"]
+
+
+@pytest.mark.parametrize("path", ["/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"])
+async def test_the_prompt_of_a_conversation_is_counted_without_an_answer(path: str) -> None:
+    engine = FakeEngine()
+    async with in_memory(fake_state(engine)) as client:
+        counted = await client.post(path, json={"messages": HELLO})
+        usage = (await client.post(CHAT, json={"messages": HELLO})).json()["usage"]
+        refused = await client.post(path, json={"messages": "hello"})
+    assert counted.json() == {"input_tokens": usage["prompt_tokens"]}
+    assert len(engine.streams) == 1
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
 
 
 async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes() -> None:

@@ -347,6 +347,7 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("get", "/info", None),
         ("post", "/completion", {"prompt": "x", "n_predict": 3, "n_probs": 2}),
         ("post", "/apply-template", {"messages": HELLO}),
+        ("post", "/v1/chat/completions/input_tokens", {"messages": HELLO}),
         *[("get", path, None) for path in ("/props", "/slots", "/lora-adapters")],
         ("post", "/api/chat", {"model": "fake", "messages": HELLO, "stream": False, "logprobs": True}),
         ("post", "/api/generate", {"model": "fake", "prompt": "x", "stream": False}),

@@ -1,5 +1,6 @@
 """``POST /predict`` and ``/similarity`` of Text Embeddings Inference."""
 
+import re
 from typing import Final
 
 import anyio
@@ -17,7 +18,7 @@ from stentor.protocols.hugging_face.request import (
 )
 from stentor.protocols.ipc.pooling import Pooled
 
-from ...generation.error_fields import map_error_fields
+from ...generation.error_fields import map_error_fields, rename_error_fields
 from ...http.error_shapes import TEXT_EMBEDDINGS
 from ...overload.request_context import RequestContext
 from ...pooling.encoding import floats
@@ -43,6 +44,8 @@ OPERATIONS: Final[Operations] = {
         errors=TEXT_EMBEDDINGS,
     ),
 }
+
+_INPUT: Final = re.compile(r"input\[(\d+)\]$")
 
 
 def routes(services: EmbeddingServices) -> list[Route]:
@@ -85,8 +88,16 @@ async def similarity(
 ) -> Response:
     body = decode(similarity_decoder, content, services.limits)
     what = resolve_request(services, request, context, None, 0)
-    with map_error_fields({**RENAMED, "input": "inputs.sentences"}):
+    with rename_error_fields(_similarity_field):
         made = embedding_request(services, body.fields())
         wanted = vectors(what.model, None, True, made.prompt_name)
         found = await pool_input(services, what, made, wanted, made.purpose)
     return json_response(await anyio.to_thread.run_sync(cosines, found[:1], found[1:]))
+
+
+def _similarity_field(path: str) -> str:
+    """The name of a field of embeddings here: their first input is the source, and the others are the sentences."""
+    if (place := _INPUT.match(path)) is None:
+        return {"input": "inputs.sentences", "truncate_prompt_tokens": "parameters.truncate"}.get(path, path)
+    index = int(place[1])
+    return f"inputs.sentences[{index - 1}]" if index else "inputs.source_sentence"

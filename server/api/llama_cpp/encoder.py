@@ -131,9 +131,8 @@ class _Progress:
         computed = self._shape.prompt_tokens - self._cached
         prompt_ms = _MILLISECONDS * self._prefilled
         predicted_ms = _MILLISECONDS * (time.monotonic() - self._began)
-        return Timings(
-            self._cached, computed, *_rates(computed, prompt_ms), self.count, *_rates(self.count, predicted_ms)
-        )
+        steps = max(0, self.count - 1)  # the step of the prompt makes the first token
+        return Timings(self._cached, computed, *_rates(computed, prompt_ms), self.count, *_rates(steps, predicted_ms))
 
 
 async def whole_completion(

@@ -13,7 +13,14 @@ from starlette.types import ASGIApp
 import stentor
 from stentor.protocols.common.decoding import converted, decode
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.llama_cpp.objects import LlamaAdapter, LlamaCompletion, LlamaPrompt, LlamaProps, LlamaSlot
+from stentor.protocols.llama_cpp.objects import (
+    LlamaAdapter,
+    LlamaCompletion,
+    LlamaPrompt,
+    LlamaProps,
+    LlamaSlot,
+    LlamaTokensCount,
+)
 from stentor.protocols.llama_cpp.request import (
     ExtraFile,
     LlamaCompletionRequest,
@@ -42,6 +49,7 @@ from ..common.query import switch_of
 from .encoder import CompletionShape, CompletionStream, whole_completion
 
 _COMPLETION: Final = ("/completion", "/completions")
+_COUNT: Final = "/v1/chat/completions/input_tokens"
 _NAMES: Final = {
     "max_tokens": "n_predict",
     "repetition_penalty": "repeat_penalty",
@@ -79,6 +87,7 @@ OPERATIONS: Final[Operations] = {
     "/apply-template": generation(
         "Write a conversation as a prompt (llama.cpp's server)", LlamaPrompt, ChatRequest, errors=LLAMA_CPP
     ),
+    _COUNT: generation("Count the prompt tokens of a conversation (llama.cpp's server)", LlamaTokensCount, ChatRequest),
     "/props": Operation("Describe the model and its defaults (llama.cpp's server)", LlamaProps, errors=LLAMA_CPP),
     "/lora-adapters": Operation("List the adapters (llama.cpp's server)", list[LlamaAdapter], errors=LLAMA_CPP),
     **{f"POST {path}": Operation(f"Is refused: {why}", None, errors=LLAMA_CPP) for path, why in _REFUSED.items()},
@@ -97,6 +106,7 @@ def routes(chat: ChatModel) -> list[Route]:
         *(generation_route(path, chat, completion) for path in _COMPLETION),
         generation_route("/infill", chat, infill),
         generation_route("/apply-template", chat, apply_template),
+        generation_route(_COUNT, chat, count_tokens),
         Route("/props", partial(props, chat), methods=["GET"]),
         Route("/slots", partial(show_slots, chat), methods=["GET"]),
         Route("/lora-adapters", partial(list_adapters, chat), methods=["GET"]),
@@ -130,6 +140,11 @@ async def apply_template(chat: ChatModel, _request: Request, content: bytes, con
     body = decode(chat_decoder, content, chat.limits)
     tokens = await prompt_of(chat, body, context.queue_slot.memory)
     return json_response(LlamaPrompt(await chat.pool.decode(tokens, skip_special_tokens=False)))
+
+
+async def count_tokens(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(chat_decoder, content, chat.limits)
+    return json_response(LlamaTokensCount(len(await prompt_of(chat, body, context.queue_slot.memory))))
 
 
 async def props(chat: ChatModel, _request: Request) -> Response:

@@ -49,7 +49,8 @@ async def embed(services: EmbeddingServices, request: Request, content: bytes, c
     what = resolve_request(services, request, context, known_name(services.registry, body.model), 0)
     if not body.input:
         return json_response(OllamaEmbedResponse(body.model, [], *_told(what, context)))
-    found = await _pooled(services, what, body.input, body.dimensions, truncate=body.truncate, normalize=True)
+    with map_error_fields({"truncate_prompt_tokens": "truncate"}):
+        found = await _pooled(services, what, body.input, body.dimensions, truncate=body.truncate, normalize=True)
     writer = what.writer()
     written: list[Any] = [await _vector(writer, each) for each in found]
     return writer.answer(OllamaEmbedResponse(body.model, written, *_told(what, context)))
