@@ -150,7 +150,8 @@ class Decoder:
         tied head. Raises :class:`..layers.weights.WeightError`."""
         tied = HEADS[:1] if self.config.tie_embeddings else ()
         first, prefix = len(self.config.layers), self.config.prefix
-        drafts = tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
+        apart = self.config.mtp is not None and self.config.mtp.prefix
+        drafts = () if apart else tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
