@@ -1,4 +1,7 @@
-"""The batch that all layers of a forward pass get."""
+"""The batch that all layers of a forward pass get: its tokens, caches and states.
+
+The worker makes it (:mod:`stentor.engine.worker.model_pass` and ``device_step``), and models hand it to every layer.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +56,7 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts with attention within each whole text."""
+    """Whole sequences without a KV cache, of encoders and media towers: each token may attend to its whole sequence."""
 
     varlen: VarlenBatch
     cu_seqlens: torch.Tensor

@@ -254,7 +254,7 @@ class Linear:
 
 
 def check_arranged(part: str, context: LayerContext) -> None:
-    """Raise :class:`WeightError` if a part that needs reordering is quantised."""
+    """Raise :class:`WeightError` if a part whose weight must be transposed is quantised."""
     format = context.format_of(part)
     if format is not None and not isinstance(format, OnlineFormat):
         raise WeightError(f"{part} is stored in {format.name}, and this architecture's is read of plain weights alone")
@@ -284,7 +284,7 @@ class SummedLinear(Linear):
 
 
 def summed_(product: Stream, ranks: RankGroup | None) -> Stream:
-    """The sum over the workers that split the model, in place; of one that has it all, what it has."""
+    """The sum of all ranks' products, in place (all-reduce); without ranks, the product itself."""
     if ranks is None:
         return product
     if isinstance(product, Traced):
@@ -343,8 +343,8 @@ def _chosen(
 
 
 def plain_weight(weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> torch.Tensor:
-    """[outputs, inputs] in the compute dtype: the weight of a projection without bias that is also used otherwise than
-    in products. Quantised weights are expanded."""
+    """The weight [outputs, inputs], in the compute dtype, of a projection without bias, for layers that do more with it
+    than multiply. Quantised weights are expanded."""
     quantized, parts = context.quantized, {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
     formats = {part: quantized.format_of(part) if quantized else None for part in parts}
     for part, format in formats.items():
