@@ -1,4 +1,4 @@
-"""Transcription models that decode frame by frame; see :class:`.families.Family`."""
+"""Transcription models that decode frame by frame, and the transcripts of their rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
