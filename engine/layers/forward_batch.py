@@ -114,7 +114,7 @@ class MixerInputs:
         self.found.append((mix, parts))
 
     def rows_of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Where these tokens int64 [m], all recorded, are among the recorded ones."""
+        """The rows of the recorded inputs that belong to these tokens, int64 [m], all of which are recorded."""
         return tokens if self.tokens is None else torch.searchsorted(self.tokens, tokens)
 
 
@@ -207,7 +207,7 @@ class ChosenTokens:
 
 @dataclass
 class Carried:
-    """What layers take besides the stream."""
+    """Values that layers hand on besides the residual stream."""
 
     output: Stream | None = None
     """[tokens, hidden], from one layer's experts to the next layer, which adds it to the stream."""

@@ -183,7 +183,7 @@ class MLP:
         return up
 
     def _mean(self, gates: torch.Tensor) -> torch.Tensor:
-        """Of each token's gates, on all workers; float32 [tokens, gates] → [tokens, 1]."""
+        """The mean of each token's gates over all workers; float32 [tokens, gates] → [tokens, 1]."""
         if self._ranks is None:
             return row_mean(gates, invariant=self._invariant)
         sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)

@@ -78,7 +78,7 @@ class NGrams:
         return self._made(x, batch).to(self._stream)
 
     def _made(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """The same of tensors, float32"""
+        """The addition to the streams x, float32 [tokens, streams · hidden]."""
         rows, (streams, hidden) = batch.adapter_rows, (self._spec.streams, self._hidden)
         embedded = self._table[self._hashes(batch)].flatten(1)
         key, value = self._key(embedded, rows).float(), self._value(embedded, rows).float()

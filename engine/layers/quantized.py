@@ -31,7 +31,8 @@ Stream = torch.Tensor | Traced
 
 
 def changed(x: Stream, what: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Stream:
-    """What ``change`` makes of x [tokens, columns], possibly in place: as many columns. A program calls it ``what``."""
+    """Apply ``change``, which may work in place, to x [tokens, columns]; returns as many columns. In a program the call
+    is named ``what``."""
     return x.call(what, lambda rows, _: change(rows), x.width) if isinstance(x, Traced) else change(x)
 
 

@@ -137,7 +137,7 @@ class Checkpoint:
 
     @property
     def own_decoder(self) -> ModelSpec:
-        """The same of what this worker has of it."""
+        """The part of :attr:`decoder` that this worker has, if several split it."""
         decoder = self.decoder
         own = decoder if self.part is None else self.part.spec
         assert isinstance(own, ModelSpec)
@@ -152,7 +152,7 @@ class Checkpoint:
 
     @property
     def own_pooling(self) -> PoolingConfig:
-        """The same with what this worker has of its backbone."""
+        """As :attr:`pooling`, with the part of the backbone that this worker has, if several split it."""
         if self.part is None:
             return self.pooling
         assert isinstance(self.part.spec, EncoderConfig | ModelSpec)

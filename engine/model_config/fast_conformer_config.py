@@ -41,7 +41,7 @@ _PROJECTIONS: Final = (
 
 @dataclass(frozen=True)
 class CausalSpec:
-    """Of encoders that were trained to stream (arXiv:2312.17279): convolutions see nothing later, and attention chunks.
+    """An encoder that was trained to stream (arXiv:2312.17279): convolutions are causal, and attention is by chunks.
 
     Their spectrograms are not normed, and their convolutions over positions have a layer norm in place of a batch norm.
     """
@@ -84,11 +84,11 @@ class FastConformerSpec:
         return self._halved(self.mel_bins)
 
     def positions(self, samples: int) -> int:
-        """Of a window of so many samples."""
+        """The number of positions of a window of ``samples``."""
         return self._halved(max(samples, FEWEST_SAMPLES) // HOP)
 
     def _halved(self, size: int) -> int:
-        """By each convolution: causal ones add a place before the first."""
+        """A size after all convolutions with stride 2; causal ones are padded at the beginning."""
         for _ in range(_HALVINGS):
             size = (size + 1) // 2 if self.causal is None else size // 2 + 1
         return size

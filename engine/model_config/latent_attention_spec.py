@@ -179,7 +179,7 @@ class LatentAttentionSpec:
 
     @property
     def gate_count(self) -> int:
-        """Of all heads."""
+        """The number of gates of all heads; 0 without gates."""
         return 0 if not self.gate else self.v_size if self.gate_by_value else self.heads
 
     def attending(self, hidden: int) -> tuple[Projection, ...]:

@@ -76,7 +76,7 @@ class _Subsampling:
         return self._project(x[0].transpose(0, 1).flatten(1))
 
     def _begun(self, x: torch.Tensor) -> torch.Tensor:
-        """With one frame and one bin of zeros more at the beginning, if convolutions are causal."""
+        """Pad x with one frame and one bin of zeros at the beginning, if convolutions are causal."""
         return pad(x, (1, 0, 1, 0)) if self._causal else x
 
 
@@ -213,7 +213,7 @@ def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Projection:
-    """What the encoder's output is multiplied by."""
+    """A product behind the encoder's last layer."""
 
     name: str
     size: int

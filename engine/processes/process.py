@@ -57,7 +57,7 @@ _left_behind: Final[deque[subprocess.Popen[bytes]]] = deque()
 
 
 class Inherited(NamedTuple):
-    """What a child got from its owner."""
+    """Descriptors and arguments that a child got from its owner."""
 
     fds: tuple[int, ...]
     parent_pid: int
@@ -97,7 +97,7 @@ class Child:
 
     @property
     def cpu_seconds(self) -> float:
-        """That it has had, by the clock that is numbered by it (clock_getcpuclockid(3)); 0 where it has ended."""
+        """CPU seconds that the process has used, by its own clock (clock_getcpuclockid(3)); 0 once it has ended."""
         try:
             return time.clock_gettime(~self.pid << 3 | 2)
         except OSError:

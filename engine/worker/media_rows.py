@@ -364,7 +364,7 @@ class MediaRows(RowExtras):
         )
 
     def _seen_by(self, row: PlacedRow, seen: Sequence[SeenSpan]) -> Iterator[SeenMedia]:
-        """What tokens of a row attend to. A row of media that could not be encoded has a fault."""
+        """The media that tokens of a row attend to. Notes a fault of the row if one of them could not be encoded."""
         for each in seen_within(seen, row.start, row.count):
             keys = []
             for slot, begins in each.media:

@@ -118,7 +118,7 @@ class PassGraphs:
 
     @property
     def captured(self) -> list[GraphSize]:
-        """From few tokens to many."""
+        """The sizes captured so far, ascending by tokens."""
         return self._graphs.captured
 
     @property

@@ -19,7 +19,8 @@ from .errors import SetupError
 
 
 def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
-    """With what this worker takes of it. Raises :class:`.errors.SetupError` for a model that cannot be split."""
+    """The checkpoint with this worker's part of it. Raises :class:`.errors.SetupError` for a model that cannot be
+    split."""
     if config.pipeline_parallel_size > 1:
         return _stage(checkpoint, config)
     asked = f"--tensor-parallel-size {config.tensor_parallel_size}"

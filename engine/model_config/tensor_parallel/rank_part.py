@@ -31,5 +31,5 @@ class RankPart:
         return False
 
     def cut_of(self, name: str, *, raw: bool) -> Cut | None:
-        """Of a stored tensor, of which blocks come as they are stored where it is ``raw``; None: it is taken whole."""
+        """The cut of a stored tensor; None: it is read whole. ``raw``: it is read as blocks, not as expanded values."""
         return self.blocks[name] if raw and name in self.blocks else self.stored.get(name)
