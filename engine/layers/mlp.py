@@ -159,7 +159,7 @@ class MLP:
         return kernels.gated_activation_quantized(up, self._activation, scheme, self.out.input_scale)
 
     def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
-        """Before a norm: a program's instruction leaves what it gates to a product."""
+        """Gate before a norm, as a call: the program's gating instruction writes only the input of a product."""
         assert self._activation != "xielu"
         assert self._activation != "swiglu_oai"
         return kernels.gated_activation(up, self._activation)

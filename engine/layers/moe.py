@@ -223,7 +223,7 @@ class MoE:
         return self._routed(self._taken(x), batch)
 
     def _taken(self, x: torch.Tensor) -> torch.Tensor:
-        """In the dtype that the experts take: packed ones float32, as their instruction does."""
+        """x in the dtype that the experts take: float32 for packed ones, as their instruction does."""
         return x.float() if isinstance(self._experts, PackedExperts) else x.to(self._dtype)
 
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:

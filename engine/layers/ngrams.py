@@ -72,7 +72,7 @@ class NGrams:
         self._places = 256 ** torch.arange(DIGITS, device=context.place)
 
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
-        """x [tokens, streams · hidden] → what is added to it"""
+        """The streams x [tokens, streams · hidden] → the addition to them, of the same shape."""
         if isinstance(x, Traced):
             return x.call("n-grams", self._made, x.width)
         return self._made(x, batch).to(self._stream)

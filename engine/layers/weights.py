@@ -84,7 +84,7 @@ class WeightMap:
     """Destinations by stored name."""
 
     def __init__(self, part: RankPart | None = None) -> None:
-        """``part``: what this worker takes of what is stored, where several split the model."""
+        """``part``: this worker's part of the stored tensors, if several split the model."""
         self._part = part
         self._targets: dict[str, Target] = {}
         self._aliases: dict[str, str] = {}

@@ -17,6 +17,7 @@ from ..quantization.formats import (
     FP8Format,
     GGUFFormat,
     GroupedInt8Format,
+    GroupedIntFormat,
     Int4Format,
     Int8Format,
     OnlineFormat,
@@ -142,7 +143,7 @@ def _layouts(format: Format) -> Mapping[str, _Layout]:
             return {".weight": _PLAIN}
 
 
-def _grouped(format: Int4Format | GroupedInt8Format, word: int) -> Mapping[str, _Layout]:
+def _grouped(format: GroupedIntFormat, word: int) -> Mapping[str, _Layout]:
     """Layouts of a format with scales by group, whose codes are packed ``word`` a word.
 
     If a stored index assigns inputs to groups, each rank reads the scales of all groups.

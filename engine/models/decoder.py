@@ -374,7 +374,10 @@ class Decoder:
         return residual
 
     def _record(self, caches: Sequence[LayerCache]) -> Programs:
-        """One recording serves rows with adapters and without, unless what adapters change has to be called."""
+        """Record the body and the head over these caches.
+
+        One recording serves rows with adapters and without, unless a product that adapters change has to be a call.
+        """
         residual, head = self.body(caches), Program()
         adapts = False
         if self.context.adapters is not None:

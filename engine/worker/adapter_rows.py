@@ -1,4 +1,4 @@
-"""Rows with adapters."""
+"""Which adapter each row of a worker has, for a pass over some of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
