@@ -147,7 +147,7 @@ class Sequence:
         self.fed = 0
         """Bytes of streamed input given to its row."""
         self.fed_end = False
-        """Whether its row has been told that the input has ended."""
+        """Whether the worker knows that the input of its row has ended."""
         self.samples = request.limit_len > request.prompt_len
         """False if only the prompt's results are wanted, no token."""
         self.forked = False

@@ -98,8 +98,8 @@ class MixerInputs:
     found: list[tuple[Mix, torch.Tensor]] = field(default_factory=list)
     """For each mixer, after the pass: its function and inputs [n, all parts]."""
     buffers: list[torch.Tensor] | None = None
-    """Where a pass that is a graph leaves the inputs of all tokens, by mixer: [most tokens, all parts]. Those of mixers
-    without one are made, as large as the pass."""
+    """By mixer: [most tokens, all parts], to which a pass that is a CUDA graph writes the inputs of all tokens. Mixers
+    beyond the list get a new buffer, as large as the pass."""
 
     def record(self, mix: Mix, parts: torch.Tensor) -> None:
         """Record a mixer's inputs [tokens, all parts]."""

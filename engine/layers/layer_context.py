@@ -53,7 +53,7 @@ class LayerContext:
     ranks: RankGroup | None = None
     """The workers that split the model; None for a single one."""
     part: RankPart | None = None
-    """What this one has of it; None for a single one."""
+    """This worker's part of the model; None for a single one."""
     moe_backend: MoEBackend = "auto"
     """The operator's choice of backend for plain experts."""
     before_part: BeforePart | None = None

@@ -101,7 +101,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     """Notes for the operator about unused files beside the model."""
     part: RankPart | None = None
-    """What this worker takes of it, if several split the model."""
+    """This worker's part of the model, if several split it."""
 
     @property
     def total_bytes(self) -> int:

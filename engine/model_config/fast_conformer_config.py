@@ -204,14 +204,14 @@ PARAKEET_ENCODER: Final[Mapping[str, object]] = {
     "num_mel_bins": 80,
     "scale_input": True,
 }
-"""What an encoder_config means that leaves a field out."""
+"""Defaults of the fields of an ``encoder_config``."""
 _CANARY_ENCODER: Final[Mapping[str, object]] = {
     **PARAKEET_ENCODER,
     "num_hidden_layers": 32,
     "num_mel_bins": 128,
     "scale_input": False,
 }
-"""What a missing encoder_config means."""
+"""The encoder of files without an ``encoder_config``."""
 _COHERE_ENCODER: Final[Mapping[str, object]] = {
     **_CANARY_ENCODER,
     "hidden_size": 1280,

@@ -109,7 +109,7 @@ class Transcripts(RowExtras):
         self._asked: dict[int, int] = {}
         """The encoder slot of each row that has no result yet, by slot."""
         self._prompts: dict[int, int] = {}
-        """A request's first token, by the encoder slot of its window: the language, for models that are told it."""
+        """A request's first token, by the encoder slot of its window: the language, for models that take one."""
 
     def enter(self, plan: StepPlan) -> None:
         for slot in plan.forgotten:

@@ -83,7 +83,7 @@ class _Row:
     positions: MediaPositions | None
     """None: a token's position is its index."""
     fault: str = ""
-    """What is wrong with its media; "" if nothing."""
+    """Why its media cannot be used; "" if they can."""
     first: int = -1
     """Where the first medium begins."""
     words: Int64 = field(default_factory=lambda: _NOWHERE)

@@ -16,7 +16,7 @@ from .cuts import Cut, Cuts, Ranges, Rank
 from .recurrent import split_recurrent
 
 _APART = "k_b_proj", "v_b_proj"
-"""What makes keys of the latent, and what makes values, where each is stored by itself."""
+"""The projections from the latent to keys and to values, in files that store them separately."""
 
 
 def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[MixerSpec, dict[str, Cut]]:
