@@ -30,7 +30,7 @@ _DRIVER_FUNCTION: Final = re.compile(r"\b(cu[A-Z]\w*)\s*\(")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What must be the same on the machine that uses the folder."""
+    """Versions that must be the same where kernels are compiled and where they are used."""
 
     triton: str
     compiler: str

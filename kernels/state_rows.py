@@ -1,4 +1,4 @@
-"""Where the rows of a batch keep recurrent state: shared by the operations of recurrent and convolutional mixers."""
+"""The slots of recurrent state of a batch's rows, an argument of all recurrent and convolutional operations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What lets Hopper's warpgroup matrix products overlap."""
+"""Waiting for Hopper's asynchronous warpgroup matrix products, so that they overlap with other work."""
 
 import triton
 import triton.language as tl

@@ -59,7 +59,7 @@ class Controls:
         self._loaded_weights = launcher.weights
         """The last ones that a worker has loaded."""
         self._refusal = ""
-        """Why a new engine could not load others, until that was told."""
+        """Why a new engine could not load other weights, until the caller has been told."""
         self._next = 0
         self._asked: dict[int, asyncio.Future[ControlDone | None]] = {}
         """Operations that the present engine has not answered. The result is None if the engine is lost."""

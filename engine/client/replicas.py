@@ -261,7 +261,7 @@ class Router:
         self._given: OrderedDict[int, int] = OrderedDict()
         """The engine that got a prefix last, by the hash of the prefix: least recently used first."""
         self._sessions: OrderedDict[int, int] = OrderedDict()
-        """The same by the hash of a session."""
+        """The engine that got a session last, by the hash of the session: least recently used first."""
         self._turn = 0
 
     def choose(self, prompt: Sequence[int], root: object, loads: dict[int, int], session: object = None) -> int:

@@ -48,7 +48,7 @@ class WorkerKeeper:
         self._source = source
         self._config = config
         self._loaded = config.weights
-        """Those of the last worker that was ready."""
+        """The weights of the last worker that was ready."""
         self._patience = patience
         self._clock = clock
         self._sleep = sleep

@@ -67,7 +67,7 @@ class EventPublisher:
             raise EventsUnavailable(f"--kv-events-config: {error}") from error
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """Send one batch to those who listen."""
+        """Send one batch to all subscribers."""
         number, self._next = self._next, self._next + 1
         batch = self._encoder.encode(KvEventBatch(time.time(), list(changes), self._replica))
         if self._most_kept:

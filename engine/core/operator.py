@@ -63,11 +63,11 @@ class Operator:
         self._next_start: asyncio.Future[float] | None = None
         """Resolved to start the successor of a retired worker, with the seconds to wait. None unless asleep."""
         self._new_weights: Weights | None = None
-        """Those that the worker after the present one is to load."""
+        """The weights that the next worker is to load."""
         self._on_trial = False
         """Whether no worker with the latest weights has been ready."""
         self._failure = ""
-        """Why the latest weights are not in use, until that was told."""
+        """Why the latest weights are not in use, until the client has been told."""
         self._profile = _Profile(scheduler)
         self._unanswered: list[Control] = []
 
@@ -222,9 +222,9 @@ class _Profile:
         self._scheduler = scheduler
         self._on = False
         self._wanted: Literal["start_profile", "stop_profile"] | None = None
-        """What the worker has not answered."""
+        """The order that the worker has not answered; None: none."""
         self._ordered = False
-        """Whether it has been told."""
+        """Whether that order has been sent to the worker."""
         self._steps = 0
         self.error = ""
         """Of the last order."""

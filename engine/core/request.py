@@ -165,8 +165,9 @@ class Request:
         )
         """In order of position."""
         self.whole_parts = _whole_parts(submit, cross)
-        self.read_until = _read_until(submit, cross)
         """Prompt positions [first, end) that see each other, in order. Each is computed in one step."""
+        self.read_until = _read_until(submit, cross)
+        """For each medium, by its start, the position behind the last one that reads it."""
         self.probe = submit.probe
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None

@@ -148,7 +148,7 @@ class Sequence:
         self.fed = 0
         """Bytes of streamed input given to its row."""
         self.fed_end = False
-        """Whether its row has been told that the input has ended."""
+        """Whether the worker knows that the input of its row has ended."""
         self.pooled_len = 0
         """Bytes that its row has returned of a pooled result, of streamed input."""
         self.samples = request.limit_len > request.prompt_len

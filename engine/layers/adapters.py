@@ -109,7 +109,7 @@ def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> Ad
 
 @dataclass(frozen=True)
 class AdapterPlace:
-    """Where an adapter adds to a stored projection, or to those of all experts that are stored as one."""
+    """A place to which an adapter adds: a stored projection, or those of all experts stored as one tensor."""
 
     linears: tuple[AdaptedLinear, ...]
     """One, or one an expert."""

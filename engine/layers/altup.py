@@ -27,7 +27,10 @@ _LEAST_SQUARES: Final = 1e-5
 
 
 class Streams:
-    """From embeddings to streams, and from streams to one: products that keep the magnitude of the first stream."""
+    """Widens embeddings to several residual streams, and narrows the streams to one behind the last layer.
+
+    Both are products whose results are scaled to the magnitude of the first stream.
+    """
 
     def __init__(self, weights: WeightMap, spec: AltUpSpec, model: Backbone, context: LayerContext) -> None:
         self._streams, self._hidden = spec.streams, model.hidden_size

@@ -1,7 +1,5 @@
 """Weights kept in the codes of their checkpoint, for kernels that expand them while multiplying."""
 
-from collections.abc import Mapping
-
 import torch
 
 from stentor import kernels
@@ -19,7 +17,7 @@ from ..quantization.stored import (
     read_grouped,
     read_scaled,
 )
-from .layer_context import LayerContext
+from .layer_context import LinearParts
 from .weights import WeightError, WeightMap
 
 
@@ -29,21 +27,13 @@ class CodedLinear:
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
 
-    def __init__(
-        self,
-        weights: WeightMap,
-        parts: Mapping[str, int],
-        inputs: int,
-        context: LayerContext,
-        bias: torch.Tensor | None,
-        format: Format,
-    ) -> None:
-        self._weight = coded_matrices(format, 1, sum(parts.values()), inputs, context.place)
-        self._bias = bias
+    def __init__(self, of: LinearParts, format: Format) -> None:
+        self._weight = coded_matrices(format, 1, sum(of.outputs.values()), of.inputs, of.context.place)
+        self._bias = of.bias
         first = 0
-        for part, outputs in parts.items():
+        for part, outputs in of.outputs.items():
             nbytes = self._weight.nbytes * outputs // self._weight.shape[1]
-            gather_coded(weights, part, self._weight, 0, first, outputs, format, nbytes)
+            gather_coded(of.weights, part, self._weight, 0, first, outputs, format, nbytes)
             first += outputs
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -95,9 +95,9 @@ class CompressedAttention:
         tokens = _tokens(rows, batch.positions)
         low, vector = self._into(x, adapters).split_with_sizes((spec.q_lora_rank, spec.head_dim), dim=1)
         low = self._low_norm.plain(low.contiguous())
-        asked = self._queries(low, adapters).view(-1, spec.head_dim)
-        q = self._turned(self._head_norm.plain(asked).view(len(x), spec.heads, spec.head_dim), batch.positions)
-        vector = self._turned(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
+        queries = self._queries(low, adapters).view(-1, spec.head_dim)
+        q = self._rotated(self._head_norm.plain(queries).view(len(x), spec.heads, spec.head_dim), batch.positions)
+        vector = self._rotated(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
         states = batch.states.of_layer[self._layer]
         window = TokenHistory(vector, states[0], rows)
         blocks, cache, chosen = None, None, None
@@ -117,7 +117,7 @@ class CompressedAttention:
         found = attend(q, window, tokens, cache, blocks, chosen)
         self._keep_window(vector, batch)
         batch.states.note(self._keep_window, vector)
-        found = self._turned(found, batch.positions, back=True)
+        found = self._rotated(found, batch.positions, back=True)
         groups = found.view(len(x), spec.out_groups, -1)
         weight = self._grouped.view(spec.out_groups, spec.out_rank, -1)
         return kernels.linear_heads(groups, weight, invariant=self._invariant).flatten(1)
@@ -132,7 +132,8 @@ class CompressedAttention:
         TokenHistory(inputs, batch.states.of_layer[self._layer][1], batch.states.rows).keep_()
         return inputs
 
-    def _turned(self, x: torch.Tensor, positions: torch.Tensor, *, back: bool = False) -> torch.Tensor:
+    def _rotated(self, x: torch.Tensor, positions: torch.Tensor, *, back: bool = False) -> torch.Tensor:
+        """x [tokens, heads, head_dim] with its last dimensions rotated by ``positions`` [tokens], or ``back``."""
         sin = -self._sin if back else self._sin
         return rotated(x, self._cos, sin, positions, self._spec.rope_dim)
 
@@ -226,6 +227,7 @@ class CompressedAttention:
 
 
 def _tokens(rows: kernels.StateRows, positions: torch.Tensor) -> _Tokens:
+    """Row and offset of each token. ``positions``: int64 [tokens]."""
     starts, number = rows.cu_seqlens.long(), torch.arange(len(positions), device=positions.device)
     of = torch.searchsorted(starts[1:].contiguous(), number, right=True).clamp(max=len(rows) - 1)
     return _Tokens(of, number - starts[of], positions)

@@ -75,8 +75,11 @@ def rotated(
 def written_(
     entries: torch.Tensor, cache: torch.Tensor, blocks: EntryBlocks, rows: torch.Tensor, numbers: torch.Tensor
 ) -> None:
-    """Write ``entries`` [n, size], the ``numbers`` int64 [n] of the rows [n], to ``cache`` [blocks, places, size]. A
-    number below 0 is none: what is written there is what another writes, or what is there already."""
+    """Write ``entries`` [n, size] to ``cache`` [blocks, places, size].
+
+    ``rows``, ``numbers``: int64 [n], the row of each entry and its number in the row. An entry with a number below 0 is
+    not written: it repeats the write of another one, or rewrites what the cache holds.
+    """
     places = blocks.slots(rows, numbers.clamp(min=0))
     flat, real = cache.view(-1, cache.shape[2]), numbers >= 0
     some, at = real.max(0)

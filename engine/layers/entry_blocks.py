@@ -1,4 +1,4 @@
-"""Where entries of several tokens each lie in a paged cache."""
+"""The positions of compressed entries, of several tokens each, in a paged cache."""
 
 from dataclasses import dataclass
 

@@ -57,7 +57,8 @@ class AdaptedExperts:
             yield name, AdapterPlace(own, tensor.first, tensor.outputs, names.transposed, interleaved, cut=cut)
 
     def _cut(self, tensor: ExpertTensor, *, together: bool) -> Cut | None:
-        """What this worker has of an expert's matrix [outputs, inputs], gates before ups where it has both."""
+        """This worker's part of an expert's matrix [outputs, inputs], which has gates before ups if it has both; None:
+        all of it."""
         down = self._down_cut
         if down is None:
             return None

@@ -1,4 +1,7 @@
-"""The batch that all layers of a forward pass get."""
+"""The batch that all layers of a forward pass get: its tokens, caches and states.
+
+The worker makes it (:mod:`stentor.engine.worker.model_pass` and ``device_step``), and models hand it to every layer.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +56,7 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts with attention within each whole text."""
+    """Whole sequences without a KV cache, of encoders and media towers: each token may attend to its whole sequence."""
 
     varlen: VarlenBatch
     cu_seqlens: torch.Tensor
@@ -95,8 +98,8 @@ class MixerInputs:
     found: list[tuple[Mix, torch.Tensor]] = field(default_factory=list)
     """For each mixer, after the pass: its function and inputs [n, all parts]."""
     buffers: list[torch.Tensor] | None = None
-    """Where a pass that is a graph leaves the inputs of all tokens, by mixer: [most tokens, all parts]. Those of mixers
-    without one are made, as large as the pass."""
+    """By mixer: [most tokens, all parts], to which a pass that is a CUDA graph writes the inputs of all tokens. Mixers
+    beyond the list get a new buffer, as large as the pass."""
 
     def record(self, mix: Mix, parts: torch.Tensor) -> None:
         """Record a mixer's inputs [tokens, all parts]."""
@@ -111,7 +114,7 @@ class MixerInputs:
         self.found.append((mix, parts))
 
     def rows_of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Where these tokens int64 [m], all recorded, are among the recorded ones."""
+        """The rows of the recorded inputs that belong to these tokens, int64 [m], all of which are recorded."""
         return tokens if self.tokens is None else torch.searchsorted(self.tokens, tokens)
 
 
@@ -204,7 +207,7 @@ class ChosenTokens:
 
 @dataclass
 class Carried:
-    """What layers take besides the stream."""
+    """Values that layers hand on besides the residual stream."""
 
     output: Stream | None = None
     """[tokens, hidden], from one layer's experts to the next layer, which adds it to the stream."""

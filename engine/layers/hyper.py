@@ -47,7 +47,7 @@ class _Weights:
 
 
 class HyperStreams:
-    """From embeddings to streams, all alike, and from streams to their sum."""
+    """Widens embeddings to several equal residual streams, and narrows the streams to a weighted sum."""
 
     def __init__(self, weights: WeightMap, spec: HyperSpec, model: Backbone, context: LayerContext) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream

@@ -1,4 +1,4 @@
-"""A product of low rank beside attention, and what both take with it (Gemma 3n)."""
+"""LAuReL: a low-rank product beside attention, whose outputs are combined (Gemma 3n)."""
 
 from typing import Any
 

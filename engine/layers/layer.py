@@ -188,7 +188,7 @@ def make_mixer(
 def _other(
     weights: WeightMap, layer: int, model: Backbone, spec: BesideSpec, context: LayerContext
 ) -> Laurel | Recurrent:
-    """What takes what the mixer takes."""
+    """The second mixer of a layer, whose input is that of the first."""
     if isinstance(spec, LaurelSpec):
         return Laurel(weights, layer, model, spec, context)
     return make_recurrent(weights, layer, model, spec, context)

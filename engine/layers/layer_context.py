@@ -16,6 +16,7 @@ from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
 from .adapters import AdaptedLinear, AdapterPlaces
 from .parts import BeforePart
 from .rank_group import RankGroup
+from .weights import WeightMap
 
 
 class Memory(Protocol):
@@ -52,7 +53,7 @@ class LayerContext:
     ranks: RankGroup | None = None
     """The workers that split the model; None for a single one."""
     part: RankPart | None = None
-    """What this one has of it; None for a single one."""
+    """This worker's part of the model; None for a single one."""
     moe_backend: MoEBackend = "auto"
     """The operator's choice of backend for plain experts."""
     before_part: BeforePart | None = None
@@ -111,3 +112,22 @@ class LayerContext:
             dtype = dtype or self.dtype
             return self.memory.take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.place)
+
+
+@dataclass(frozen=True)
+class LinearParts:
+    """The parts of a linear layer, fused along the outputs, from which a class that multiplies is made."""
+
+    weights: WeightMap
+    """Where the stored tensors of the parts are registered."""
+    outputs: Mapping[str, int]
+    """The outputs of each part, by its stored name, in order."""
+    inputs: int
+    context: LayerContext
+    bias: torch.Tensor | None = None
+    """[outputs of all parts], float32 if the weights are packed for a CPU."""
+
+    @property
+    def formats(self) -> dict[str, Format | None]:
+        """The stored format of each part; None: plain."""
+        return {part: self.context.format_of(part) for part in self.outputs}

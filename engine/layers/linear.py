@@ -28,7 +28,7 @@ from ..quantization.formats import (
 from ..quantization.stored import PartFormat, endings, expand
 from .adapters import AdaptedLinear, AdapterRows
 from .coded import CodedLinear
-from .layer_context import LayerContext
+from .layer_context import LayerContext, LinearParts
 from .packed import PackedLinear
 from .parts import BeforePart, parts
 from .quantized import Delta, GGUFLinear, Input, Int4Linear, ScaledLinear, Stream, Unadded, Unnormed
@@ -115,7 +115,7 @@ class Linear:
                     weights.add(f"{name}.bias", slice_)
                 elif not context.filled:
                     slice_.zero_()
-        self._multiply = _build(weights, parts, inputs, context, bias_)
+        self._multiply = _build(LinearParts(weights, parts, inputs, context, bias_))
 
     @classmethod
     def of(
@@ -254,7 +254,7 @@ class Linear:
 
 
 def check_arranged(part: str, context: LayerContext) -> None:
-    """Raise :class:`WeightError` if a part that needs reordering is quantised."""
+    """Raise :class:`WeightError` if a part whose weight must be transposed is quantised."""
     format = context.format_of(part)
     if format is not None and not isinstance(format, OnlineFormat):
         raise WeightError(f"{part} is stored in {format.name}, and this architecture's is read of plain weights alone")
@@ -284,7 +284,7 @@ class SummedLinear(Linear):
 
 
 def summed_(product: Stream, ranks: RankGroup | None) -> Stream:
-    """The sum over the workers that split the model, in place; of one that has it all, what it has."""
+    """The sum of all ranks' products, in place (all-reduce); without ranks, the product itself."""
     if ranks is None:
         return product
     if isinstance(product, Traced):
@@ -292,43 +292,36 @@ def summed_(product: Stream, ranks: RankGroup | None) -> Stream:
     return ranks.sum_(product)
 
 
-def _build(
-    weights: WeightMap, parts: dict[str, int], inputs: int, context: LayerContext, bias: torch.Tensor | None
-) -> _Multiplier:
-    quantized = context.quantized
-    formats = {part: quantized.format_of(part) if quantized else None for part in parts}
-    chosen = _chosen(weights, formats, parts, inputs, context)
-    if context.packed:
-        return PackedLinear(weights, parts, inputs, context, bias, formats, chosen)
+def _build(of: LinearParts) -> _Multiplier:
+    """Choose the class that multiplies the parts, and register their stored tensors."""
+    formats = of.formats
+    chosen = _chosen(of, formats)
+    if of.context.packed:
+        return PackedLinear(of, formats, chosen)
     if not chosen:
-        return _plain(weights, formats, parts, inputs, context, bias)
+        return _plain(of, formats)
     if all(isinstance(format, GGUFFormat) for format in chosen.values()):
-        kinds = {part: format for part, format in chosen.items() if isinstance(format, GGUFFormat)}
-        return GGUFLinear(weights, parts, inputs, context, bias, kinds)
+        return GGUFLinear(of, {part: format for part, format in chosen.items() if isinstance(format, GGUFFormat)})
     match next(iter(chosen.values())):
         case FP4Format() | GroupedInt8Format() as coded:
-            return CodedLinear(weights, parts, inputs, context, bias, coded)
+            return CodedLinear(of, coded)
         case Int4Format() as int4:
-            return Int4Linear(weights, parts, inputs, context, bias, int4)
+            return Int4Linear(of, int4)
         case FP8Format() | Int8Format() | OnlineFormat() as scaled:
-            return ScaledLinear(weights, parts, inputs, context, bias, scaled)
+            return ScaledLinear(of, scaled)
         case other:
             raise AssertionError(other)
 
 
-def _chosen(
-    weights: WeightMap,
-    formats: Mapping[str, Format | None],
-    parts: Mapping[str, int],
-    inputs: int,
-    context: LayerContext,
-) -> dict[str, Format]:
+def _chosen(of: LinearParts, formats: Mapping[str, Format | None]) -> dict[str, Format]:
     """The formats of all parts if each can be multiplied as stored; else empty, and all are expanded."""
-    outputs = tuple(parts.values())
+    context, outputs = of.context, tuple(of.outputs.values())
     stored = {part: format for part, format in formats.items() if format is not None}
     selections: dict[str, Selection] = {}
     for part, format in stored.items():
-        layer = LinearTraits(format, context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
+        layer = LinearTraits(
+            format, context.device, context.dtype, of.inputs, outputs, context.invariant, context.packed
+        )
         try:
             selections[part] = select(layer, context.backend)
         except ValueError as error:
@@ -338,36 +331,30 @@ def _chosen(
     for part, selection in selections.items():
         if selection.name != "expanded" and not together:
             selection = Selection("expanded", ("a projection that it is fused with is stored otherwise",))
-        weights.notes[selection.describe(stored[part], context.dtype)] += 1
+        of.weights.notes[selection.describe(stored[part], context.dtype)] += 1
     return stored if together else {}
 
 
 def plain_weight(weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> torch.Tensor:
-    """[outputs, inputs] in the compute dtype: the weight of a projection without bias that is also used otherwise than
-    in products. Quantised weights are expanded."""
-    quantized, parts = context.quantized, {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
-    formats = {part: quantized.format_of(part) if quantized else None for part in parts}
+    """The weight [outputs, inputs], in the compute dtype, of a projection without bias, for layers that do more with it
+    than multiply. Quantised weights are expanded."""
+    outputs = {f"{prefix}.{name}": size for name, size in projection.parts}
+    of = LinearParts(weights, outputs, projection.inputs, context)
+    formats = of.formats
     for part, format in formats.items():
         if isinstance(format, OnlineFormat):
             formats[part] = None
         elif format is not None:
             expanded = Selection("expanded", ("more is done with them than to multiply by them",))
             weights.notes[expanded.describe(format, context.dtype)] += 1
-    return _plain(weights, formats, parts, projection.inputs, context, None).weight
+    return _plain(of, formats).weight
 
 
-def _plain(
-    weights: WeightMap,
-    formats: Mapping[str, Format | None],
-    parts: Mapping[str, int],
-    inputs: int,
-    context: LayerContext,
-    bias: torch.Tensor | None,
-) -> PlainLinear:
-    weight = context.empty(sum(parts.values()), inputs)
-    for (part, format), target in zip(formats.items(), weight.split(list(parts.values())), strict=True):
-        add_expanded(weights, part, target, format)
-    return PlainLinear(weight, bias, invariant=context.invariant)
+def _plain(of: LinearParts, formats: Mapping[str, Format | None]) -> PlainLinear:
+    weight = of.context.empty(sum(of.outputs.values()), of.inputs)
+    for (part, format), target in zip(formats.items(), weight.split(list(of.outputs.values())), strict=True):
+        add_expanded(of.weights, part, target, format)
+    return PlainLinear(weight, of.bias, invariant=of.context.invariant)
 
 
 def add_expanded(weights: WeightMap, part: str, target: torch.Tensor, format: Format | None) -> None:

@@ -159,7 +159,7 @@ class MLP:
         return kernels.gated_activation_quantized(up, self._activation, scheme, self.out.input_scale)
 
     def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
-        """Before a norm: a program's instruction leaves what it gates to a product."""
+        """Gate before a norm, as a call: the program's gating instruction writes only the input of a product."""
         assert self._activation != "xielu"
         assert self._activation != "swiglu_oai"
         return kernels.gated_activation(up, self._activation)
@@ -183,7 +183,7 @@ class MLP:
         return up
 
     def _mean(self, gates: torch.Tensor) -> torch.Tensor:
-        """Of each token's gates, on all workers; float32 [tokens, gates] → [tokens, 1]."""
+        """The mean of each token's gates over all workers; float32 [tokens, gates] → [tokens, 1]."""
         if self._ranks is None:
             return row_mean(gates, invariant=self._invariant)
         sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)

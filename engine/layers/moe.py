@@ -151,7 +151,8 @@ class MoE:
         return self._of_matrices(x, routing, rows)
 
     def _of_identities(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
-        """The same with experts that return their input; the first of several workers has all of these."""
+        """The output of all experts, some of which return their input; the first of several workers adds all of
+        those."""
         idle = routing.experts >= self._num_experts
         made = self._of_matrices(x, routing._replace(experts=routing.experts.masked_fill(idle, -1)), rows)
         if self._ranks is not None and self._ranks.rank:
@@ -222,7 +223,7 @@ class MoE:
         return self._routed(self._taken(x), batch)
 
     def _taken(self, x: torch.Tensor) -> torch.Tensor:
-        """In the dtype that the experts take: packed ones float32, as their instruction does."""
+        """x in the dtype that the experts take: float32 for packed ones, as their instruction does."""
         return x.float() if isinstance(self._experts, PackedExperts) else x.to(self._dtype)
 
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Means of rows, in an order of summing that does not go by the number of rows where that is asked for."""
+"""Means of rows, summed in an order that does not depend on the number of rows if the batch must not matter."""
 
 import torch
 

@@ -72,13 +72,13 @@ class NGrams:
         self._places = 256 ** torch.arange(DIGITS, device=context.place)
 
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
-        """x [tokens, streams · hidden] → what is added to it"""
+        """The streams x [tokens, streams · hidden] → the addition to them, of the same shape."""
         if isinstance(x, Traced):
             return x.call("n-grams", self._made, x.width)
         return self._made(x, batch).to(self._stream)
 
     def _made(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """The same of tensors, float32"""
+        """The addition to the streams x, float32 [tokens, streams · hidden]."""
         rows, (streams, hidden) = batch.adapter_rows, (self._spec.streams, self._hidden)
         embedded = self._table[self._hashes(batch)].flatten(1)
         key, value = self._key(embedded, rows).float(), self._value(embedded, rows).float()

@@ -91,7 +91,7 @@ class RMSNorm:
         )
 
     def _add_later(self, x: Delta, residual: Stream) -> Input:
-        """:meth:`add` of what is not computed yet."""
+        """As :meth:`add`, for a product x that may not be computed yet."""
         if isinstance(residual, Traced) or not isinstance(x, Unadded):
             return self.plain(added_(residual, x))
         before = self._before

@@ -50,7 +50,7 @@ from ..quantization.stored import (
     read_grouped,
     read_scaled,
 )
-from .layer_context import LayerContext
+from .layer_context import LayerContext, LinearParts
 from .quantized import Stream
 from .weights import WeightError, WeightMap, check_plain, check_shape
 
@@ -75,17 +75,9 @@ class PackedLinear:
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
 
-    def __init__(
-        self,
-        weights: WeightMap,
-        parts: Mapping[str, int],
-        inputs: int,
-        context: LayerContext,
-        bias: torch.Tensor | None,
-        formats: Mapping[str, Format | None],
-        chosen: Mapping[str, Format],
-    ) -> None:
-        """``chosen``: the formats multiplied as stored, of all parts or none. ``bias``: float32 [outputs]."""
+    def __init__(self, of: LinearParts, formats: Mapping[str, Format | None], chosen: Mapping[str, Format]) -> None:
+        """``chosen``: the formats multiplied as stored, of all parts or none. The bias is float32."""
+        parts, inputs, context, bias = of.outputs, of.inputs, of.context, of.bias
         self.multiplications = inputs * sum(parts.values())
         """For one row."""
         self._pieces: list[_Piece] = []
@@ -111,7 +103,7 @@ class PackedLinear:
             column += outputs
             first = 0
             for name in names:
-                gather_packed(weights, name, weight, first, parts[name], formats[name], chosen.get(name))
+                gather_packed(of.weights, name, weight, first, parts[name], formats[name], chosen.get(name))
                 first += parts[name]
 
     @overload

@@ -81,7 +81,7 @@ class PerLayer:
         return self.made(x, batch).to(self._stream)
 
     def made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """The same of tensors, in float32."""
+        """The layer's addition to the stream x [tokens, hidden], float32."""
         rows = batch.adapter_rows
         gate = elementwise(_gelu, self._gate(x.to(self._dtype), rows))
         return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens, batch.media), rows))

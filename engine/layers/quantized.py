@@ -23,15 +23,16 @@ from stentor.kernels.linear_w4 import empty_weight as empty_w4
 from ..quantization.formats import FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import endings, largest_input_scale, pack_int4, read_scaled
 from .coded import block_kind
-from .layer_context import LayerContext
-from .weights import Place, WeightError, WeightMap, check_shape
+from .layer_context import LinearParts
+from .weights import Place, WeightError, check_shape
 
 Stream = torch.Tensor | Traced
 """The residual stream or a layer's values: [tokens, columns], or a placeholder while a pass is recorded."""
 
 
 def changed(x: Stream, what: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Stream:
-    """What ``change`` makes of x [tokens, columns], possibly in place: as many columns. A program calls it ``what``."""
+    """Apply ``change``, which may work in place, to x [tokens, columns]; returns as many columns. In a program the call
+    is named ``what``."""
     return x.call(what, lambda rows, _: change(rows), x.width) if isinstance(x, Traced) else change(x)
 
 
@@ -106,15 +107,8 @@ _NOWHERE = torch.device("meta")
 class ScaledLinear:
     """FP8 or int8 weights [outputs, inputs] with scales by channel or block; inputs plain or quantised."""
 
-    def __init__(
-        self,
-        weights: WeightMap,
-        parts: Mapping[str, int],
-        inputs: int,
-        context: LayerContext,
-        bias: torch.Tensor | None,
-        format: FP8Format | Int8Format | OnlineFormat,
-    ) -> None:
+    def __init__(self, of: LinearParts, format: FP8Format | Int8Format | OnlineFormat) -> None:
+        weights, parts, inputs, context = of.weights, of.outputs, of.inputs, of.context
         self._fp8 = isinstance(format, FP8Format) or (isinstance(format, OnlineFormat) and format.dtype == "fp8")
         self._dtype = torch.float8_e4m3fn if self._fp8 else torch.int8
         outputs = sum(parts.values())
@@ -126,7 +120,7 @@ class ScaledLinear:
             else (outputs,)
         )
         self._scale = context.empty(*scale_shape, dtype=torch.float32)
-        self._bias = bias
+        self._bias = of.bias
         self._out_dtype = context.dtype
         self.input_scheme = _scheme(format, self._dtype)
         self.input_scale: torch.Tensor | None = None
@@ -230,16 +224,9 @@ class _PartsLinear(ABC, Generic[W]):
 class Int4Linear(_PartsLinear[W4Weight]):
     """4-bit weights."""
 
-    def __init__(
-        self,
-        weights: WeightMap,
-        parts: Mapping[str, int],
-        inputs: int,
-        context: LayerContext,
-        bias: torch.Tensor | None,
-        format: Int4Format,
-    ) -> None:
-        super().__init__(parts, bias)
+    def __init__(self, of: LinearParts, format: Int4Format) -> None:
+        weights, parts, inputs, context = of.weights, of.outputs, of.inputs, of.context
+        super().__init__(parts, of.bias)
         needed, ignored = endings(format)
         scales: torch.dtype = getattr(torch, format.scales)
         for part, size in parts.items():
@@ -272,16 +259,9 @@ def _planes_of(format: GGUFFormat) -> Kind | None:
 class GGUFLinear(_PartsLinear[Blocks]):
     """GGUF blocks; adjacent parts of one type are fused."""
 
-    def __init__(
-        self,
-        weights: WeightMap,
-        parts: Mapping[str, int],
-        inputs: int,
-        context: LayerContext,
-        bias: torch.Tensor | None,
-        formats: Mapping[str, GGUFFormat],
-    ) -> None:
-        super().__init__(parts, bias)
+    def __init__(self, of: LinearParts, formats: Mapping[str, GGUFFormat]) -> None:
+        weights, parts, inputs, context = of.weights, of.outputs, of.inputs, of.context
+        super().__init__(parts, of.bias)
         for part, size in parts.items():
             format = formats[part]
             weights.ask_raw(f"{part}.weight")

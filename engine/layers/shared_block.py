@@ -22,7 +22,7 @@ from .weights import WeightMap
 
 
 class SharedWeights:
-    """What the layers of a block share."""
+    """The projections, norms and rotary tables that all layers with the block use."""
 
     def __init__(
         self, weights: WeightMap, model: Backbone, spec: SharedBlockSpec, rotary: RotaryTables, context: LayerContext

@@ -56,7 +56,7 @@ class _Mix:
 
 
 class MixedStreams:
-    """From embeddings to streams, which are equal, and from streams to one."""
+    """Widens embeddings to several equal residual streams, and narrows the streams to one."""
 
     def __init__(self, weights: WeightMap, spec: StreamMixSpec, model: Backbone, context: LayerContext) -> None:
         self._streams, self._hidden, self._stream = spec.streams, model.hidden_size, context.stream
@@ -118,9 +118,10 @@ class MixedLayer:
         return None, residual
 
     def _taken(self, mixed: torch.Tensor, _batch: Any) -> torch.Tensor:
-        """What a mix returns → the input of the part, [tokens, hidden], which may be written"""
+        """The result of a mix → the part's input [tokens, hidden], a copy that may be overwritten."""
         return mixed[:, : self._hidden].clone()
 
     def _given(self, mixed: torch.Tensor, made: torch.Tensor, _batch: Any) -> torch.Tensor:
-        """What a mix returns, and the part's output [tokens, hidden] → what is added, [tokens, streams · hidden]"""
+        """The result of a mix, and the part's output [tokens, hidden] → the addition to the streams, [tokens, streams ·
+        hidden]."""
         return (mixed[:, self._hidden :, None] * made.float()[:, None]).flatten(1)

@@ -9,7 +9,7 @@ from stentor import kernels
 
 @dataclass(frozen=True)
 class TokenHistory:
-    """What the tokens of a pass, and those before them, gave one layer.
+    """One layer's inputs: those of the tokens of a pass, and of the last tokens before it.
 
     Nothing is read from the device, and a row's numbers are copies: they do not depend on other rows.
     """

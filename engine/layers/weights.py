@@ -84,7 +84,7 @@ class WeightMap:
     """Destinations by stored name."""
 
     def __init__(self, part: RankPart | None = None) -> None:
-        """``part``: what this worker takes of what is stored, where several split the model."""
+        """``part``: this worker's part of the stored tensors, if several split the model."""
         self._part = part
         self._targets: dict[str, Target] = {}
         self._aliases: dict[str, str] = {}
@@ -270,8 +270,10 @@ def check_plain(name: str, tensor: torch.Tensor) -> None:
 
 
 def cut_tensor(name: str, tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
-    """What ``cut`` leaves of a stored tensor; the rest of it is neither copied nor kept. Raises :class:`WeightError`
-    for one that is not of the size that is cut."""
+    """The part of a stored tensor that ``cut`` selects; the rest is neither copied nor kept.
+
+    Raises :class:`WeightError` if the tensor does not have the size that the cut expects.
+    """
     if cut.scale and tensor.numel() == 1:
         return tensor
     stored = tensor[:, 0, :, 0] if cut.scale and tensor.dim() == 4 else tensor

@@ -102,7 +102,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     """Notes for the operator about unused files beside the model."""
     part: RankPart | None = None
-    """What this worker takes of it, if several split the model."""
+    """This worker's part of the model, if several split it."""
 
     @property
     def total_bytes(self) -> int:
@@ -138,7 +138,7 @@ class Checkpoint:
 
     @property
     def own_decoder(self) -> ModelSpec:
-        """The same of what this worker has of it."""
+        """The part of :attr:`decoder` that this worker has, if several split it."""
         decoder = self.decoder
         own = decoder if self.part is None else self.part.spec
         assert isinstance(own, ModelSpec)
@@ -153,7 +153,7 @@ class Checkpoint:
 
     @property
     def own_pooling(self) -> PoolingConfig:
-        """The same with what this worker has of its backbone."""
+        """As :attr:`pooling`, with the part of the backbone that this worker has, if several split it."""
         if self.part is None:
             return self.pooling
         assert isinstance(self.part.spec, EncoderConfig | ModelSpec)

@@ -17,6 +17,7 @@ from ..quantization.formats import (
     FP8Format,
     GGUFFormat,
     GroupedInt8Format,
+    GroupedIntFormat,
     Int4Format,
     Int8Format,
     OnlineFormat,
@@ -36,7 +37,7 @@ class _Axis(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Of one stored tensor; None where it is the same for all of them."""
+    """The axes of one stored tensor by which a matrix is cut; None: all outputs, or inputs, share its values."""
 
     outputs: _Axis | None
     inputs: _Axis | None
@@ -48,8 +49,11 @@ _PLAIN: Final = _Layout(_Axis(0), _Axis(1))
 
 
 def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]]:
-    """Of the tensors of ``part`` by their names, where ``cut`` is that of its plain matrix; others are taken whole.
-    Raises :class:`ConfigError` where what is stored together would be cut."""
+    """The cuts of the tensors that store ``part`` in ``format``, by name, from the ``cut`` of its plain matrix.
+
+    Tensors that are not listed are read whole. Raises :class:`ConfigError` if the cut would divide a block of the
+    format.
+    """
     try:
         for ending, own in _cuts(cut, format):
             yield f"{part}{ending}", own
@@ -58,7 +62,7 @@ def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]
 
 
 def stored_format(quantized: QuantizedCheckpoint | None, name: str) -> Format | None:
-    """Of a stored tensor, by the name that it has where it is plain; None where it is, or is no matrix."""
+    """The format of a stored matrix, by the name of its plain weight; None if it is plain, or no matrix."""
     format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
     if isinstance(format, FP8Format) and name.endswith("_proj"):
         return replace(format, stacked=True)
@@ -67,7 +71,7 @@ def stored_format(quantized: QuantizedCheckpoint | None, name: str) -> Format | 
 
 
 def stored_block(quantized: QuantizedCheckpoint | None, name: str, inputs: bool) -> int:
-    """How many inputs, or outputs where ``inputs`` is false, of the stored matrix ``name`` cannot be told apart."""
+    """How many inputs, or else outputs, the stored matrix ``name`` has in one block of its format; 1 if it is plain."""
     format = stored_format(quantized, name)
     if format is None:
         return 1
@@ -139,8 +143,11 @@ def _layouts(format: Format) -> Mapping[str, _Layout]:
             return {".weight": _PLAIN}
 
 
-def _grouped(format: Int4Format | GroupedInt8Format, word: int) -> Mapping[str, _Layout]:
-    """Of ``word`` values a word. Where inputs belong to groups by a stored index, each rank has the scales of all."""
+def _grouped(format: GroupedIntFormat, word: int) -> Mapping[str, _Layout]:
+    """Layouts of a format with scales by group, whose codes are packed ``word`` a word.
+
+    If a stored index assigns inputs to groups, each rank reads the scales of all groups.
+    """
     outputs_first = format.packing == "compressed-tensors"
     outputs, inputs = (0, 1) if outputs_first else (1, 0)
     groups = _Axis(inputs, format.group) if format.group and not format.act_order else None

@@ -192,7 +192,7 @@ class AttentionSpec:
 
     @property
     def gates(self) -> int:
-        """Of all heads."""
+        """The number of gates of all heads; 0 without gates."""
         if not self.gated:
             return 0
         return self.heads if self.gate_by_head else self.q_size

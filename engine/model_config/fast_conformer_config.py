@@ -44,7 +44,7 @@ _PROJECTIONS: Final = (
 
 @dataclass(frozen=True)
 class CausalSpec:
-    """Of encoders that were trained to stream (arXiv:2312.17279): convolutions see nothing later, and attention chunks.
+    """An encoder that was trained to stream (arXiv:2312.17279): convolutions are causal, and attention is by chunks.
 
     Their spectrograms are not normed, and their convolutions over positions have a layer norm in place of a batch norm.
     """
@@ -101,11 +101,11 @@ class FastConformerSpec:
         return self._halved(self.mel_bins)
 
     def positions(self, samples: int) -> int:
-        """Of a window of so many samples."""
+        """The number of positions of a window of ``samples``."""
         return self._halved(max(samples, FEWEST_SAMPLES) // HOP)
 
     def _halved(self, size: int) -> int:
-        """By each convolution: causal ones add a place before the first."""
+        """A size after all convolutions with stride 2; causal ones are padded at the beginning."""
         for _ in range(_HALVINGS):
             size = (size + 1) // 2 if self.causal is None else size // 2 + 1
         return size
@@ -221,14 +221,14 @@ PARAKEET_ENCODER: Final[Mapping[str, object]] = {
     "num_mel_bins": 80,
     "scale_input": True,
 }
-"""What an encoder_config means that leaves a field out."""
+"""Defaults of the fields of an ``encoder_config``."""
 _CANARY_ENCODER: Final[Mapping[str, object]] = {
     **PARAKEET_ENCODER,
     "num_hidden_layers": 32,
     "num_mel_bins": 128,
     "scale_input": False,
 }
-"""What a missing encoder_config means."""
+"""The encoder of files without an ``encoder_config``."""
 _COHERE_ENCODER: Final[Mapping[str, object]] = {
     **_CANARY_ENCODER,
     "hidden_size": 1280,

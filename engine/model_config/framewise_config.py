@@ -54,12 +54,12 @@ class TransducerSpec:
 
 @dataclass(frozen=True)
 class LanguagePromptSpec:
-    """Two layers over each position and the number of a language, whose place among zeros is one."""
+    """Two layers over the encoder's output at each position, joined with a one-hot vector of the language's number."""
 
     count: int
     intermediate_size: int
     default: int
-    """Where the model detects the language."""
+    """The number that lets the model detect the language."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FramewiseConfig:
     transducer: TransducerSpec | None
     """None: CTC."""
     languages: LanguagePromptSpec | None = None
-    """None: nothing is said of the language."""
+    """How a request's language is joined to the encoder's output; None: the model takes no language."""
 
     @property
     def max_position(self) -> int:

@@ -233,21 +233,21 @@ def _falcon(facts: GGUFFacts) -> Values:
 
 
 def _mpt(facts: GGUFFacts) -> Values:
-    """Without ALiBi positions are learned."""
+    """Fields of MPT's attention. A file without ALiBi has learned positions, which the config.json reader refuses."""
     steepest = facts.fields.number("attention.max_alibi_bias", 0.0)
     clip = facts.fields.number("attention.clamp_kqv", 0.0) or None
     return {"attn_config": {"alibi": steepest > 0, "alibi_bias_max": steepest or 8.0, "clip_qkv": clip}}
 
 
 def _in_rows(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Matrices are stored as [outputs, inputs], all queries before keys and values."""
+    """The spec for matrices stored as [outputs, inputs], with all queries before keys and values."""
     grouped = spec.layers[0].attention.by_group
     spec = with_mixers(spec, by_group=False, regrouped=grouped, transposed=False)
     return with_layers(spec, mlp=replace(dense_mlp(spec), transposed=False))
 
 
 def _growing(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Query scaling by position, in steps of the original context length."""
+    """The spec with query scaling by position, in steps of the original context length."""
     beta = facts.fields.number("attention.temperature_scale", 0.0)
     floor = facts.fields.integer("rope.scaling.original_context_length", spec.max_position)
     return with_mixers(spec, temperature_beta=beta, temperature_floor=floor) if beta else spec

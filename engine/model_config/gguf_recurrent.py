@@ -35,7 +35,7 @@ def by_part(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
 
 
 def tiled(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Value heads of a key head are not adjacent."""
+    """The spec of a model whose value heads of one key head are not adjacent in the file."""
     layers = (
         replace(layer, mixer=replace(layer.mixer, tiled=layer.mixer.v_heads > layer.mixer.k_heads))
         if isinstance(layer.mixer, GatedDeltaSpec)
@@ -46,7 +46,7 @@ def tiled(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
 
 
 def mamba(facts: GGUFFacts) -> Values:
-    """For Granite 4, Bamba and Falcon-H1."""
+    """Fields of Mamba-2 layers in hybrid models: Granite 4, Bamba, Falcon-H1."""
     fields = facts.fields
     return {
         "mamba_n_heads": fields.integer("ssm.time_step_rank"),
@@ -106,7 +106,7 @@ def mamba_alone(facts: GGUFFacts) -> Values:
 
 
 def _state_and_convolution(facts: GGUFFacts) -> Values:
-    """For Mamba and Mamba 2."""
+    """Fields of the state and the convolution of Mamba and Mamba-2."""
     return {
         "state_size": facts.fields.integer("ssm.state_size"),
         "conv_kernel": facts.fields.integer("ssm.conv_kernel"),

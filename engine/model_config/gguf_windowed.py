@@ -29,7 +29,7 @@ def mimo2(facts: GGUFFacts) -> Values:
 
 
 def _heads_of(heads: list[int], which: list[bool]) -> int:
-    """Of the first of these layers, or of the first at all."""
+    """The heads of the first layer that is marked in ``which``; of the first layer if none is."""
     return next((each for each, has in zip(heads, which, strict=True) if has), heads[0])
 
 
@@ -54,7 +54,8 @@ def step35(facts: GGUFFacts) -> Values:
 
 
 def stretched_full(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """With the divisors of frequencies that full layers have: of their pairs that rotate, the rest are padding."""
+    """The spec with frequency divisors in its full layers. The file pads them to all pairs of a head; only those of
+    pairs that rotate are used."""
     if "rope_freqs.weight" not in facts.shapes:
         return spec
     full = [not layer.attention.window for layer in spec.layers]

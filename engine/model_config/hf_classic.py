@@ -103,7 +103,7 @@ def _gpt(fields: Fields, name: str, activation: str) -> ModelSpec:
 
 
 def _as_gpt(spec: ModelSpec) -> ModelSpec:
-    """With GPT-2's norms, network and names."""
+    """The spec with GPT-2's norms, MLP and tensor names."""
     norms = Norms(mixer_in="ln_1", mlp_in="ln_2", kind="layer", bias=True)
     spec = with_layers(spec, norms=norms, mlp=_network(spec, "mlp.c_fc", "mlp.c_proj"))
     return replace(

@@ -76,7 +76,7 @@ class DecoderFamily(NamedTuple):
     read: Callable[[Fields, str], ModelSpec]
 
 
-_ALONE: Mapping[str, DecoderFamily] = {
+TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "LlamaForCausalLM": DecoderFamily("llama", hf_dense.llama),
     "MistralForCausalLM": DecoderFamily("mistral", hf_dense.mistral),
     "Qwen2ForCausalLM": DecoderFamily("qwen2", hf_dense.qwen2),
@@ -206,10 +206,12 @@ _ALONE: Mapping[str, DecoderFamily] = {
     "Llama4ForCausalLM": DecoderFamily("llama4_text", hf_llama4.llama4),
 }
 """Text-only decoders by architecture."""
-BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {each.model_type: each.read for each in _ALONE.values()}
+BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {
+    family.model_type: family.read for family in TEXT_DECODERS.values()
+}
 """Readers of these by model type."""
 DECODERS: Mapping[str, DecoderFamily] = {
-    **_ALONE,
+    **TEXT_DECODERS,
     **{
         name: DecoderFamily(family.model_type, hf_text_part.text_reader(family, BY_TYPE))
         for name, family in hf_text_part.MEDIA_FAMILIES.items()

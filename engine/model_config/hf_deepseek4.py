@@ -106,12 +106,13 @@ def _kinds(fields: Fields, layers: int, by_ratio: Mapping[int, str]) -> Sequence
 
 
 def _rotations(fields: Fields, rotating: int) -> tuple[RopeConfig, RopeConfig]:
-    """Of layers without entries, and of those with: only the latter have an extended context."""
+    """The rotations of layers without compressed entries and of layers with them; only the latter extend the
+    context."""
     table = fields.table("rope_parameters") or fields.table("rope_scaling") or {}
     longest = fields.integer("max_position_embeddings")
 
     def read(parameters: Mapping[str, object], theta: float) -> RopeConfig:
-        # the factor counts dimensions of a whole head, and only the rotating ones are turned
+        # files give the factor of a whole head; `rotating` is already the number of dimensions that rotate
         parameters = {"rope_theta": theta, **parameters, "partial_rotary_factor": 1.0}
         values = {"rope_parameters": parameters, "max_position_embeddings": longest}
         rope = rope_from_hf(values, rotating)

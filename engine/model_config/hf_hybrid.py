@@ -203,7 +203,7 @@ def qwen4(fields: Fields, name: str) -> ModelSpec:
 
 
 def _ngrams(fields: Fields, spec: ModelSpec, streams: StreamMixSpec, layer: int) -> NGramSpec:
-    """Of the ``layer``-th layer that has n-grams."""
+    """The n-grams of the ``layer``-th layer that has some."""
     if not spec.eos_token_ids:
         raise ConfigError("eos_token_id is missing, expected the token that ends texts, for ple_layer_ids")
     tokens, each = fields.integer("ngram_size", 3, least=2, most=16), fields.integer("heads_per_ngram", 8, most=256)

@@ -267,7 +267,7 @@ def _dots3_kinds(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _sliding_sizes(fields: Fields) -> Mapping[str, object]:
-    """Those of layers that see the nearest tokens, as published files have them."""
+    """The sizes of layers with sliding attention, by field name; defaults are those of published files."""
     sizes = {name: fields.integer(f"swa_{name}", default) for name, default in _DOTS3_SLIDING.items()}
     head_dim = fields.integer("swa_head_dim", 256)
     rotating = fields.integer("swa_qk_rope_head_dim", head_dim - sizes["qk_nope_head_dim"])

@@ -306,7 +306,7 @@ def falcon_h1(fields: Fields, name: str) -> ModelSpec:
 
 
 def _falcon_mamba(fields: Fields, hidden: int) -> Mamba2Spec:
-    """Its Mamba-2, with optional norm."""
+    """The Mamba-2 mixer of Falcon-H1, whose norm is optional."""
     taken = fields.number("ssm_in_multiplier", 1.0)
     if taken != 1.0 and fields.flag("mamba_proj_bias"):
         raise ConfigError(f"ssm_in_multiplier is {taken} where mamba_proj_bias is set, expected 1.0")

@@ -200,7 +200,7 @@ def _sparse(fields: Fields, spec: ModelSpec) -> list[bool]:
 
 
 def _limits(fields: Fields, field: str, layers: int) -> list[float]:
-    """Of each layer; 0: none."""
+    """The limit of each layer's activations; 0: none."""
     listed = fields.get(field)
     if isinstance(listed, list):
         fields = Fields({field: [each or 0 for each in listed]})

@@ -26,8 +26,8 @@ def _sizes(
 _LLAMA: Final = _sizes(32_000, 4096, 11_008, 32, 32, None, 2048)
 _QWEN2: Final = _sizes(151_936, 4096, 22_016, 32, 32, 32, 32_768)
 _QWEN2_VL: Final = _sizes(152_064, 8192, 29_568, 80, 64, 8, 32_768, rope_theta=1e6, rms_norm_eps=1e-5)
-_NONE: Final = 1
-"""Width of networks in a model without any: all of its layers are mixtures."""
+_NO_DENSE_MLP: Final = 1
+"""Stands for the width of dense MLPs in a model that has none: all of its layers are mixtures of experts."""
 _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
@@ -71,7 +71,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen2_vl_text": _QWEN2_VL,
     "qwen3": _QWEN2,
-    "qwen3_5_moe_text": _sizes(248_320, 2048, _NONE, 40, 16, 2, 32_768, moe_intermediate_size=512),
+    "qwen3_5_moe_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),
     "qwen3_5_text": _sizes(248_320, 4096, 12_288, 32, 16, 4, 32_768),
     "qwen3_moe": _sizes(151_936, 2048, 6144, 24, 32, 4, 32_768, moe_intermediate_size=768),
     "qwen3_vl_moe_text": {

@@ -179,7 +179,7 @@ class LatentAttentionSpec:
 
     @property
     def gate_count(self) -> int:
-        """Of all heads."""
+        """The number of gates of all heads; 0 without gates."""
         return 0 if not self.gate else self.v_size if self.gate_by_value else self.heads
 
     def attending(self, hidden: int) -> tuple[Projection, ...]:
@@ -252,7 +252,7 @@ class LatentAttentionSpec:
 
     @property
     def keeps(self) -> CacheSpec | None:
-        """The cache of one such layer: latents and keys of the index, or what it does not use of another layer."""
+        """The cache of one such layer: latents and keys of its index, less what it shares with an earlier layer."""
         keys = self.index.kept if self.index else 0
         if self.shares < 0:
             return CacheSpec("latent", (), 0, 1, self.latent_dim, keys)

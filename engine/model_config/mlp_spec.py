@@ -16,7 +16,7 @@ ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "
 ``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4). ``silu_7``: silu(gate) · up with silu(gate) and up
 clamped at 7 (Step 3.5)."""
 OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10", "silu_7")
-"""Those of experts that have a gate of their own, and no plain form."""
+"""Activations of experts that exist only with a gate."""
 RouterScore = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
 GroupScore = Literal["max", "top2"]
 

@@ -95,7 +95,7 @@ def qwen3_omni(file: ProjectorFile, text: TextFile) -> Values:
 
 
 def gemma4_small(file: ProjectorFile, text: TextFile) -> Values:
-    """With a conformer beside its tower; both clip."""
+    """Small Gemma 4: as :func:`gemma4`, with a Conformer for sounds beside the tower; both clip activations."""
     audio = file.audio
     encoder = {
         "hidden_size": audio.integer("embedding_length"),

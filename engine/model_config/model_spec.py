@@ -291,7 +291,7 @@ class Backbone:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Backbone):
-    """One decoder."""
+    """A decoder, described as values: what its layers are, and the names and shapes of its stored weights."""
 
     tie_embeddings: bool = False
     unsaid: int = 0

@@ -54,7 +54,7 @@ class MoonshineDecoderConfig(EncoderDecoderConfig):
         return ""
 
     def attention(self, rope: RopeConfig | None, name: str = "self_attn") -> AttentionSpec:
-        """Of the decoder's heads, with the rotation of queries and keys."""
+        """Attention with the decoder's heads; ``rope`` rotates queries and keys."""
         heads, bias = self.num_heads, self.attention_bias
         return AttentionSpec(heads, heads, self.head_dim, self.head_dim**-0.5, rope, qkv_bias=bias, name=name)
 
@@ -88,7 +88,7 @@ class MoonshineConfig(MoonshineDecoderConfig):
 
     @property
     def encoder(self) -> Backbone:
-        """With positions in place of tokens."""
+        """The encoder as layers over positions of audio instead of tokens."""
         norms = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer")
         mlp = MLPSpec(self.intermediate_size, self.encoder_activation, True, ("mlp.fc1",), "mlp.fc2", gated=False)
         layer = LayerSpec(self.attention(self.rope), mlp, norms)

@@ -43,7 +43,7 @@ class MoonshineStreamingConfig(MoonshineDecoderConfig):
 
     @property
     def encoder(self) -> Backbone:
-        """With positions in place of tokens."""
+        """The encoder as layers over positions of audio instead of tokens."""
         heads, head_dim = self.encoder_heads, self.encoder_hidden_size // self.encoder_heads
         norms = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer")
         inner = self.encoder_intermediate_size

@@ -41,8 +41,11 @@ class SharedBlockSpec:
         return Projection(((self.linear, hidden),), hidden, False)
 
     def additions(self, hidden: int) -> tuple[tuple[Projection, tuple[Projection, ...]], ...]:
-        """What is added to queries, keys and values, if anything, and to gate and up: a projection to all ranks, and
-        those from each. They are stored with what is shared."""
+        """The low-rank additions of this use of the block: to queries, keys and values, if it adapts attention, and to
+        gate and up. Each is one projection down to all ranks, and a projection up for each part.
+
+        They are stored beside the shared weights.
+        """
         heads = self.attention
         wanted = []
         if self.adapts_attention:

@@ -51,7 +51,8 @@ def _without_parts(layer: LayerSpec) -> LayerSpec:
 
 
 def _kept(part: ModelSpec) -> object:
-    """What must be the same in all stages: the engine knows one list of cache groups, and one number of states."""
+    """The cache groups and number of states of a stage. They must be equal in all stages, since the engine has one list
+    for all."""
     return [replace(group, layers=()) for group in part.cache_groups], len(part.states)
 
 

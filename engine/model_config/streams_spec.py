@@ -27,12 +27,12 @@ class AltUpSpec:
     """What a layer makes its own input of is the active stream times a learned vector."""
 
     def outer_shapes(self, hidden: int) -> Shapes:
-        """Of what makes streams of the embeddings, and one of all streams behind the last layer."""
+        """Shapes of the tensors that widen embeddings to streams and narrow them behind the last layer."""
         for name in ("altup_projections", "altup_unembed_projections"):
             yield from ((f"model.{name}.{at}.weight", (hidden, hidden)) for at in range(self.streams - 1))
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a layer has besides."""
+        """Shapes of the tensors that a layer has for its streams."""
         yield f"{prefix}.altup.correct_output_scale", (hidden,)
         yield f"{prefix}.altup.correction_coefs.weight", (self.streams, self.streams)
         yield f"{prefix}.altup.prediction_coefs.weight", (self.streams**2, self.streams)
@@ -75,22 +75,22 @@ class HyperSpec:
 
     @property
     def weights(self) -> int:
-        """Of a part, for a token: of its sum, of its output, and of the mixing matrix."""
+        """Weights of one part of a layer for a token: for the sum of streams, its output, and the mixing matrix."""
         return self.streams * (2 + (self.streams if self.mixes else 0))
 
     @property
     def scales(self) -> int:
-        """Of a part's weights."""
+        """How many scales a part's weights have."""
         return 3 if self.mixes else 2
 
     def outer_shapes(self, hidden: int) -> Shapes:
-        """Of what makes one stream of all behind the last layer."""
+        """Shapes of the tensors that narrow the streams to one behind the last layer."""
         yield f"{self.head}_fn", (self.streams, self.streams * hidden)
         yield f"{self.head}_base", (self.streams,)
         yield f"{self.head}_scale", (1,)
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a layer has besides."""
+        """Shapes of the tensors that a layer has for its streams."""
         for part in self.parts:
             yield f"{prefix}.{part}_fn", (self.weights, self.streams * hidden)
             yield f"{prefix}.{part}_base", (self.weights,)
@@ -122,11 +122,11 @@ class StreamMixSpec:
     """Stored name of what mixes the streams behind the last layer."""
 
     def outer_shapes(self, hidden: int) -> Shapes:
-        """Of what makes one stream of all behind the last layer."""
+        """Shapes of the tensors that narrow the streams to one behind the last layer."""
         return self._shapes(self.last, hidden)
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a layer has besides."""
+        """Shapes of the tensors that a layer has for its streams."""
         for part in self.parts:
             yield from self._shapes(f"{prefix}.{part}", hidden)
             yield f"{prefix}.{part}.block_inject_weight.weight", (self.streams, self.streams * hidden)
@@ -202,7 +202,7 @@ class NGramSpec:
         return (min(each, self.rows - first) for first in range(0, self.rows, each))
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """From embeddings to keys of all streams, and to values."""
+        """The projections of n-gram embeddings: to keys of all streams, and to values."""
         return (
             Projection(((f"{self.name}.key_proj", self.streams * hidden),), self.dim, bias=False),
             Projection(((f"{self.name}.value_proj", hidden),), self.dim, bias=False),
@@ -280,7 +280,7 @@ class LaurelSpec:
         )
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         yield f"{prefix}.{self.name}.post_laurel_norm.weight", (hidden,)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 
 def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
-    """That part; or ``config`` itself for a model without speech."""
+    """The thinker's config.json: the part of a speaking model that answers in text. ``config`` itself if it has
+    none."""
     found = config.get("thinker_config")
     return {**found, "architectures": None} if isinstance(found, Mapping) else config

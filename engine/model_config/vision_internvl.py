@@ -62,7 +62,7 @@ def internvl(model: VisionFields) -> VisionSpec:
 
 
 def internvl_chat(model: VisionFields) -> VisionSpec:
-    """The same as first published (InternVL 1.5 to 3.5, Qianfan-OCR)."""
+    """InternVL as first published, with other field and tensor names (InternVL 1.5 to 3.5, Qianfan-OCR)."""
     whole, vision = model.whole, model.vision
     if whole.integer("select_layer", -1, least=-MOST_LAYERS) != -1 or whole.text("ps_version", "v2") != "v2":
         raise ConfigError("select_layer is not -1, or ps_version not 'v2', which has no native form")

@@ -137,7 +137,7 @@ _PAINTER: Final = ("vqmodel.", "generation_embeddings.", "generation_aligner.", 
 
 
 def janus(model: VisionFields) -> VisionSpec:
-    """What of Janus sees."""
+    """The vision tower of Janus, without its image generator."""
     vision = model.vision
     if vision.flag("use_qk_norm") or vision.integer("depth", 2) != 2:
         raise ConfigError("use_qk_norm is set, or depth is not 2, which has no native form")

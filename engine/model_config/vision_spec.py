@@ -98,7 +98,7 @@ class ProjectorProduct:
 
 @dataclass(frozen=True)
 class ProjectorSpec:
-    """From patches to embeddings: joins neighbours, then multiplies."""
+    """Maps a tower's patches to the decoder's embeddings: joins neighbouring patches, then multiplies."""
 
     products: tuple[ProjectorProduct, ...]
     join: JoinKind = "beside"

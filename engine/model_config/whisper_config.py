@@ -46,7 +46,7 @@ class WhisperConfig(EncoderDecoderConfig):
 
     @property
     def encoder(self) -> Backbone:
-        """With positions in place of tokens."""
+        """The encoder as layers over positions of audio instead of tokens."""
         layer = whisper_layer(self.hidden_size, self.encoder_heads, self.encoder_intermediate_size)
         return self._backbone("model.encoder.layers", (layer,) * self.encoder_layers, self.source_positions)
 

@@ -292,7 +292,8 @@ class Decoder:
         return self.finished(self.of_all_tokens(product))
 
     def of_all_tokens(self, product: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """What the head leaves as float32 [rows, vocabulary], in ``out`` if given."""
+        """The head's product as logits, float32 [rows, vocabulary], in ``out`` if given; -inf for tokens without a row
+        in the head."""
         unsaid = self.config.unsaid
         if not unsaid:
             return product.float() if out is None else out.copy_(product)
@@ -342,13 +343,16 @@ class Decoder:
         return logits
 
     def keys_of_media(self, states: torch.Tensor) -> dict[int, torch.Tensor]:
-        """What tokens attend to of a medium with these states [states, hidden], by layer."""
+        """The keys and values of a medium for layers of cross-attention, by layer, from its states [states, hidden]."""
         crossing = (layer for layer in self._layers if isinstance(layer, PictureLayer))
         return {layer.number: layer.keys_and_values(states) for layer in crossing}
 
     def place_media(self, positions: torch.Tensor) -> int:
-        """Frame, row and column of the tokens of media of the next pass → what stands for the position of the first in
-        it, see :meth:`..layers.rotary.RotaryTables.place`."""
+        """Write the m-rope positions of the next pass's media tokens to the rotary tables; returns the line of the
+        first.
+
+        ``positions``: frame, row and column; see :meth:`..layers.rotary.RotaryTables.place`.
+        """
         return self._rotary.place(positions)
 
     def body(self, caches: Sequence[LayerCache]) -> Traced:
@@ -370,7 +374,10 @@ class Decoder:
         return residual
 
     def _record(self, caches: Sequence[LayerCache]) -> Programs:
-        """One recording serves rows with adapters and without, unless what adapters change has to be called."""
+        """Record the body and the head over these caches.
+
+        One recording serves rows with adapters and without, unless a product that adapters change has to be a call.
+        """
         residual, head = self.body(caches), Program()
         adapts = False
         if self.context.adapters is not None:

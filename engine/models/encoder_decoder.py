@@ -119,8 +119,12 @@ class EncoderDecoder:
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
     ) -> kernels.AttentionBatch:
-        """What a step's tokens attend to (:attr:`..layers.forward_batch.Encoded.attention`), from the encoder slot of
-        each and the positions in it."""
+        """The cross-attention of a step's tokens (:attr:`..layers.forward_batch.Encoded.attention`).
+
+        Args:
+            encoder_slots: the slot of each token's audio.
+            lengths: the encoded positions in that slot.
+        """
         wanted = np.array([encoder_slots, lengths], dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
             return self._cross[1]  # decoding rows are the same in many steps

@@ -254,7 +254,7 @@ def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Projection:
-    """What the encoder's output is multiplied by."""
+    """A product behind the encoder's last layer."""
 
     name: str
     size: int

@@ -24,7 +24,8 @@ from .encoder_stack import EncodedWindows, Windows
 from .fast_conformer import FastConformer, Projection
 
 COLUMNS: Final = 4
-"""Of a transcript: the token, the first position that it was said in, the one behind the last, its log-probability."""
+"""Columns of a transcript: a token, its first position in the audio, the position behind its last, its
+log-probability."""
 _UNUSED = (".num_batches_tracked",)
 _WINDOWS_AT_ONCE = 8
 """Windows encoded together on a device, which bounds the memory; on a CPU a single one keeps the cores busy."""

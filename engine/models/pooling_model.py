@@ -146,7 +146,7 @@ class PoolingModel:
         return self._backbone.forward(batch)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Some of those states in the form for :meth:`pool`."""
+        """Hidden states [rows, hidden] in the form that :meth:`pool` takes: normed, if the backbone is a decoder."""
         return self._backbone.normed(hidden) if isinstance(self._backbone, Decoder) else hidden
 
     @property

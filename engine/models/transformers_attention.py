@@ -36,7 +36,7 @@ class PassAttention(Protocol):
 
 @dataclass(frozen=True)
 class MaskScope:
-    """What a mask lets a token see: this many tokens up to itself; 0: all."""
+    """Stands for a mask: a token sees ``window`` tokens up to itself; 0: all."""
 
     window: int
 

@@ -226,7 +226,10 @@ def _probed_at_once(config: Mapping[str, object], spec: TransformersSpec) -> Tra
 
 
 def _probed_by_row(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
-    """In the paged cache, a layer's keys and values of a head are as wide as the wider of the two."""
+    """Find the layers of a decoder that runs row by row from what a first pass leaves in transformers' cache.
+
+    In our paged cache, keys and values of a head have the width of the wider of the two.
+    """
     from transformers import DynamicCache
 
     modules, tokens, positions = _to_probe(config, None)

@@ -202,7 +202,7 @@ def _see_both_ways(model: Any) -> None:
 
 
 def _unstored(model: Any) -> list[re.Pattern[str]]:
-    """Of names of tensors that files may leave out, which keep their first values."""
+    """Patterns of the names of tensors that files may leave out; these keep their initial values."""
     return [
         re.compile(pattern)
         for module in model.modules()

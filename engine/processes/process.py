@@ -57,7 +57,7 @@ _left_behind: Final[deque[subprocess.Popen[bytes]]] = deque()
 
 
 class Inherited(NamedTuple):
-    """What a child got from its owner."""
+    """Descriptors and arguments that a child got from its owner."""
 
     fds: tuple[int, ...]
     parent_pid: int
@@ -97,7 +97,7 @@ class Child:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that it has had; 0 if it has ended."""
+        """CPU seconds that the process has used; 0 once it has ended."""
         return cpu_seconds_of(self.pid)
 
     async def wait(self) -> int:

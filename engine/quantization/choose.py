@@ -20,6 +20,7 @@ from .formats import (
     FP8Format,
     GGUFFormat,
     GroupedInt8Format,
+    GroupedIntFormat,
     Int4Format,
     Int8Format,
     OnlineFormat,
@@ -109,7 +110,7 @@ def _packed(layer: LinearTraits) -> str | None:
     match layer.format:
         case GGUFFormat(kind=kind) if kind not in PACKED_GGUF:
             return f"they take {', '.join(PACKED_GGUF)}"
-        case Int4Format(act_order=True) | GroupedInt8Format(act_order=True):
+        case GroupedIntFormat(act_order=True):
             return "packed groups lie in the order of the inputs"
         case Int4Format():
             return _int4_shape(layer)

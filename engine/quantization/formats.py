@@ -7,7 +7,7 @@ an ending: ``.weight``, ``.weight_scale``, ``.qweight``.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 ScaleType = Literal["float16", "bfloat16", "float32"]
 
@@ -53,35 +53,15 @@ class Int8Format:
 
 
 @dataclass(frozen=True)
-class Int4Format:
-    """4-bit weights with a scale, and a zero point if not symmetric, for groups along the inputs."""
+class GroupedIntFormat:
+    """Integer weights with a scale, and a zero point if not symmetric, for each group of inputs.
 
-    packing: Literal["gptq", "awq", "compressed-tensors"]
-    group: int
-    """Inputs that share a scale; 0: all."""
-    symmetric: bool
-    act_order: bool = False
-    """Whether inputs are assigned to groups by a stored index, not by position."""
-    whole_groups: bool = True
-    """Whether all inputs of a group are here. With an index, a worker of several may have only some of them."""
-    zero_offset: int = 0
-    """Added to stored zero points: 1 in GPTQ's first format."""
-    scales: ScaleType = "float32"
-    """The narrowest type that holds every stored scale exactly."""
-
-    @property
-    def name(self) -> str:
-        return f"int4 ({self.packing}, {f'groups of {self.group}' if self.group else 'by channel'})"
-
-
-@dataclass(frozen=True)
-class GroupedInt8Format:
-    """8-bit weights with a scale, and a zero point if not symmetric, for groups along the inputs.
-
-    Inputs are not quantised.
+    Activations are not quantised.
     """
 
-    packing: Literal["gptq", "compressed-tensors"]
+    bits: ClassVar[int]
+    packing: Literal["gptq", "awq", "compressed-tensors"]
+    """AWQ has 4 bits alone."""
     group: int
     """Inputs that share a scale; 0: all."""
     symmetric: bool
@@ -96,7 +76,19 @@ class GroupedInt8Format:
 
     @property
     def name(self) -> str:
-        return f"int8 ({self.packing}, {f'groups of {self.group}' if self.group else 'by channel'})"
+        return f"int{self.bits} ({self.packing}, {f'groups of {self.group}' if self.group else 'by channel'})"
+
+
+class Int4Format(GroupedIntFormat):
+    """4-bit weights."""
+
+    bits = 4
+
+
+class GroupedInt8Format(GroupedIntFormat):
+    """8-bit weights with scales by group; :class:`Int8Format` has them by channel or tensor."""
+
+    bits = 8
 
 
 @dataclass(frozen=True)

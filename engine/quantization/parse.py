@@ -51,7 +51,7 @@ FILES: Mapping[str, str] = {
 _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
 """The MXFP4 weights of gpt-oss."""
 _FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
-"""Those of DeepSeek-V4."""
+"""Names of DeepSeek-V4's experts."""
 
 SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
 

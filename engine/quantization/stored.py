@@ -11,7 +11,7 @@ import torch
 from stentor.kernels import tables
 from stentor.kernels.linear_w4 import W4Weight, dequantize, from_awq, from_compressed_tensors, from_gptq
 
-from .formats import FP4Format, FP8Format, GroupedInt8Format, Int4Format, Int8Format
+from .formats import FP4Format, FP8Format, GroupedInt8Format, GroupedIntFormat, Int4Format, Int8Format
 
 Stored = Mapping[str, torch.Tensor]
 """Tensors by ending."""
@@ -45,9 +45,9 @@ def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
             return ("weight", "weight_scale", "input_scale"), ()
         case Int8Format():
             return ("weight", "weight_scale"), ("input_scale",)
-        case Int4Format(packing="gptq", act_order=True) | GroupedInt8Format(packing="gptq", act_order=True):
+        case GroupedIntFormat(packing="gptq", act_order=True):
             return ("qweight", "qzeros", "scales", "g_idx"), ()
-        case Int4Format(packing="gptq") | GroupedInt8Format(packing="gptq"):
+        case GroupedIntFormat(packing="gptq"):
             return ("qweight", "qzeros", "scales"), ("g_idx",)
         case Int4Format(packing="awq"):
             return ("qweight", "qzeros", "scales"), ()
@@ -180,7 +180,7 @@ def expand(
     """The plain weight [outputs, inputs] of ``dtype``, computed in float32. Raises :class:`StoredError`."""
     if isinstance(format, Int4Format) and not format.act_order:
         return dequantize(pack_int4(format, stored, outputs, inputs), dtype)
-    if isinstance(format, Int4Format | GroupedInt8Format):
+    if isinstance(format, GroupedIntFormat):
         return read_grouped(format, stored, outputs, inputs).values().to(dtype)
     if isinstance(format, FP4Format):
         return read_fp4(format, stored, outputs, inputs).values().to(dtype)
@@ -211,7 +211,7 @@ class GroupedWeight(NamedTuple):
         return (self.codes.float() - zeros) * self.scales[:, self.order]
 
 
-def read_grouped(format: Int4Format | GroupedInt8Format, stored: Stored, outputs: int, inputs: int) -> GroupedWeight:
+def read_grouped(format: GroupedIntFormat, stored: Stored, outputs: int, inputs: int) -> GroupedWeight:
     """The weight of a part. Codes and zero points are stored several to a word, from the lowest bits up.
 
     Raises:

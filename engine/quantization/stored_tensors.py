@@ -6,8 +6,7 @@ from dataclasses import replace
 from .formats import (
     Format,
     FP8Format,
-    GroupedInt8Format,
-    Int4Format,
+    GroupedIntFormat,
     Int8Format,
     QuantizationRule,
     QuantizedCheckpoint,
@@ -66,7 +65,7 @@ def _as_deepseek_names(format: Format) -> Format:
 
 def _with_scales(format: Format, types: Mapping[str, str]) -> Format:
     """The format with the type of all group scales, if that is one of 16 bits."""
-    if not isinstance(format, Int4Format | GroupedInt8Format):
+    if not isinstance(format, GroupedIntFormat):
         return format
     ending = "weight_scale" if format.packing == "compressed-tensors" else "scales"
     found = {type for name, type in types.items() if name.rpartition(".")[2] == ending}

@@ -45,7 +45,7 @@ Part = Callable[[bytes], None]
 
 
 def keep_whole(_pcm: bytes) -> None:
-    """For voices that make a sentence at once."""
+    """The default ``part``, which ignores parts: for voices that make a sentence at once."""
 
 
 @runtime_checkable

@@ -84,7 +84,7 @@ class _Job:
         self._again = self._received
 
     def news(self, pcm: bytes) -> bytes:
-        """What the caller does not have."""
+        """The part of ``pcm`` that the caller has not received yet."""
         again = min(self._again, len(pcm))
         self._again -= again
         self._received += len(pcm) - again

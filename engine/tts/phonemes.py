@@ -9,7 +9,8 @@ from .backend import CannotSpeak
 
 
 def phonemes_of(text: str, language: str) -> str:
-    """With stress and punctuation, words apart by one space. Raises :class:`CannotSpeak`."""
+    """The phonemes of a text, with stress and punctuation, words separated by one space. Raises
+    :class:`CannotSpeak`."""
     try:
         sentences = _phonemizer().phonemize(language, text)
     except ImportError as error:

@@ -121,7 +121,7 @@ class SnacDecoder:
         return torch.cat(frames)
 
     def _conv(self, hidden: torch.Tensor, name: str, dilation: int = 1, groups: int = 1) -> torch.Tensor:
-        """Of the same length as ``hidden``."""
+        """Convolve ``hidden``, padded so that its length stays."""
         weight, bias = self._weights.normed(name)
         padding = (weight.shape[-1] - 1) * dilation // 2
         return F.conv1d(hidden, weight, bias, padding=padding, dilation=dilation, groups=groups)

@@ -1,32 +1,30 @@
-"""Rows with adapters."""
+"""Which adapter each row of a worker has, for a pass over some of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from stentor.kernels.low_rank.rows import group_rows
-from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import RowStep, StepPlan
 
 from ..layers.adapters import NOBODY, AdapterRows, RowGroups
 from ..layers.forward_batch import ForwardBatch
 from .adapter_store import AdapterStore
-from .batch import Batch
 from .pinned import StepMemory
 from .prepare_inputs import StepNumbers
-from .row_extras import ExtraResults, MediaReader, RowExtras, extra_of, no_media
+from .row_extras import RowExtras, extra_of
 
 
-class AdapterRowsOf:
-    """Tracks the adapters of rows; see :class:`.row_extras.RowExtras`."""
+class AdapterRowsOf(RowExtras):
+    """Tracks the adapters of rows."""
 
     def __init__(self, store: AdapterStore) -> None:
+        super().__init__()
         self.store = store
         self._adapters: dict[int, int] = {}
         """Adapter slot by row slot, of rows with an adapter."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         self.store.put(plan.adapters)
@@ -70,12 +68,6 @@ class AdapterRowsOf:
     def slots(self, rows: Iterable[int]) -> list[int]:
         """The adapter slots of rows; -1 without one."""
         return [self._adapters.get(row, -1) for row in rows]
-
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
-        return ExtraResults()
-
-    def ended(self, result: StepResult) -> StepResult:
-        return result
 
 
 def store_of(extras: RowExtras | None) -> AdapterStore | None:

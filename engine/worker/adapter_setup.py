@@ -24,7 +24,7 @@ def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
 
 
 def places_for(config: WorkerConfig, *, on_device: bool) -> AdapterPlaces | None:
-    """Where adapters can be attached to a model; None if they are disabled."""
+    """Collects the places of a model to which adapters can be attached; None if they are disabled."""
     if not config.enable_lora:
         return None
     return AdapterPlaces(TableSizes(config.max_loras, config.max_lora_rank) if on_device else None)

@@ -112,7 +112,8 @@ AsyncRunner = ModelRunner[Launched, Pending]
 
 
 class TextExtras(NamedTuple):
-    """What rows have besides tokens, each if the model has it. The runner enters and releases it."""
+    """The row extras that a step on a device reads, each if the model has it. The runner enters and releases their
+    rows."""
 
     media: MediaRows | None = None
     states: RowStates | None = None

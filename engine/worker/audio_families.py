@@ -1,7 +1,6 @@
-"""Transcription models; see :class:`.families.Family`."""
+"""Transcription models: what a worker that serves one needs."""
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -17,7 +16,6 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
-from ..model_config.attention_spec import CacheSpec
 from ..model_config.encoder_decoder_config import ENCODER_BLOCK
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
@@ -28,7 +26,7 @@ from .audio_streams import AudioStreams
 from .audio_windows import AudioWindows
 from .caches import allocate_caches, block_groups_of, kv_block_bytes
 from .errors import SetupError
-from .families import FormerSizes, Sizes, cache_line, first_tokens, size_cache
+from .families import Family, FormerSizes, Sizes, cache_line, first_tokens, size_cache
 from .limits import TRANSCRIPTION
 from .memory import format_bytes
 from .row_extras import JoinedExtras, RowExtras
@@ -39,18 +37,15 @@ _SILENCE: Final = ArenaRef(0, 0)
 _NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales for it; leave it out"
 
 
-class Transcription:
-    """An encoder-decoder: memory is divided into encoder slots and blocks for as many transcripts. See
-    :class:`.families.Family`."""
+class Transcription(Family):
+    """An encoder-decoder: memory is divided into encoder slots and blocks for as many transcripts."""
 
-    beside: Sequence[Path] = ()
-    packs = True
     no_room = "choose a smaller model"
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = checkpoint.encoder_decoder
-        self.groups: Sequence[CacheSpec] = self.spec.cache_groups
+        self.groups = self.spec.cache_groups
         self.limits = TRANSCRIPTION[device]
 
     def longest(self, config: WorkerConfig) -> int:
@@ -68,9 +63,6 @@ class Transcription:
 
     def make(self, context: LayerContext, longest: int) -> EncoderDecoder:
         return EncoderDecoder(self.spec, context)
-
-    def fill(self, model: EncoderDecoder, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors)
 
     def size(
         self,
@@ -151,17 +143,16 @@ class Transcription:
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, windows))
 
 
-class StreamedTranscription:
-    """Voxtral Realtime: memory is divided into tokens and the state of each stream. See :class:`.families.Family`."""
+class StreamedTranscription(Family):
+    """Voxtral Realtime: memory is divided into tokens and the state of each stream."""
 
-    beside: Sequence[Path] = ()
     packs = False
     no_room = "lower --max-prefill-chunk"
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = checkpoint.voxtral_realtime
-        self.groups: Sequence[CacheSpec] = self.spec.decoder.cache_groups
+        self.groups = self.spec.decoder.cache_groups
         self.limits = msgspec.structs.replace(TRANSCRIPTION[device], max_encodings=0, max_mixed_encodings=0)
 
     def longest(self, config: WorkerConfig) -> int:
@@ -171,9 +162,6 @@ class StreamedTranscription:
 
     def make(self, context: LayerContext, longest: int) -> VoxtralRealtime:
         return VoxtralRealtime(self.spec, context, max_model_len=longest)
-
-    def fill(self, model: VoxtralRealtime, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors)
 
     def size(
         self,

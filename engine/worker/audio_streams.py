@@ -1,32 +1,29 @@
 """Streamed audio of a transcription model's rows: each position reads its part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch
 from ..models.stream_encoder import StreamState
 from ..models.voxtral_realtime import VoxtralRealtime
-from .batch import Batch
-from .row_extras import ExtraResults, MediaReader, no_media
+from .row_extras import RowExtras
 
 
-class AudioStreams:
+class AudioStreams(RowExtras):
     """Adds encoded audio to the embedding of each position (Voxtral Realtime).
 
-    Streams are encoded one after the other; the decoder runs all rows together. One of the
-    :class:`.row_extras.RowExtras`.
+    Streams are encoded one after the other; the decoder runs all rows together.
     """
 
     def __init__(self, model: VoxtralRealtime) -> None:
+        super().__init__()
         self._encoder = model.encoder
         self._streams: dict[int, StreamState] = {}
         """By row slot."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -39,18 +36,9 @@ class AudioStreams:
         for slot in slots:
             self._streams.pop(slot, None)
 
-    def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return True
-
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """Raises ValueError if the audio of a row's position has not come."""
         return replace(batch, added=torch.cat([self._listen(row) for row in rows]))
-
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
-        return ExtraResults()
-
-    def ended(self, result: StepResult) -> StepResult:
-        return result
 
     def _listen(self, row: RowStep) -> torch.Tensor:
         stream = self._streams[row.slot]

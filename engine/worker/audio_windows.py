@@ -1,28 +1,29 @@
 """Windows of audio for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
-from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan
 
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ..models.encoder_decoder import EncoderDecoder
 from .batch import Batch
-from .row_extras import ExtraResults, MediaReader, no_media
+from .row_extras import ExtraResults, RowExtras
 
 
-class AudioWindows:
+class AudioWindows(RowExtras):
     """Encodes windows of audio into slots, which tokens attend to, and reads alignments.
 
-    An encoded window stays in its slot until another replaces it. One of the :class:`.row_extras.RowExtras`.
+    An encoded window stays in its slot until another replaces it.
     """
 
     def __init__(self, model: EncoderDecoder, cross_caches: Sequence[LayerCache], slots: int) -> None:
         """``cross_caches`` hold the keys and values of encoded audio."""
+        super().__init__()
         self._model = model
         self._cross_caches = cross_caches
         self._encoder_slot_of = np.zeros(slots, dtype=np.int64)
@@ -30,8 +31,6 @@ class AudioWindows:
         """Encoded positions, by encoder slot."""
         self._asking: dict[int, tuple[NewRow, PromptProbe]] = {}
         """By slot: rows whose prompt asks for alignment results."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -49,9 +48,6 @@ class AudioWindows:
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._asking.pop(slot, None)
-
-    def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return True
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         slots = np.repeat(self._encoder_slot_of[[row.slot for row in rows]], [row.count for row in rows])
@@ -87,9 +83,6 @@ class AudioWindows:
             if row.start + row.count >= asked.prompt_len:
                 del self._asking[row.slot]
         return ExtraResults(alignments=found)
-
-    def ended(self, result: StepResult) -> StepResult:
-        return result
 
     def _silence(self, probe: PromptProbe, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
         """The probability of the no-speech token, if this step computes its position; else None."""

@@ -36,7 +36,7 @@ class MemoryReading:
 
     total: int
     free: int
-    """What the driver reports, and what workers of other models hold that share the device."""
+    """Free bytes as the driver reports them, plus what workers of other models on the device hold."""
     allocated: int
     """Of this process's tensors."""
     reserved: int

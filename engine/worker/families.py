@@ -1,9 +1,10 @@
 """The differences between kinds of models in set-up: limits, the division of memory, the first steps."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -79,31 +80,38 @@ def agreed(sizes: Sizes, ranks: RankGroup | None) -> Sizes:
     return replace(sizes, blocks=blocks, max_model_len=length, num_states=states)
 
 
-class Family(Protocol):
-    """A kind of model, with one checkpoint of it."""
+class Family(ABC):
+    """A kind of model, with one checkpoint of it: how its memory is divided, and what its rows need besides tokens.
+
+    Called by a worker's set-up (:mod:`.setup_family`).
+    """
 
     checkpoint: Checkpoint
-    groups: Sequence[CacheSpec]
+    groups: Sequence[CacheSpec] = ()
     """Layers of the KV cache; empty if nothing is stored a token."""
-    beside: Sequence[Path]
+    beside: Sequence[Path] = ()
     """Files read besides those of the checkpoint."""
-    packs: bool
+    packs = True
     """Whether its weights are packed for a CPU."""
-    no_room: str
+    no_room = ""
     """Advice for a device without memory for its largest step."""
     limits: StepLimits
     """Default limits of a step."""
 
+    @abstractmethod
     def longest(self, config: WorkerConfig) -> int:
         """The longest sequence before the cache is sized. Raises :class:`.errors.SetupError` for an impossible
         request."""
 
+    @abstractmethod
     def make(self, context: LayerContext, longest: int) -> Any:
         """Make the model without weights."""
 
     def fill(self, model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load the checkpoint's weights into the model."""
+        model.load(tensors)
 
+    @abstractmethod
     def size(
         self,
         config: WorkerConfig,
@@ -119,16 +127,21 @@ class Family(Protocol):
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes] | None:
         """A step that takes the most memory, and the sizes to run it with; None if half of the rest is left for
         steps."""
+        return None
 
+    @abstractmethod
     def extras(self, config: WorkerConfig, model: Any, sizes: Sizes) -> RowExtras | None:
         """The extras of its rows, with their memory; None if there are none."""
 
+    @abstractmethod
     def first_steps(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[StepPlan]:
         """Steps of row 0 that use the model as requests will."""
 
+    @abstractmethod
     def memory(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[MemoryLine]:
         """Its memory besides weights."""
 
+    @abstractmethod
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: Any, sizes: Sizes) -> WorkerReady:
         """``ready`` with the properties of this kind of model."""
 
@@ -221,13 +234,10 @@ def first_tokens(
     return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
 
 
-class Text:
+class Text(Family):
     """A decoder of text. On a device it runs one step ahead, and memory is measured differently
     (:mod:`.setup_device`)."""
 
-    beside: Sequence[Path] = ()
-    packs = True
-    no_room = ""
     notes: Sequence[str] = ()
     """Notes for the operator."""
 
@@ -235,7 +245,7 @@ class Text:
         """``device``: ``cpu`` or ``cuda``."""
         self.checkpoint = checkpoint
         self.spec = checkpoint.own_decoder
-        self.groups: Sequence[CacheSpec] = self.spec.cache_groups
+        self.groups = self.spec.cache_groups
         self.limits = SUITED[device]
         self._device = device
 
@@ -257,9 +267,6 @@ class Text:
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
 
-    def fill(self, model: TextModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors)
-
     def size(
         self,
         config: WorkerConfig,
@@ -277,9 +284,6 @@ class Text:
             places = state_places(config, num_states)
         sizes = size_cache(config, self.groups, longest, cache_dtype, budget - places * each, former)
         return replace(sizes, num_states=num_states, state_bytes=each)
-
-    def largest_step(self, config: WorkerConfig, longest: int) -> None:
-        return None
 
     def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
         parts: list[RowExtras] = []

@@ -1,8 +1,7 @@
-"""Transcription models that decode frame by frame; see :class:`.families.Family`."""
+"""Transcription models that decode frame by frame, and the transcripts of their rows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,35 +15,30 @@ from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowPooled, RowSpan, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowPooled, RowSpan, RowStep, StepPlan
 
-from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
-from ..model_config.attention_spec import CacheSpec
 from ..models.framewise import COLUMNS, FramewiseStream, FramewiseTranscriber
 from .batch import Batch
 from .errors import SetupError
-from .families import FormerSizes, Sizes
+from .families import Family, FormerSizes, Sizes
 from .limits import TRANSCRIPTION
-from .row_extras import ExtraResults, MediaReader, RowExtras, no_media
+from .row_extras import ExtraResults, RowExtras
 from .setup_parts import longest_of
 
 _SILENCE: Final = ArenaRef(0, 0)
 """An empty window is transcribed as silence."""
 
 
-class FramewiseTranscription:
+class FramewiseTranscription(Family):
     """A request is one window, which is transcribed in one step; nothing is cached but transcripts.
 
     Of models that stream it may be audio that comes in pieces: its prompt has a position for each chunk, and its row
     keeps the state between two chunks.
     """
 
-    beside: Sequence[Path] = ()
-    packs = True
     no_room = "choose a smaller model"
-    groups: Sequence[CacheSpec] = ()
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
@@ -61,9 +55,6 @@ class FramewiseTranscription:
 
     def make(self, context: LayerContext, longest: int) -> FramewiseTranscriber:
         return FramewiseTranscriber(self.spec, context)
-
-    def fill(self, model: FramewiseTranscriber, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors)
 
     def size(
         self,
@@ -113,8 +104,8 @@ class FramewiseTranscription:
         return StepPlan(0, 0, [], new, [RowStep(slot, 0, 1, [], False) for slot in range(count)], encode=jobs)
 
 
-class Transcripts:
-    """The transcripts of windows and of streamed audio, for the rows of a step. See :class:`.runner.RowExtras`.
+class Transcripts(RowExtras):
+    """The transcripts of windows and of streamed audio, for the rows of a step.
 
     A window's transcript stays in its encoder slot until another replaces it, so that a request for the same window
     computes nothing.
@@ -122,6 +113,7 @@ class Transcripts:
 
     def __init__(self, model: FramewiseTranscriber, shape: StreamShape | None) -> None:
         """``shape``: how chunks of streamed audio follow the samples, if the model takes any."""
+        super().__init__()
         self._model = model
         self._shape = shape
         self._found: dict[int, Pooled] = {}
@@ -129,11 +121,9 @@ class Transcripts:
         self._asked: dict[int, int] = {}
         """The encoder slot of each row that has no result yet, by slot."""
         self._prompts: dict[int, int] = {}
-        """A request's first token, by the encoder slot of its window: the language, for models that are told it."""
+        """A request's first token, by the encoder slot of its window: the language, for models that take one."""
         self._streams: dict[int, _Stream] = {}
         """By row slot."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for slot in plan.forgotten:
@@ -158,19 +148,10 @@ class Transcripts:
             self._asked.pop(slot, None)
             self._streams.pop(slot, None)
 
-    def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return True
-
-    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        return batch
-
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         asked = [row.slot for row in rows if row.slot in self._asked]
         windows = [RowPooled(slot, self._found[self._asked.pop(slot)]) for slot in asked]
         return ExtraResults(pooled=[*windows, *self._next_chunks([row for row in rows if row.slot in self._streams])])
-
-    def ended(self, result: StepResult) -> StepResult:
-        return result
 
     def _next_chunks(self, rows: Sequence[RowStep]) -> list[RowPooled]:
         """What the rows' chunks add to their transcripts. Streams are computed together, chunk by chunk, so that a

@@ -256,7 +256,7 @@ class StepGraphs:
 
     @property
     def captured(self) -> list[GraphSize]:
-        """From few tokens to many."""
+        """The sizes captured so far, ascending by tokens."""
         return sorted(self._captured, key=lambda size: (size.tokens, size.rows))
 
     @property

@@ -1,4 +1,4 @@
-"""The second tier of the prefix cache, in host memory: how it is cut, and whether there is room for it."""
+"""The second tier of the prefix cache, in host memory: its size, and its division into blocks and recurrent states."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ _OPTION = "--kv-offloading-size"
 
 
 def check_host_tier(config: WorkerConfig, family: Family, taken: int = 0) -> None:
-    """Raises :class:`.errors.SetupError` where the model has nothing for the tier, or this host no room for it beside
-    ``taken`` bytes that are yet to be taken of it."""
+    """Raises :class:`.errors.SetupError` if the model caches nothing that the tier could hold, or if the host's free
+    memory, less ``taken`` bytes that the worker still takes of it, is too small."""
     if config.kv_offloading_size is None:
         return
     if not (family.groups or (isinstance(family, Text) and family.spec.states)):
@@ -39,8 +39,8 @@ def device_bytes(sizes: Sizes) -> int:
 
 
 def with_host(config: WorkerConfig, sizes: Sizes) -> Sizes:
-    """With the host tier, which is cut as the device's memory is: between blocks and recurrent states. Raises
-    :class:`.errors.SetupError` for less than one of each."""
+    """``sizes`` with the host tier, divided between blocks and recurrent states in the proportion of the device's
+    caches. Raises :class:`.errors.SetupError` if there is no room for one of each."""
     if config.kv_offloading_size is None:
         return sizes
     share, block, state = _share(config), sizes.block_bytes, sizes.state_bytes
@@ -66,5 +66,5 @@ def host_lines(config: WorkerConfig, host: HostSizes, device: torch.device) -> l
 
 
 def _share(config: WorkerConfig) -> int:
-    """This worker's bytes of the tier, which workers that split a model divide evenly."""
+    """This worker's bytes of the tier: the workers of a group divide it evenly."""
     return (config.kv_offloading_size or 0) // config.group_size

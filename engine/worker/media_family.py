@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 _CONTEXTS: Final = 4
 """The encoder cache holds at most the media of this many prompts of full length."""
 _PICTURES: Final = 64
-"""It holds at most so many pictures to which tokens attend."""
+"""Most pictures that the encoder cache holds for layers of cross-attention."""
 _LEAST_CACHE: Final = GIB // 4
 _CACHE_SHARE: Final = 8
 """The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""

@@ -20,7 +20,7 @@ from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
 from .media_time import MediaTime
-from .row_extras import ExtraResults, MediaReader, no_media
+from .row_extras import ExtraResults, RowExtras
 from .rows import Int64
 from .seen_media import SeenSpan, seen_media, seen_within
 from .sliced_encoding import SlicedEncoding
@@ -83,7 +83,7 @@ class _Row:
     positions: MediaPositions | None
     """None: a token's position is its index."""
     fault: str = ""
-    """What is wrong with its media; "" if nothing."""
+    """Why its media cannot be used; "" if they can."""
     first: int = -1
     """Where the first medium begins."""
     words: Int64 = field(default_factory=lambda: _NOWHERE)
@@ -98,10 +98,10 @@ class _Row:
     """Media to which positions attend, in place of :attr:`spans`."""
 
 
-class MediaRows:
+class MediaRows(RowExtras):
     """Encodes the media of rows into slots, and puts their embeddings in place of placeholder tokens.
 
-    Encoded media stay in their slot until the engine evicts them. One of the :class:`.row_extras.RowExtras`.
+    Encoded media stay in their slot until the engine evicts them.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class MediaRows:
             keys: :meth:`..models.decoder.Decoder.keys_of_media`, if tokens attend to media; None: embeddings of media
                 stand in place of tokens.
         """
+        super().__init__()
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
@@ -155,8 +156,6 @@ class MediaRows:
         self._told_room = 0
         self._faults: dict[int, RowFault] = {}
         """By row slot: errors of media that the step reads."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     @property
     def nbytes(self) -> int:
@@ -365,7 +364,7 @@ class MediaRows:
         )
 
     def _seen_by(self, row: PlacedRow, seen: Sequence[SeenSpan]) -> Iterator[SeenMedia]:
-        """What tokens of a row attend to. A row of media that could not be encoded has a fault."""
+        """The media that tokens of a row attend to. Notes a fault of the row if one of them could not be encoded."""
         for each in seen_within(seen, row.start, row.count):
             keys = []
             for slot, begins in each.media:

@@ -118,7 +118,7 @@ class PassGraphs:
 
     @property
     def captured(self) -> list[GraphSize]:
-        """From few tokens to many."""
+        """The sizes captured so far, ascending by tokens."""
         return self._graphs.captured
 
     @property
@@ -234,7 +234,7 @@ class PassGraphs:
 
 
 def _kept(buffer: torch.Tensor | None, values: torch.Tensor) -> torch.Tensor:
-    """Copy ``values`` to the first rows of ``buffer``, which is made of as many where there is none; returns it."""
+    """Copy ``values`` to the first rows of ``buffer``; returns it. Without a buffer, one of that size is made."""
     buffer = torch.empty_like(values) if buffer is None else buffer
     buffer.narrow(0, 0, len(values)).copy_(values)
     return buffer

@@ -1,6 +1,6 @@
 """Pooling models: vectors and scores of prompts. See :class:`.families.Family`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,6 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import tensors_from
-from ..model_config.attention_spec import CacheSpec
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.media_spec import MediaSpec
 from ..model_config.model_spec import ModelSpec, dense_mlp
@@ -28,7 +27,7 @@ from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
 from .caches import block_groups_of, kv_block_bytes
 from .errors import SetupError
-from .families import FormerSizes, Sizes, cache_line
+from .families import Family, FormerSizes, Sizes, cache_line
 from .limits import POOLING
 from .media_family import MediaEncoder
 from .memory import format_bytes
@@ -45,23 +44,21 @@ _NOTE: Final = (
 )
 
 
-class PoolingFamily:
+class PoolingFamily(Family):
     """A pooling model. With causal attention it has a KV cache; otherwise a prompt is computed in one step.
 
     Media in prompts are encoded as for a decoder.
     """
-
-    no_room = ""
 
     def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec | None = None) -> None:
         """``media``: the media that the model takes."""
         self.checkpoint = checkpoint
         self.spec = spec = checkpoint.own_pooling
         self.packs = not isinstance(spec.backbone, TransformersEncoder)
-        self.groups: Sequence[CacheSpec] = ()
+        self.groups = ()
         if spec.causal and isinstance(spec.backbone, ModelSpec):
             self.groups = spec.backbone.cache_groups
-        self.beside: Sequence[Path] = [_file(checkpoint.folder, name) for name in spec.beside]
+        self.beside = [_file(checkpoint.folder, name) for name in spec.beside]
         self.limits = suited_limits(spec, device)
         self._encoder: MediaEncoder | None = None
         if media is not None:
@@ -122,9 +119,6 @@ class PoolingFamily:
                 f"{format_bytes(each * block_bytes)}: raise --kv-cache-memory or lower --max-model-len"
             )
         return Sizes(blocks, longest, block_bytes, block_groups)
-
-    def largest_step(self, config: WorkerConfig, longest: int) -> None:
-        return None
 
     def extras(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> RowExtras:
         media = None if self._encoder is None else self._encoder.rows(model.reader, config.seed)

@@ -1,31 +1,30 @@
 """Rows whose prompts are pooled to vectors or scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from stentor.protocols.ipc.pooling import Pooled, Pooling
-from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch
 from ..layers.varlen_batch import VarlenBatch
 from ..models.pooling_model import PooledTensor, PoolingModel
 from .batch import Batch
-from .row_extras import ExtraResults, MediaReader, no_media
+from .row_extras import ExtraResults, RowExtras
 
 
-class PoolingRows:
-    """Pools the hidden states of prompts instead of sampling. One of the :class:`.row_extras.RowExtras`."""
+class PoolingRows(RowExtras):
+    """Pools the hidden states of prompts instead of sampling."""
 
     def __init__(self, model: PoolingModel) -> None:
+        super().__init__()
         self._model = model
         self._asked: dict[int, NewRow] = {}
         """By slot: rows whose prompts have not been pooled."""
         self._hidden: dict[int, list[torch.Tensor]] = {}
         """By slot: hidden states, on the device, of a prompt pooled as a whole."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         self._asked.update((new.slot, new) for new in plan.new if new.pooling is not None)
@@ -34,9 +33,6 @@ class PoolingRows:
         for slot in slots:
             self._asked.pop(slot, None)
             self._hidden.pop(slot, None)
-
-    def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return True
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         if batch.texts is None:
@@ -66,9 +62,6 @@ class PoolingRows:
                 ready.append((asked, torch.cat(self._hidden.pop(row.slot))))
                 del self._asked[row.slot]
         return ExtraResults(pooled=self._pooled(ready)) if ready else ExtraResults()
-
-    def ended(self, result: StepResult) -> StepResult:
-        return result
 
     def _pooled(self, ready: Sequence[tuple[NewRow, torch.Tensor]]) -> list[RowPooled]:
         """Pool prompts with hidden states [tokens, hidden], of all tokens or of the last."""

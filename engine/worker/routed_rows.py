@@ -1,18 +1,18 @@
 """Rows that ask for the experts of their positions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from stentor.protocols.ipc.steps import ExpertShape, RowExperts, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import ExpertShape, RowExperts, RowStep, StepPlan
 
 from ..layers.forward_batch import ForwardBatch
 from ..model_config.mlp_spec import MoESpec
 from ..model_config.model_spec import ModelSpec
 from .batch import Batch
 from .errors import SetupError
-from .row_extras import ExtraResults, MediaReader, no_media
+from .row_extras import ExtraResults, RowExtras
 
 _BYTE = 256
 """Experts that one byte can number."""
@@ -30,15 +30,14 @@ def expert_shape(spec: ModelSpec) -> ExpertShape:
     return ExpertShape(len(mixtures), chosen.pop(), width)
 
 
-class RoutedRows:
-    """Collects the experts of rows that ask for them. One of the :class:`.row_extras.RowExtras`."""
+class RoutedRows(RowExtras):
+    """Collects the experts of rows that ask for them."""
 
     def __init__(self, shape: ExpertShape) -> None:
+        super().__init__()
         self._shape = shape
         self._first: dict[int, int] = {}
         """By slot, of rows that ask: the first position to report."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -67,6 +66,3 @@ class RoutedRows:
                 of_row = every[start + row.count - count : start + row.count]
                 gathered.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
         return ExtraResults(routed=gathered)
-
-    def ended(self, result: StepResult) -> StepResult:
-        return result

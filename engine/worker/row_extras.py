@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -27,12 +27,21 @@ MediaReader = Callable[[ArenaRef], bytes | memoryview]
 """Reads media of a request that has not been released."""
 
 
-class RowExtras(Protocol):
-    """Inputs and outputs of a model's rows besides tokens."""
+def no_media(ref: ArenaRef) -> bytes | memoryview:
+    """The reader of a model in set-up. Raises ValueError unless the media are empty."""
+    if ref.length:
+        raise ValueError(f"{ref.length} bytes of media came, and the worker was given no arena to read them from")
+    return b""
 
-    yield_device: Callable[[], None] | None
-    """Called between the parts of a long step, if other models share the device."""
-    media: MediaReader
+
+class RowExtras:
+    """Inputs and outputs of a model's rows besides tokens. The runner calls these in each step; by default, rows have
+    nothing to add and nothing to read."""
+
+    def __init__(self) -> None:
+        self.yield_device: Callable[[], None] | None = None
+        """Called between the parts of a long step, if other models share the device."""
+        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         """Apply a plan's changes; freed rows have been released."""
@@ -42,25 +51,22 @@ class RowExtras(Protocol):
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
         """Whether these rows need anything beyond tokens in a pass."""
+        return True
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         """Add the rows' inputs to the batch."""
+        return batch
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
         """The rows' results of a pass with output ``hidden``."""
+        return ExtraResults()
 
     def ended(self, result: StepResult) -> StepResult:
         """End a step; returns its result, with the media completed in it."""
+        return result
 
 
-def no_media(ref: ArenaRef) -> bytes | memoryview:
-    """The reader of a model in set-up. Raises ValueError unless the media are empty."""
-    if ref.length:
-        raise ValueError(f"{ref.length} bytes of media came, and the worker was given no arena to read them from")
-    return b""
-
-
-class JoinedExtras:
+class JoinedExtras(RowExtras):
     """Several :class:`RowExtras` as one."""
 
     def __init__(self, parts: Sequence[RowExtras]) -> None:

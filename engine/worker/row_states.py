@@ -1,7 +1,7 @@
 """Recurrent states of rows and prefixes, and the slots that each row reads and writes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +16,9 @@ from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 from ..layers.forward_batch import ForwardBatch, MixerInputs, StateBatch
 from ..model_config.model_spec import Backbone
 from ..model_config.recurrent_spec import StateTensor
-from .batch import Batch
 from .caches import BlockCopier
 from .drafted_states import DraftedStates
-from .row_extras import ExtraResults, MediaReader, no_media
+from .row_extras import RowExtras
 from .rows import Int64
 
 _DTYPES: Mapping[StateDType, torch.dtype] = {
@@ -53,7 +52,7 @@ class StateDTypes:
         return spec.state_bytes(self.inputs.itemsize, self.recurrent.itemsize)
 
 
-class RowStates:
+class RowStates(RowExtras):
     """The states by slot. The engine allocates slots; each row reads one and writes one in a step."""
 
     def __init__(
@@ -71,6 +70,7 @@ class RowStates:
 
         ``host``: memory of the host tier; see :func:`.caches.host_memory`.
         """
+        super().__init__()
         self._device = device
         self._drafted = DraftedStates(num_states, rows, device) if drafts else None
         places = num_states + drafts * rows
@@ -83,8 +83,6 @@ class RowStates:
         """By row: the slot of its state. The last row is for padding and has none."""
         self._reads = self._writes.copy()
         """By row: the slot of its state before its last step."""
-        self.yield_device: Callable[[], None] | None = None
-        self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
         copies = plan.state_copies
@@ -154,9 +152,6 @@ class RowStates:
         if self._drafted is not None:
             self._drafted.note(batch)
         return batch
-
-    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
-        return ExtraResults()
 
     def ended(self, result: StepResult) -> StepResult:
         return result if self._drafted is None else self._drafted.settle(result, self._of_layer)

@@ -112,7 +112,7 @@ class Sampler:
         return tokens, self._logprobs(logits, raw, rows, tokens)
 
     def ahead(self, logits: torch.Tensor, slots: Sequence[int], behind: Sequence[int]) -> list[int] | None:
-        """What :meth:`sample` would sample at all positions of rows with drafts, in one call.
+        """The tokens that :meth:`sample` would sample at all positions of rows with drafts, in one call.
 
         Position i is the one ``behind[i]`` tokens after the next one of row ``slots[i]``; its logits [V] are right if
         these tokens are the drafts before it. Returns None if a row has penalties, bias or allowed tokens, or asks for
@@ -132,8 +132,8 @@ class Sampler:
         return [self._row(slot).append(token) for slot, token in zip(slots, tokens, strict=True)]
 
     def draft(self, logits: torch.Tensor, slots: Sequence[int], best: list[int] | None = None) -> list[int]:
-        """What :meth:`sample` would sample, without masks and log-probabilities; appended to the rows until
-        :meth:`take_back`."""
+        """The tokens that :meth:`sample` would sample, without masks and log-probabilities; they stay appended to the
+        rows until :meth:`take_back`."""
         rows = [self._row(slot) for slot in slots]
         if best is None or not all(row.greedy and not row.edits for row in rows):
             self._edit(logits, rows, slots, NO_MASKS)

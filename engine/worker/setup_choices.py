@@ -44,7 +44,7 @@ _CPU: Final = torch.device("cpu")
 
 @dataclass(frozen=True)
 class SetupChoices:
-    """What is decided before the model is made."""
+    """Decisions about a worker that precede the making of its model."""
 
     config: WorkerConfig
     progress: ProgressCallback

@@ -14,12 +14,13 @@ from ..model_config.stages import part_of, stage_ends
 from ..model_config.tensor_parallel.cuts import Cut, Rank
 from ..model_config.tensor_parallel.rank_part import RankPart
 from ..model_config.tensor_parallel.split import split_model
-from ..quantization.formats import Format, GGUFFormat, GroupedInt8Format, Int4Format
+from ..quantization.formats import Format, GGUFFormat, GroupedIntFormat
 from .errors import SetupError
 
 
 def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
-    """With what this worker takes of it. Raises :class:`.errors.SetupError` for a model that cannot be split."""
+    """The checkpoint with this worker's part of it. Raises :class:`.errors.SetupError` for a model that cannot be
+    split."""
     if config.pipeline_parallel_size > 1:
         return _stage(checkpoint, config)
     asked = f"--tensor-parallel-size {config.tensor_parallel_size}"
@@ -85,6 +86,6 @@ def _as_stored(
             blocks.update(stored_cuts(part, cut, format))
         else:
             stored.update(stored_cuts(part, cut, format))
-            if cut.inputs and isinstance(format, Int4Format | GroupedInt8Format) and format.act_order:
+            if cut.inputs and isinstance(format, GroupedIntFormat) and format.act_order:
                 loose[part] = replace(format, whole_groups=False)
     return stored, blocks, loose

@@ -1,4 +1,7 @@
-"""A step as it is sent to the device: its rows, and the changes of its plan."""
+"""A step as it is sent to the device: the numbers of its rows, and the changes of its plan.
+
+:class:`.async_compute.AsyncCompute` stages each step, and :class:`.staging.Staging` copies it to the device at once.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,8 +25,11 @@ _NO_GROUPS: Final = np.zeros(0, dtype=np.int32)
 @dataclass(frozen=True)
 class StagedStep:
     numbers: StepNumbers
+    """The rows' numbers, which the host needs to read the results."""
     shape: Shape
+    """The length of each section."""
     sections: dict[str, Numbers]
+    """All arrays that are copied, by name."""
 
 
 def changes(

@@ -5,8 +5,9 @@ kind depends on a step's numbers of tokens and rows: the powers of two around th
 divides them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from stentor.kernels import MAX_DECODE_QUERY_LEN
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
@@ -54,15 +55,7 @@ def warm_up(
     if adapted:
         plans += as_adapted(plans)
         sizes += [replace(size, adapted=True) for size in sizes]
-    total = len(plans) + len(sizes)
-    for number, size in enumerate(sizes):
-        progress("preparing kernels", number, total)
-        compute.warm(size)
-    for number, plan in enumerate(plans, len(sizes)):
-        progress("preparing kernels", number, total)
-        runner.step(plan)
-        runner.release([row.slot for row in plan.rows])
-    progress("preparing kernels", total, total)
+    _run_all(runner, [partial(compute.warm, size) for size in sizes], plans, progress)
 
 
 def warm_up_drafts(
@@ -89,12 +82,24 @@ def warm_up_drafts(
         if rows * length <= tokens
     ]
     passes = [
-        (each, replace(each.largest, decodes=size)) for each in graphs for size in counts(each.largest.tokens)[::-1]
+        partial(each.warm, replace(each.largest, decodes=size))
+        for each in graphs
+        for size in counts(each.largest.tokens)[::-1]
     ]
+    _run_all(runner, passes, plans, progress)
+
+
+def _run_all(
+    runner: SyncRunner | AsyncRunner,
+    passes: Sequence[Callable[[], None]],
+    plans: Sequence[StepPlan],
+    progress: ProgressCallback,
+) -> None:
+    """Run passes, then plans, whose rows are released at once."""
     total = len(passes) + len(plans)
-    for number, (each, size) in enumerate(passes):
+    for number, run in enumerate(passes):
         progress("preparing kernels", number, total)
-        each.warm(size)
+        run()
     for number, plan in enumerate(plans, len(passes)):
         progress("preparing kernels", number, total)
         runner.step(plan)

@@ -39,7 +39,7 @@ class DecodeLaunch(NamedTuple):
     items: int
     """Items of a plan: the most parts that the keys of all rows are split into."""
     planned_by: Hashable
-    """What a plan depends on apart from lengths."""
+    """Everything but lengths that a plan depends on."""
     split: Start
     scratch: int
     """Numbers of scratch memory for the programs' partial results."""

@@ -39,7 +39,7 @@ class Program:
     _input: tuple[ActivationFormat, int] | None = None
     """The format and width of the input that is prepared for the next linears."""
     _scratch_slot: int = 0
-    """Where that input is."""
+    """The scratch slot of that input."""
     _prepared: object = None
     """The value it was prepared from, as the caller noted it."""
 

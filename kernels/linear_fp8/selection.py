@@ -37,7 +37,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Case:
-    """What the choice depends on."""
+    """The properties of a product on which the choice of an implementation depends."""
 
     tokens: int
     """The number of tokens, or a larger one that is treated alike."""

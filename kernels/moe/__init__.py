@@ -222,14 +222,7 @@ def experts_mlp(
         return _RUNS.keep(key, _prepare_triton(operands))(operands)
     own: Choice = "auto" if chosen == "native" else "reference"
     return reference.experts_mlp(
-        x,
-        routing,
-        gate_up,
-        down,
-        activation,
-        gate_up_bias,
-        down_bias,
-        weight_input,
+        operands,
         partial(linear, invariant=invariant, variant=own),
         partial(gated_activation, variant=own),
         partial(activate_, variant=own),

@@ -1,4 +1,4 @@
-"""The arguments of the Triton kernels of experts."""
+"""The arguments of every variant of :func:`stentor.kernels.experts_mlp`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

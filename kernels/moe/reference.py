@@ -13,6 +13,7 @@ from ..linear.reference import linear
 from ..linear_coded import CodedMatrices
 from ..linear_packed import PackedWeight
 from ..linear_packed.reference import linear_packed
+from .operands import Operands
 from .router import Router, Routing
 
 LIMITS = {"swiglu_oai": 7.0, "swiglu_10": 10.0, "silu_7": 7.0}
@@ -101,27 +102,20 @@ def activate_experts(
 
 
 def experts_mlp(
-    x: Tensor,
-    routing: Routing,
-    gate_up: Tensor | CodedMatrices,
-    down: Tensor | CodedMatrices,
-    activation: str,
-    gate_up_bias: Tensor | None,
-    down_bias: Tensor | None,
-    weight_input: bool,
-    product: Product = linear,
-    gate: Activate = gated_activation,
-    alone: Activate = activate,
+    of: Operands, product: Product = linear, gate: Activate = gated_activation, alone: Activate = activate
 ) -> Tensor:
-    def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
-        if weight_input:
-            rows = (rows.float() * weights).to(x.dtype)
-        both = product(rows, _matrix(gate_up, expert, x.dtype), _of(gate_up_bias, expert))
-        inner = activate_experts(both, down.shape[2], activation, gate, alone)
-        made = product(inner, _matrix(down, expert, x.dtype), _of(down_bias, expert)).float()
-        return made if weight_input else made * weights
+    """``product``, ``gate`` and ``alone`` compute the products and the activations with and without a gate."""
+    dtype = of.x.dtype
 
-    return _sum_over_experts(x, routing, len(gate_up), run)
+    def run(rows: Tensor, weights: Tensor, expert: int) -> Tensor:
+        if of.weight_input:
+            rows = (rows.float() * weights).to(dtype)
+        both = product(rows, _matrix(of.gate_up, expert, dtype), _of(of.gate_up_bias, expert))
+        inner = activate_experts(both, of.down.shape[2], of.activation, gate, alone)
+        made = product(inner, _matrix(of.down, expert, dtype), _of(of.down_bias, expert)).float()
+        return made if of.weight_input else made * weights
+
+    return _sum_over_experts(of.x, Routing(of.chosen, of.factors), len(of.gate_up), run)
 
 
 def packed_experts_mlp(

@@ -40,7 +40,7 @@ STUCK_SECONDS = 300.0
 """How long a build of another process is waited for while it finishes no unit."""
 _LOOK_SECONDS = 0.1
 PRELUDE = KERNELS / "native" / "prelude.h"
-"""What is compiled once for all units, if there are so many that it pays."""
+"""A header that is precompiled for all units, if there are enough of them."""
 PRELUDE_PAYS = 5
 COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
 

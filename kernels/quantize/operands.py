@@ -64,7 +64,7 @@ class Operands:
 
     @property
     def kinds(self) -> str:
-        """What block sizes depend on beside the shape: dtypes, and whether scales change along K."""
+        """The part of the tuning key beside the shape: dtypes, and whether scales change along K."""
         names = (str(dtype).removeprefix("torch.") for dtype in (self.x.dtype, self.weight.dtype))
         return " ".join(names) + (" blocks" if self.scaled_by_step else "")
 

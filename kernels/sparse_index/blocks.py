@@ -19,8 +19,8 @@ SCORES_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class BlockChoice:
-    """What a token sees: the ``top_k`` blocks of ``size`` tokens with the largest q · k of any of their tokens up to
-    its own, of which the ``local`` last, with its own, are always chosen."""
+    """How blocks are chosen for a token: the ``top_k`` blocks of ``size`` tokens with the largest q · k of any of their
+    tokens up to its own. The last ``local`` blocks, which include its own, are always chosen."""
 
     size: int
     top_k: int
@@ -49,7 +49,7 @@ def choose_blocks_variant(q: Tensor, variant: Choice = "auto") -> Variant:
 
 
 def seen_by(batch: AttentionBatch) -> VisibleTokens:
-    """Of a batch's tokens. Nothing waits for the device."""
+    """Returns what each token of a batch sees before blocks are chosen. Nothing waits for the device."""
     tokens = torch.arange(batch.num_tokens, dtype=torch.int32, device=batch.query_start.device)
     ends = batch.query_start[1:]
     rows = torch.searchsorted(ends, tokens, right=True).clamp(max=batch.num_sequences - 1)

@@ -20,7 +20,7 @@ _PAIRED_DIMS = 32
 
 @dataclass(frozen=True)
 class KeyLayout:
-    """Where the keys of sequences lie in such a cache; the same for every layer that sees them."""
+    """The layout of sequences' keys in a cache of blocks; the same for every layer."""
 
     begin: int
     end: int

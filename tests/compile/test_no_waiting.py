@@ -191,10 +191,10 @@ def _weights_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     def filled(made: type, weight: Callable[[Format, int, int], Any]) -> None:
         original = made.__init__  # type: ignore[misc]
 
-        def init(self: Any, weights: Any, parts: Any, inputs: int, context: Any, bias: Any, formats: Any) -> None:
-            original(self, weights, parts, inputs, context, bias, formats)
-            for part, size in parts.items():
-                self._take(part, weight(formats[part] if isinstance(formats, dict) else formats, size, inputs))
+        def init(self: Any, of: Any, formats: Any) -> None:
+            original(self, of, formats)
+            for part, size in of.outputs.items():
+                self._take(part, weight(formats[part] if isinstance(formats, dict) else formats, size, of.inputs))
 
         monkeypatch.setattr(made, "__init__", init)
 

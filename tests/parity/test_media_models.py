@@ -30,7 +30,7 @@ CLOSE = 1e-3
 ANSWER = 6
 
 
-class MediaFamily:
+class Seeing:
     """A tiny model on disk, its like in transformers, and our engine over it."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -76,20 +76,20 @@ sounds, and both pictures and sounds."""
 
 
 @pytest.fixture(scope="module", params=OF_EACH_KIND)
-def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> MediaFamily:
-    return MediaFamily(request.param, tmp_path_factory.mktemp(request.param))
+def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="module", params=[name for name in KINDS if name not in OF_EACH_KIND])
-def other(request: Any, tmp_path_factory: pytest.TempPathFactory) -> MediaFamily:
-    return MediaFamily(request.param, tmp_path_factory.mktemp(request.param))
+def other(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def text(count: int, first: int = 40) -> list[int]:
     return [first + number % 150 for number in range(count)]
 
 
-def check_prompts(model: MediaFamily) -> None:
+def check_prompts(model: Seeing) -> None:
     a, b = model.picture(1), model.picture(2, 1)
     prompts = [
         model.prompt(text(9)),
@@ -102,16 +102,16 @@ def check_prompts(model: MediaFamily) -> None:
         model.check(rid, prompt)
 
 
-def test_no_one_and_several_pictures_are_answered_as_by_transformers(model: MediaFamily) -> None:
+def test_no_one_and_several_pictures_are_answered_as_by_transformers(model: Seeing) -> None:
     check_prompts(model)
 
 
 @pytest.mark.proof(each="other")
-def test_other_families_answer_as_by_transformers(other: MediaFamily) -> None:
+def test_other_families_answer_as_by_transformers(other: Seeing) -> None:
     check_prompts(other)
 
 
-def check_cut(model: MediaFamily) -> None:
+def check_cut(model: Seeing) -> None:
     prompt = model.prompt(text(3), model.picture(3), text(2), model.picture(4, 1), text(4))
     cross = group_of(model.engine.ready.groups, "cross")
     assert cross is not None
@@ -125,16 +125,16 @@ def check_cut(model: MediaFamily) -> None:
 
 
 @pytest.mark.proof(each="model")
-def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: MediaFamily) -> None:
+def test_a_prompt_that_is_cut_within_its_pictures_is_answered_alike(model: Seeing) -> None:
     check_cut(model)
 
 
 @pytest.mark.proof(each="other")
-def test_other_families_answer_alike_a_prompt_that_is_cut_within_its_pictures(other: MediaFamily) -> None:
+def test_other_families_answer_alike_a_prompt_that_is_cut_within_its_pictures(other: Seeing) -> None:
     check_cut(other)
 
 
-def check_prefixes(model: MediaFamily) -> None:
+def check_prefixes(model: Seeing) -> None:
     model.engine.restart(model.engine.ready.num_blocks)
     same, other = model.picture(5), model.picture(6)
     params = model.params()
@@ -154,16 +154,16 @@ def check_prefixes(model: MediaFamily) -> None:
 
 
 @pytest.mark.proof(each="model")
-def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(model: MediaFamily) -> None:
+def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(model: Seeing) -> None:
     check_prefixes(model)
 
 
 @pytest.mark.proof(each="other")
-def test_other_families_reuse_a_prefix_with_the_same_picture_and_none_with_another(other: MediaFamily) -> None:
+def test_other_families_reuse_a_prefix_with_the_same_picture_and_none_with_another(other: Seeing) -> None:
     check_prefixes(other)
 
 
-def check_losses(model: MediaFamily) -> None:
+def check_losses(model: Seeing) -> None:
     engine, more = model.engine, 9
     engine.restart(engine.ready.num_blocks)
     prompts = [
@@ -186,21 +186,21 @@ def check_losses(model: MediaFamily) -> None:
 
 
 @pytest.mark.proof(each="model")
-def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(model: MediaFamily) -> None:
+def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(model: Seeing) -> None:
     check_losses(model)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> MediaFamily:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     """All tokens of its prompts see each other, behind a window too."""
-    return MediaFamily("paligemma2", tmp_path_factory.mktemp("paligemma2"))
+    return Seeing("paligemma2", tmp_path_factory.mktemp("paligemma2"))
 
 
-def test_prompts_that_see_themselves_whole_are_answered_after_losses_too(whole: MediaFamily) -> None:
+def test_prompts_that_see_themselves_whole_are_answered_after_losses_too(whole: Seeing) -> None:
     check_losses(whole)
 
 
-def test_nothing_of_a_prompt_that_sees_itself_whole_is_found_by_another(whole: MediaFamily) -> None:
+def test_nothing_of_a_prompt_that_sees_itself_whole_is_found_by_another(whole: Seeing) -> None:
     whole.engine.restart(whole.engine.ready.num_blocks)
     for first in (40, 40, 90):
         prompt = whole.prompt(text(12), whole.picture(5), text(40), text(1, first))
@@ -210,7 +210,7 @@ def test_nothing_of_a_prompt_that_sees_itself_whole_is_found_by_another(whole: M
         assert whole.engine.outcomes[rid, 0].tokens == greedy(whole.reference, whole.kind, prompt, ANSWER)
 
 
-def test_a_model_whose_prompts_see_themselves_whole_is_served_with_its_pictures_alone(whole: MediaFamily) -> None:
+def test_a_model_whose_prompts_see_themselves_whole_is_served_with_its_pictures_alone(whole: Seeing) -> None:
     config = whole.engine.config
     assert open_family(config, "cpu").limits.max_prefill_chunk == 16 + 512, "a picture and a text"
     with pytest.raises(SetupError, match="PaliGemmaForConditionalGeneration is not served without its pictures"):
@@ -222,11 +222,11 @@ def test_a_model_whose_prompts_see_themselves_whole_is_served_with_its_pictures_
 @pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5", "gemma3", "ernie_vl"])
 def test_workers_that_split_the_text_each_encode_its_pictures(name: str, tmp_path: Path) -> None:
-    model = MediaFamily(name, tmp_path)
+    model = Seeing(name, tmp_path)
     prompt = model.prompt(text(5), model.picture(1), text(7))
     meeting = os.memfd_create("ranks")
 
-    def answered(rank: int) -> tuple[MediaFamily, int]:
+    def answered(rank: int) -> tuple[Seeing, int]:
         config = msgspec.structs.replace(model.engine.config, tensor_parallel_size=2, rank=rank)
         own = copy.copy(model)
         own.engine = LocalEngine(config, set_up(config, lambda phase, done, total: None, meeting_fd=meeting))
@@ -251,7 +251,7 @@ def test_workers_that_split_the_text_each_encode_its_pictures(name: str, tmp_pat
 )
 def test_an_adapter_changes_what_is_said_of_a_picture(name: str, target: str, tmp_path: Path) -> None:
     folder, made = tmp_path / "adapter", tmp_path / "model"
-    model = MediaFamily(name, made)
+    model = Seeing(name, made)
     added = save_adapter(model.reference, folder, targets=(target,))
     config = model_config(made, max_model_len=256, kv_cache_memory=8 << 20, enable_lora=True, max_lora_rank=4)
     model.engine = LocalEngine(config)
@@ -267,7 +267,7 @@ def test_an_adapter_changes_what_is_said_of_a_picture(name: str, target: str, tm
 
 @pytest.mark.proof
 def test_experts_that_are_told_of_tokens_of_media_are_numbered_behind_those_of_text(tmp_path: Path) -> None:
-    model = MediaFamily("ernie_vl", tmp_path)
+    model = Seeing("ernie_vl", tmp_path)
     mark = model.kind.expert_marks[0]
     prompt = model.prompt(text(5), [mark], text(4), model.picture(1), text(7))
     config = msgspec.structs.replace(model.engine.config, return_routed_experts=True, max_num_batched_tokens=7)

@@ -7,12 +7,12 @@ import pytest
 
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.seeing import KINDS, MAKERS
-from stentor.tests.parity.test_media_models import MediaFamily, check_prompts
+from stentor.tests.parity.test_media_models import Seeing, check_prompts
 from stentor.tests.support.mmproj_files import TEXTS, write_pair
 from stentor.tests.support.vision_models import FAMILIES
 
 
-class SeeingByFile(MediaFamily):
+class SeeingByFile(Seeing):
     """The same model as two GGUF files."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -28,10 +28,10 @@ class SeeingByFile(MediaFamily):
 
 
 @pytest.fixture(scope="module", params=[*TEXTS, "qwen2_vl_film", "qwen3_5_film", "glm4v_film"])
-def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> MediaFamily:
+def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return SeeingByFile(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.mark.proof(each="model")
-def test_media_in_prompts_of_gguf_files_are_answered_as_by_transformers(model: MediaFamily) -> None:
+def test_media_in_prompts_of_gguf_files_are_answered_as_by_transformers(model: Seeing) -> None:
     check_prompts(model)

@@ -26,7 +26,8 @@ def in_memory(state: ServerState) -> httpx.AsyncClient:
 
 def sdk(state: ServerState, key: str = "none") -> openai.AsyncOpenAI:
     """OpenAI's client of an application in memory."""
-    return openai.AsyncOpenAI(base_url="http://server/v1", api_key=key, max_retries=0, http_client=in_memory(state))
+    http: Any = in_memory(state)  # of an httpx that the client's types do not know
+    return openai.AsyncOpenAI(base_url="http://server/v1", api_key=key, max_retries=0, http_client=http)
 
 
 @asynccontextmanager

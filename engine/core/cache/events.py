@@ -11,7 +11,7 @@ Change = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class CacheEvents:
-    """Listens to the block pool, and to those who hash full blocks. Partly filled blocks are not reported."""
+    """Collects changes that the block pool and the scheduler's output report. Partly filled blocks are not reported."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

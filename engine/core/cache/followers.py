@@ -61,7 +61,7 @@ class Followers:
         listed = [(block, parent) for parent, blocks in self._blocks.items() for block in blocks]
         assert len(listed) == len(self._held), "a block follows two prefixes, or none that is known"
         for block, parent in listed:
-            assert self._held[block][0] == parent, f"block {block} follows another prefix than is said"
+            assert self._held[block][0] == parent, f"block {block} follows another prefix than recorded"
         assert all(0 < len(blocks) <= MOST_FOLLOWERS for blocks in self._blocks.values()), "a prefix has no followers"
 
 

@@ -11,9 +11,6 @@ from .vocabulary import TokenBytes
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-if TYPE_CHECKING:
-    from llguidance import LLParserLimits
-
 MAX_LEXER_STATES: Final = 100_000
 """One to two KiB each, in every sequence with the grammar."""
 MAX_GRAMMAR_SIZE: Final = 250_000

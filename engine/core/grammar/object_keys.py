@@ -36,7 +36,7 @@ class KeyTokens:
 
 
 class _At(Enum):
-    """What the scanner expects next."""
+    """The state of the JSON scanner: what it expects next."""
 
     OUTSIDE = auto()
     FIRST_KEY = auto()

@@ -32,7 +32,7 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
 
 
 def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_tokens: int) -> str | None:
-    """Why a request's media, or what it asks of them, are invalid; None if they are valid."""
+    """Why a request's media or its options for them are invalid; None if they are valid."""
     if submit.streamed is not None and cross is not None:
         return "a request has streamed audio or other media, not both" if submit.inputs else None
     why = spans_refusal_of(submit.inputs, cross)

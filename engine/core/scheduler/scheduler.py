@@ -345,7 +345,7 @@ class Scheduler:
         self._kv_cache.forget_prefixes()
 
     def take_cache_events(self) -> list[Change]:
-        """Changes of the prefix cache since the last call, if there is who listens."""
+        """Changes of the prefix cache since the last call; none if nobody subscribed to them."""
         return [] if self._kv_cache.pool.events is None else self._kv_cache.pool.events.take()
 
     def reset_encoder_cache(self) -> None:

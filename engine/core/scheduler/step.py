@@ -252,7 +252,8 @@ class StepBuilder:
         return self._largest - self.room
 
     def share_of(self, sequence: Sequence, *, alone: bool) -> int:
-        """Positions of a prompt that the step may compute. ``alone``: no other could use what it leaves."""
+        """Positions of a prompt that the step may compute. ``alone``: no other prompt could use the rest of the
+        budget."""
         wanted = min(sequence.plannable, self.chunk)
         if self.is_shared and not alone and wanted > self.budget and not sequence.request.inputs:
             return -(-self.budget // 2)

@@ -1,4 +1,8 @@
-"""Cuts of stored tensors for one rank, and the division of heads and channels among ranks. Torch-free."""
+"""Cuts of stored tensors for one rank, and the division of heads and channels among ranks. Torch-free.
+
+The other modules of this folder use these to split a model's layers; :mod:`stentor.engine.loading.stored_cuts` applies
+the cuts while weights are read.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -7,34 +11,37 @@ from ..config_fields import ConfigError
 from ..projection import Projection
 
 Ranges = tuple[tuple[int, int], ...]
-"""First and count of each, of one dimension."""
+"""Parts of one dimension, each as (first index, count)."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What one rank takes of a stored tensor."""
+    """The part of a stored tensor that one rank reads."""
 
     dim: int
+    """The dimension that is cut."""
     size: int
-    """Of the dimension, whole."""
+    """Size of that dimension in the whole tensor."""
     ranges: Ranges
-    """Empty: it takes nothing of whatever the part is stored as."""
+    """What the rank reads of it; empty: nothing, in whatever format the tensor is stored."""
     zero: bool = False
-    """It takes zeros in place: another adds what is stored."""
+    """The rank uses zeros instead, because another rank adds the stored values."""
     inputs: bool = False
-    """The dimension is that of a matrix's inputs."""
+    """Whether the dimension is that of a matrix's inputs."""
     transposed: bool = False
-    """Some have the last two dimensions the other way round: told by the size."""
+    """Some checkpoints store the last two dimensions the other way round, which shows in the sizes."""
     stacked: bool = False
-    """The dimension numbers matrices, which are taken whole in any format."""
+    """Whether the dimension numbers matrices, which are read whole in any format."""
     scale: bool = False
-    """One value is that of all, and taken whole; of one with four dimensions each second is 1, and left out."""
+    """Whether it holds quantisation scales: a single value belongs to every rank, and of four dimensions every second
+    has size 1 and does not count."""
 
 
 Cuts = Iterator[tuple[str, Cut]]
-"""By the names of stored tensors."""
+"""Pairs of a stored tensor's name and its cut."""
 BlockOf = Callable[[str, bool], int]
-"""How many inputs, or outputs where it is false, of the stored matrix of this name cannot be told apart."""
+"""(name of a stored matrix, whether inputs are cut) → how many inputs, or outputs, are stored in one block of its
+quantisation format, which ranks cannot divide."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +49,26 @@ class Rank:
     """One of the workers that split a model."""
 
     number: int
+    """Its index, from 0."""
     size: int
-    """How many there are."""
+    """The number of ranks."""
     whole_experts: bool = False
-    """Whether it has some experts, in place of a part of each."""
+    """Whether the rank has some whole experts (expert parallelism) instead of a part of each."""
 
     def each(self, count: int, what: str) -> int:
-        """How many of ``count`` are its own. Raises :class:`ConfigError` where they do not divide."""
+        """How many of ``count`` the rank has. Raises :class:`ConfigError`, naming ``what``, if they do not divide."""
         if count % self.size:
             raise ConfigError(f"{count} {what} do not divide among {self.size} workers")
         return count // self.size
 
     def own(self, count: int) -> tuple[int, int]:
-        """The first of its part, and how many."""
+        """The rank's equal part of ``count``, as (first, count)."""
         each = count // self.size
         return self.number * each, each
 
     def blocks(self, count: int, block: int, what: str) -> tuple[int, int]:
-        """The same of what lies in blocks, which stay whole: some workers, the first among them, may have one more than
-        others. Raises :class:`ConfigError` where there are too few."""
+        """The rank's part of ``count`` in whole blocks, as (first, count); some ranks, beginning with the first, may
+        have one block more. Raises :class:`ConfigError` if there are fewer blocks than ranks."""
         if count % (block * self.size) == 0:
             return self.own(count)
         blocks = -(-count // block)
@@ -71,26 +79,27 @@ class Rank:
         return first * block, min((first + own) * block, count) - first * block
 
     def spread(self, count: int) -> tuple[int, int]:
-        """The same of what need not divide: some workers, the first among them, may have one more than others."""
+        """The rank's part of a ``count`` that need not divide, as (first, count); some ranks, beginning with the first,
+        may have one more."""
         first, end = (-(-number * count // self.size) for number in (self.number, self.number + 1))
         return first, end - first
 
     def shared(self, count: int, what: str) -> tuple[int, int]:
-        """The same of what several workers may have in common, where there are fewer of it. Raises
-        :class:`ConfigError` where neither divides the other."""
+        """The rank's part of ``count``, as (first, count). If there are fewer than ranks, several ranks have the same
+        one, as kv heads. Raises :class:`ConfigError` if neither number divides the other."""
         if count % self.size and self.size % count:
             raise ConfigError(f"{count} {what} do not divide among {self.size} workers")
         return self.own(count) if count >= self.size else (self.number * count // self.size, 1)
 
     def columns(self, projection: Projection, prefix: str, ranges: Iterable[Ranges]) -> Cuts:
-        """Of some outputs of each part."""
+        """Cuts of a projection's outputs: ``ranges`` for each of its parts."""
         own = {f"{prefix}.{name}": each for (name, _), each in zip(projection.parts, ranges, strict=True)}
         for name, shape in projection.shapes(prefix):
             dim = 1 if projection.transposed and len(shape) == 2 else 0
             yield name, Cut(dim, shape[dim], own[name.rpartition(".")[0]])
 
     def rows(self, projection: Projection, prefix: str, *own: tuple[int, int]) -> Cuts:
-        """Of some inputs; the first rank adds the bias."""
+        """Cuts of a projection's inputs to the ranges ``own``. The first rank alone adds the bias."""
         dim = 0 if projection.transposed else 1
         for name, shape in projection.shapes(prefix):
             if len(shape) == 2:

@@ -16,7 +16,7 @@ from .cuts import Cut, Cuts, Ranges, Rank
 from .recurrent import split_recurrent
 
 _APART = "k_b_proj", "v_b_proj"
-"""What makes keys of the latent, and what makes values, where each is stored by itself."""
+"""The projections from the latent to keys and to values, in files that store them separately."""
 
 
 def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[MixerSpec, dict[str, Cut]]:
@@ -83,7 +83,7 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
 
 
 def _by_group(spec: AttentionSpec, rank: Rank) -> Ranges:
-    """Of queries of a key-value head, its key and its value, one head after another."""
+    """The rank's ranges of a matrix that stores, for each kv head in turn, its queries, its key and its value."""
     (first, heads), (first_kv, kv_heads) = rank.own(spec.heads), rank.shared(spec.kv_heads, "key-value heads")
     each, dim = spec.heads // spec.kv_heads, spec.head_dim
     start = first_kv * (each + 2) * dim
@@ -99,7 +99,7 @@ def _part_of_compressed(spec: CompressedAttentionSpec, rank: Rank) -> Compressed
 
 
 def _cut_compressed(spec: CompressedAttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
-    """What makes vectors and entries is whole in each worker, and so is the index."""
+    """Cuts by head. Each rank has the whole projections to vectors and entries, and the whole index."""
     first, groups = rank.own(spec.out_groups)
     heads = spec.heads // spec.out_groups
     own = first * heads, groups * heads
@@ -111,7 +111,7 @@ def _cut_compressed(spec: CompressedAttentionSpec, rank: Rank, prefix: str, hidd
 
 
 def _cut_latent(spec: LatentAttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
-    """What makes the latents is whole in each worker, and so is the index."""
+    """Cuts by head. Each rank has the whole projections to latents, and the whole index."""
     first, heads = own = rank.own(spec.heads)
 
     def of_heads(width: int) -> Ranges:

@@ -15,7 +15,10 @@ from .cuts import BlockOf, Cut, Cuts, Ranges, Rank
 def split_network(
     spec: FeedForwardSpec, rank: Rank, prefix: str, hidden: int, block_of: BlockOf
 ) -> tuple[FeedForwardSpec, dict[str, Cut]]:
-    """``prefix`` is that of the layer. Raises :class:`ConfigError` for one that cannot be split."""
+    """The rank's part of a network, and the cuts of its stored tensors by name.
+
+    ``prefix``: the layer's, of tensor names. Raises :class:`ConfigError` for a network that cannot be split.
+    """
     match spec:
         case MLPSpec():
             own = _own_units(spec, rank, prefix, hidden, block_of, "inner units")
@@ -42,6 +45,7 @@ def split_network(
 
 
 def _own_units(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, block_of: BlockOf, what: str) -> tuple[int, int]:
+    """The rank's inner units, as (first, count): whole blocks of all of the network's matrices."""
     into, out = spec.projections(hidden)
     named = [*((name, False) for name, _ in into.parts), *((name, True) for name, _ in out.parts)]
     blocks = [block_of(f"{prefix}.{name}.weight", inputs) for name, inputs in named]
@@ -49,7 +53,10 @@ def _own_units(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, block_of: Bl
 
 
 def _own_expert_units(spec: MoESpec, rank: Rank, prefix: str, hidden: int, block_of: BlockOf) -> tuple[int, int]:
-    """By the first expert: what others are stored in is looked at where it is cut."""
+    """The rank's inner units of an expert, as (first, count).
+
+    Only the first expert's formats are looked at here; those of the others are checked when they are cut.
+    """
     blocks = [
         block_of(f"{prefix}.{tensor.name}", tensor.out)
         for names in spec.names
@@ -59,7 +66,7 @@ def _own_expert_units(spec: MoESpec, rank: Rank, prefix: str, hidden: int, block
 
 
 def _give_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int) -> tuple[MoESpec, dict[str, Cut]]:
-    """Some experts, under all names that they may have."""
+    """Expert parallelism: the rank's whole experts, with cuts under every name that a checkpoint may use."""
     if spec.experts < rank.size:
         raise ConfigError(f"{spec.experts} experts are fewer than {rank.size} workers")
     part = replace(spec, own=rank.spread(spec.experts))
@@ -86,7 +93,7 @@ def _cut_mlp(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, own: tuple[int
 
 
 def _cut_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int, own: tuple[int, int]) -> Cuts:
-    """Under all names that they may have."""
+    """Tensor parallelism: a part of each expert, with cuts under every name that a checkpoint may use."""
     for names in spec.names:
         ranges = _expert_ranges(spec, names, own)
         for tensor in spec.expert_tensors(hidden, names):
@@ -107,7 +114,7 @@ def _cut_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int, own: tuple
 
 
 def _expert_ranges(spec: MoESpec, names: ExpertNames, own: tuple[int, int]) -> Ranges:
-    """Of the outputs of a stored matrix of gates, ups or both."""
+    """The ranges of outputs that a rank with inner units ``own`` reads from a matrix of gates, ups or both."""
     together = spec.gated and len(names.into) == 1
     if together and names.interleaved:
         return ((2 * own[0], 2 * own[1]),)
@@ -115,6 +122,6 @@ def _expert_ranges(spec: MoESpec, names: ExpertNames, own: tuple[int, int]) -> R
 
 
 def _ranges(spec: MLPSpec | MoESpec, own: tuple[int, int], *, together: bool) -> Ranges:
-    """The same; ``together``: ups stand behind gates."""
+    """As :func:`_expert_ranges`; ``together``: one matrix has the gates, then the ups."""
     first, inner = own
     return (own, (spec.inner + first, inner)) if together else (own,)

@@ -9,27 +9,29 @@ from .cuts import Cut
 
 @dataclass(frozen=True)
 class RankPart:
+    """What one of several workers that split a model computes and reads."""
+
     whole: Backbone
     spec: Backbone
-    """What it computes, as of a model of its own."""
+    """The rank's part of the model, described as a whole model."""
     cuts: Mapping[str, Cut]
-    """By the names that layers have for tensors, where these are plain; the others are taken whole."""
+    """Cuts by the names that layers use, of plain tensors; others are read whole."""
     stored: Mapping[str, Cut]
-    """The same as they are stored; of GGUF files, where blocks come expanded."""
+    """Cuts by stored names; in GGUF files, of blocks that are read as expanded values."""
     blocks: Mapping[str, Cut]
-    """Of blocks of GGUF files that come as they are stored."""
+    """Cuts of blocks of GGUF files that are read as they are stored."""
     left_out: frozenset[str] = frozenset()
-    """Names, without endings, of what it takes nothing of."""
+    """Names, without endings, of stored tensors that the rank does not read."""
     stage_ends: Mapping[int, int] = field(default_factory=dict)
     """The last layer of each worker, with its number, if workers have different layers."""
 
     def leaves_out(self, name: str) -> bool:
-        """Whether it takes nothing of a stored tensor."""
+        """Whether the rank does not read a stored tensor."""
         while name := name.rpartition(".")[0]:
             if name in self.left_out:
                 return True
         return False
 
     def cut_of(self, name: str, *, raw: bool) -> Cut | None:
-        """Of a stored tensor, of which blocks come as they are stored where it is ``raw``; None: it is taken whole."""
+        """The cut of a stored tensor; None: it is read whole. ``raw``: it is read as blocks, not as expanded values."""
         return self.blocks[name] if raw and name in self.blocks else self.stored.get(name)

@@ -105,7 +105,8 @@ def _cut_delta(spec: GatedDeltaSpec, rank: Rank, prefix: str, hidden: int) -> Cu
 
 
 def _by_key_head(spec: GatedDeltaSpec, rank: Rank, before: int, width: int) -> Ranges:
-    """Of what lies key head by key head: ``before`` of its own, then ``width`` of each of its value heads, twice."""
+    """The rank's ranges of values stored key head by key head: ``before`` of the key head itself, then twice ``width``
+    of each of its value heads."""
     (first, count), (first_key, keys) = rank.own(spec.v_heads), rank.shared(spec.k_heads, "key heads")
     each = spec.v_heads // spec.k_heads
     whole = before + 2 * each * width
@@ -118,7 +119,8 @@ def _by_key_head(spec: GatedDeltaSpec, rank: Rank, before: int, width: int) -> R
 
 
 def _tiles(spec: GatedDeltaSpec, rank: Rank) -> Ranges:
-    """Of the first value heads of all key heads, then of the second ones, and so on: those that are its own."""
+    """The rank's ranges of value heads stored alternately: the first of every key head, then the second of every key
+    head, and so on."""
     (first, count), (first_key, keys) = rank.own(spec.v_heads), rank.shared(spec.k_heads, "key heads")
     skipped = first - first_key * (spec.v_heads // spec.k_heads)
     repeats = range(skipped, skipped + count // keys)

@@ -22,9 +22,11 @@ B = TypeVar("B", bound=Backbone)
 
 
 def split_model(spec: B, rank: Rank, block_of: BlockOf = lambda name, inputs: 1) -> tuple[B, dict[str, Cut]]:
-    """One rank's part, as of a model of its own, and what it takes of stored tensors by their names; the others are
-    taken whole. ``block_of`` is of quantised weights. Raises :class:`ConfigError` for a model that cannot be split
-    so."""
+    """The spec of a rank's part, as if it were a whole model, and the cuts of stored tensors by name.
+
+    Tensors without a cut are read whole. ``block_of``: blocks of quantised weights. Raises :class:`ConfigError` for a
+    model that cannot be split among so many ranks.
+    """
     if type(spec) not in (ModelSpec, EncoderConfig):
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
     if spec.adapters is not None:

@@ -1,4 +1,4 @@
-"""What is said of a form of voices."""
+"""A form of voices: how a folder or file of it is recognised and read."""
 
 from collections.abc import Callable
 from pathlib import Path

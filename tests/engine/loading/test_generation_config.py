@@ -37,7 +37,7 @@ def test_what_a_file_says_of_sampling_is_taken() -> None:
 
 
 def test_fields_of_transformers_that_have_no_effect_are_named() -> None:
-    neutral = {"no_repeat_ngram_size": 0, "typical_p": 1.0, "num_beams": 1}
+    neutral: dict[str, object] = {"no_repeat_ngram_size": 0, "typical_p": 1.0, "num_beams": 1}
     neutral |= {"suppress_tokens": None, "bad_words_ids": []}
     assert generation_config_from_hf({}, {**neutral, "temperature": 0.5, "do_sample": False}).unused == ()
     said = {**neutral, "suppress_tokens": [7, 8], "no_repeat_ngram_size": 3, "typical_p": 0.9}

@@ -76,7 +76,7 @@ def notes_of(model: PagedDecoder) -> list[str]:
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"])
 def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    write_gguf(path, make.tiny_llama(hidden_size=256), "llama", gguf.GGMLQuantizationType[kind])
+    write_gguf(path, make.tiny_llama(hidden_size=256), "llama", gguf.GGMLQuantizationType.__members__[kind])
     expanded = PagedDecoder(path, backend="expanded", packed=False)
     expected = logits_of(expanded)
     packed = PagedDecoder(path, dtype=BF16)
@@ -94,7 +94,7 @@ def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, t
 @pytest.mark.parametrize("kind", CODED_BLOCKS)
 def test_gguf_blocks_that_are_read_as_codes_are_packed_too(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    write_gguf(path, make.tiny_llama(hidden_size=256, tie_word_embeddings=True), "llama", Type[kind])
+    write_gguf(path, make.tiny_llama(hidden_size=256, tie_word_embeddings=True), "llama", Type.__members__[kind])
     packed = PagedDecoder(path, dtype=BF16)
     assert notes_of(packed) == [f"weights in {kind}: {PACKED} (14 projections)"]
     assert_near(logits_of(packed), logits_of(PagedDecoder(path, backend="expanded", packed=False)))
@@ -104,7 +104,7 @@ def test_gguf_blocks_that_are_read_as_codes_are_packed_too(kind: str, tmp_path: 
 def test_codes_of_gguf_blocks_are_packed_exactly(kind: str) -> None:
     """Two parts that meet inside a tile."""
     sizes, inputs = {"a.gate_proj": 40, "a.up_proj": 24}, 512
-    parts = {part: gguf_part(normal(size, inputs, seed=size), Type[kind]) for part, size in sizes.items()}
+    parts = {part: gguf_part(normal(size, inputs, seed=size), Type.__members__[kind]) for part, size in sizes.items()}
     ((found_kind, found),) = pieces_of(loaded(parts, sizes, inputs), inputs)
     assert found_kind == "q8h"
     values = torch.cat([value_of(parts[part], size, inputs) for part, size in sizes.items()])
@@ -299,7 +299,9 @@ def gguf_part(values: torch.Tensor, kind: Type) -> tuple[Format, Tensors]:
 def value_of(part: tuple[Format, Tensors], outputs: int, inputs: int) -> torch.Tensor:
     match part:
         case GGUFFormat(kind=kind), tensors:
-            return torch.from_numpy(gguf.dequantize(tensors["weight"].numpy(), gguf.GGMLQuantizationType[kind]))
+            return torch.from_numpy(
+                gguf.dequantize(tensors["weight"].numpy(), gguf.GGMLQuantizationType.__members__[kind])
+            )
         case (FP8Format() | Int8Format() | Int4Format()) as format, tensors:
             return expand(format, tensors, outputs, inputs, F32)
     raise AssertionError(part)

@@ -144,7 +144,7 @@ def test_what_is_no_stream_of_the_model_is_refused(streaming: LocalEngine, engin
         (streaming, {"pooling": pooling}, "the request needs audio"),
     ):
         model.restart(model.ready.num_blocks)
-        end = model.outcomes[model.submit([0], NOTHING, **given), 0].finished  # type: ignore[arg-type]
+        end = model.outcomes[model.submit([0], NOTHING, **given), 0].finished
         assert end is not None
         assert message in str(end.message)
 

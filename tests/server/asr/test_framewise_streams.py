@@ -125,6 +125,7 @@ async def test_a_turn_has_the_words_of_the_whole_though_its_worker_and_its_engin
         def tell(text: str, tokens: list[TokenProbability]) -> None:
             told.append(text)
 
+        known = ""
         turn = StreamedTurn(0, StreamTranscriber(model.streamed, passes()), settings, tell)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(turn.run)
