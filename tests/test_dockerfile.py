@@ -85,7 +85,7 @@ def test_the_entry_point_is_the_console_command_and_serves_by_default() -> None:
     assert json.loads(_one("CMD")) == ["serve"]
 
 
-def test_the_versions_agree() -> None:
+def test_the_versions_in_the_dockerfile_are_those_of_the_project() -> None:
     labels = dict(word.split("=", 1) for word in shlex.split(_one("LABEL")))
     assert labels["org.opencontainers.image.version"] == stentor.__version__
     assert labels["org.opencontainers.image.licenses"] == PROJECT["project"]["license"]

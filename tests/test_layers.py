@@ -86,7 +86,7 @@ def _torch_free() -> list[str]:
     return [*(name for name in names if name not in HEAVY_MODULES), *MADE_UP_WORKERS]
 
 
-def test_the_contracts_hold() -> None:
+def test_the_contracts_of_the_layers_hold() -> None:
     done = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports"), "--no-logo", "--no-cache"],
         cwd=ROOT,

@@ -48,26 +48,15 @@ class Refused(Exception):
         self.code = code
 
 
-class DecodeProcess:
-    """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
-
+class DecodeProcess(KillableChild):
     def __init__(self, max_seconds: float, timeout: float) -> None:
         """``max_seconds`` of a decoded sound, of which a further one refuses it; ``timeout`` in seconds for each."""
         self._max_seconds = max_seconds
         self._timeout = timeout
-        self._child = KillableChild(MODULE, "a decoder process", wait_until_ready)
-        self.start = self._child.start
-        self.abandon = self._child.abandon
-        self.close = self._child.close
-
-    @property
-    def pid(self) -> int | None:
-        """The child's pid, while there is one."""
-        return self._child.pid
+        super().__init__(MODULE, "a decoder process", wait_until_ready)
 
     def decode(self, data: bytes) -> bytes:
-        """The pcm. Blocks. Raises :class:`Refused`, and Abandoned, Starved and ChildNotStarted as
-        :meth:`..sandbox.killable_child.KillableChild.ask` does."""
+        """The pcm. Blocks. Raises :class:`Refused`, and Abandoned, Starved and ChildNotStarted as :meth:`ask` does."""
 
         def exchange(connection: socket.socket, deadline: float) -> tuple[list[bytes], DecodedPart]:
             send(connection, DecodeJob(data, self._max_seconds))
@@ -79,7 +68,7 @@ class DecodeProcess:
                     return pieces, answer
 
         try:
-            pieces, last = self._child.ask(exchange, self._timeout)
+            pieces, last = self.ask(exchange, self._timeout)
         except ChildDied:
             raise Refused("the decoder does not survive it") from None
         except Starved:

@@ -32,9 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and asks to be replaced."""
 
 
-class GrammarProcess:
-    """Not thread-safe: use it from one thread, which must outlive the child."""
-
+class GrammarProcess(KillableChild):
     def __init__(self, vocabulary: Callable[[], TokenBytes], seconds: float) -> None:
         """``vocabulary`` is called when the first child starts; ``seconds`` are for one job."""
         made: list[TokenBytes] = []
@@ -47,14 +45,7 @@ class GrammarProcess:
                 raise ChildNotStarted(refusal)
 
         self._seconds = seconds
-        self._child = KillableChild(MODULE, "the grammar process", greet)
-        self.start = self._child.start
-        self.close = self._child.close
-
-    @property
-    def pid(self) -> int | None:
-        """Pid of the child, while there is one."""
-        return self._child.pid
+        super().__init__(MODULE, "the grammar process", greet)
 
     def check(self, source: str) -> str:
         """Why the grammar cannot be used, or "". Blocks. Raises ChildNotStarted, Starved."""
@@ -64,7 +55,7 @@ class GrammarProcess:
             return receive(connection, Verdict, deadline)
 
         try:
-            verdict = self._child.ask(exchange, self._seconds)
+            verdict = self.ask(exchange, self._seconds)
         except Starved:
             raise
         except (ChildDied, TimeoutError):

@@ -36,33 +36,23 @@ class DocumentPages(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and asks to be replaced."""
 
 
-class DocumentProcess:
-    """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
-
+class DocumentProcess(KillableChild):
     def __init__(self, limits: DecodedLimits, timeout: float = SECONDS) -> None:
         """``timeout`` in seconds for each document."""
         self._limits = limits
         self._timeout = timeout
-        self._child = KillableChild(MODULE, "a process that reads documents", wait_until_ready)
-        self.start = self._child.start
-        self.abandon = self._child.abandon
-        self.close = self._child.close
-
-    @property
-    def pid(self) -> int | None:
-        """The child's pid, while there is one."""
-        return self._child.pid
+        super().__init__(MODULE, "a process that reads documents", wait_until_ready)
 
     def read(self, data: bytes) -> list[Page]:
-        """The pages of a PDF. Blocks. Raises :class:`.refusal.Refusal`, and Abandoned, Starved and ChildNotStarted as
-        :meth:`..sandbox.killable_child.KillableChild.ask` does."""
+        """The pages of a PDF. Blocks. Raises :class:`.refusal.Refusal`, and as :meth:`ask` Abandoned, Starved and
+        ChildNotStarted."""
 
         def exchange(connection: socket.socket, deadline: float) -> DocumentPages:
             send(connection, DocumentJob(data, self._limits))
             return receive(connection, DocumentPages, deadline)
 
         try:
-            answer = self._child.ask(exchange, self._timeout)
+            answer = self.ask(exchange, self._timeout)
         except ChildDied:
             raise Refusal("the document: its reader does not survive it") from None
         except Starved:

@@ -93,9 +93,7 @@ class NoProcessor(ChildNotStarted):
     """The model's processor cannot be loaded, and another child could not either; the text is for the operator."""
 
 
-class ProcessorProcess:
-    """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
-
+class ProcessorProcess(KillableChild):
     def __init__(self, source: Source, limits: DecodedLimits, timeout: float) -> None:
         """``timeout`` in seconds for each."""
         setup = Setup("", limits, source) if isinstance(source, GivenFiles) else Setup(str(source), limits)
@@ -110,21 +108,12 @@ class ProcessorProcess:
             self.described = described
 
         self._timeout = timeout
-        self._child = KillableChild(MODULE, "a media process", greet, _START_SECONDS)
-        self.start = self._child.start
-        self.abandon = self._child.abandon
-        self.close = self._child.close
-
-    @property
-    def pid(self) -> int | None:
-        """The child's pid, while there is one."""
-        return self._child.pid
+        super().__init__(MODULE, "a media process", greet, _START_SECONDS)
 
     def process(self, job: ProcessorJob, data: bytes) -> tuple[Processed, bytearray]:
         """The answer and the payload: tensors by the names that the model takes, in the format of safetensors.
 
-        Blocks. Raises :class:`MediaRefused`, and Abandoned, Starved and ChildNotStarted as
-        :meth:`..sandbox.killable_child.KillableChild.ask` does."""
+        Blocks. Raises :class:`MediaRefused`, and Abandoned, Starved and ChildNotStarted as :meth:`ask` does."""
 
         def exchange(connection: socket.socket, deadline: float) -> tuple[Processed, bytearray]:
             send(connection, job)
@@ -133,7 +122,7 @@ class ProcessorProcess:
             return answer, receive_bytes(connection, answer.length, deadline, most=MAX_PAYLOAD)
 
         try:
-            answer, payload = self._child.ask(exchange, self._timeout)
+            answer, payload = self.ask(exchange, self._timeout)
         except ChildDied:
             raise MediaRefused("the decoder does not survive it") from None
         except Starved:

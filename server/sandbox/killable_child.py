@@ -40,7 +40,8 @@ class Abandoned(Exception):
 
 
 class KillableChild:
-    """Owns at most one child: started for the first job, and again after one that it did not survive.
+    """Owns at most one child: started for the first job, and again after one that it did not survive. Each kind of work
+    has a subclass, with a method that does one job by :meth:`ask`.
 
     One thread does all the calls but :meth:`abandon`. This object must outlive the child.
     """

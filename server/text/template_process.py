@@ -47,9 +47,7 @@ class RenderResult(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and asks to be replaced, so that one job's memory does not fail the next."""
 
 
-class TemplateProcess:
-    """Not thread-safe: use it from one thread, which must outlive the child."""
-
+class TemplateProcess(KillableChild):
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:
         setup = Setup(dict(special_tokens), max_seconds, max_chars)
 
@@ -58,12 +56,7 @@ class TemplateProcess:
             receive(connection, RenderResult, deadline)
 
         self._seconds = max_seconds
-        self._child = KillableChild(MODULE, "the template process", greet)
-
-    @property
-    def pid(self) -> int | None:
-        """The child's pid, while there is one."""
-        return self._child.pid
+        super().__init__(MODULE, "the template process", greet)
 
     def render(self, job: RenderJob) -> str:
         """The prompt text. Blocks. Raises :class:`TemplateError`."""
@@ -73,7 +66,7 @@ class TemplateProcess:
             return receive(connection, RenderResult, deadline)
 
         try:
-            answer = self._child.ask(exchange, self._seconds + _GRACE_SECONDS)
+            answer = self.ask(exchange, self._seconds + _GRACE_SECONDS)
         except TimeoutError:
             message = f"The chat template took longer than {self._seconds:g} seconds to render."
             raise TemplateError(message) from None
@@ -86,7 +79,3 @@ class TemplateProcess:
         if answer.error is not None:
             raise TemplateError(answer.error)
         return answer.text
-
-    def close(self) -> None:
-        """Kills the child, if there is one. May be called again."""
-        self._child.close()

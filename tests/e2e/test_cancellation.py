@@ -252,7 +252,9 @@ async def test_in_the_middle_of_a_prefill(bench: Bench, how: str) -> None:
 @pytest.mark.parametrize("how", AFTER)
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-async def test_while_decoding(bench: Bench, how: str, n: int, stream: bool) -> None:
+async def test_a_request_that_is_cancelled_while_it_decodes_leaves_nothing_behind(
+    bench: Bench, how: str, n: int, stream: bool
+) -> None:
     steps, generated = bench.state.chat.client.stats.steps, bench.generated
     client = await Client.asking(bench, prompt=[8], max_tokens=3000, stream=stream, n=n)
     await until(lambda: bench.generated >= generated + 8 * n)

@@ -106,7 +106,7 @@ def test_tokens_of_nobody_behind_prompts_give_zeros() -> None:
     assert_close(out[:8], make_step([(9, 1), (40, 7)]).run("reference"))
 
 
-def test_who_runs_what() -> None:
+def test_the_variant_is_chosen_by_device_type_and_shape() -> None:
     step = make_step([(9, 2)], transposed=True)
     q, k = step.q.cpu(), step.k_cache.cpu()
     assert choose(q, k) == choose(q, k.to(FP8)) == "native"

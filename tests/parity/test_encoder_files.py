@@ -80,7 +80,7 @@ QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 
 @torch.inference_mode()
-def test_nomic_bert(tmp_path: Path) -> None:
+def test_nomic_bert_under_its_published_names_is_transformers_model(tmp_path: Path) -> None:
     rope = {"rope_type": "default", "rope_theta": 1000.0}
     theirs = random(transformers.NomicBertModel(transformers.NomicBertConfig(**BERT, rope_parameters=rope)))
     names = {
@@ -99,7 +99,7 @@ def test_nomic_bert(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 @torch.inference_mode()
-def test_gte(factor: float, tmp_path: Path) -> None:
+def test_gte_under_its_published_names_is_transformers_model(factor: float, tmp_path: Path) -> None:
     theirs = random(transformers.GteModel(transformers.GteConfig(**BERT, type_vocab_size=0)))
     rope: dict[str, object] = {"rope_theta": 160_000.0}
     if factor != 1.0:

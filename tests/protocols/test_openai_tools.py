@@ -71,7 +71,9 @@ def test_a_function_is_read_whole() -> None:
         (allowed("required", function("f"), function("g")), "required", "fg", False),
     ],
 )
-def test_each_choice(choice: Any, mode: str, usable: str, named: bool) -> None:
+def test_each_tool_choice_is_read_as_its_mode_and_usable_tools(
+    choice: Any, mode: str, usable: str, named: bool
+) -> None:
     use = read(tools=[F, function("g")], tool_choice=choice)
     assert (use.mode, "".join(tool.name for tool in use.usable), use.named) == (mode, usable, named)
     assert len(use.tools) == 2

@@ -174,7 +174,7 @@ AT_RANDOM = settings(max_examples=examples(20, 2000), deadline=None, suppress_he
         store=[True],
     ),
 )
-def test_chat(target: Target, said: Said, body: Json) -> None:
+def test_a_chat_stream_joins_to_the_whole_answer(target: Target, said: Said, body: Json) -> None:
     if said.format == 0 or "tools" not in body:
         body = {name: value for name, value in body.items() if name not in ("tools", "tool_choice")}
     body |= {"messages": HELLO, "logprobs": "top_logprobs" in body}
@@ -206,7 +206,7 @@ def test_chat(target: Target, said: Said, body: Json) -> None:
         return_token_ids=[True],
     ),
 )
-def test_completions(target: Target, said: Said, body: Json) -> None:
+def test_a_completion_stream_joins_to_the_whole_answer(target: Target, said: Said, body: Json) -> None:
     body = {"prompt": "hi", **body}
     target.says(said)
     whole = target.whole(COMPLETIONS, body)
@@ -241,7 +241,7 @@ def test_completions(target: Target, said: Said, body: Json) -> None:
         store=[True, False],
     ),
 )
-def test_responses(target: Target, said: Said, body: Json) -> None:
+def test_the_events_of_a_response_join_to_the_whole_response(target: Target, said: Said, body: Json) -> None:
     body |= {"model": "fake", "input": "hi", "include": ["message.output_text.logprobs", "reasoning.encrypted_content"]}
     if said.format == 0:
         body.pop("tools", None)
@@ -268,7 +268,7 @@ def test_responses(target: Target, said: Said, body: Json) -> None:
         output_format=[{"type": "json_schema", "schema": SCHEMA}],
     ),
 )
-def test_messages(target: Target, said: Said, body: Json) -> None:
+def test_the_events_of_a_message_join_to_the_whole_message(target: Target, said: Said, body: Json) -> None:
     body = {"model": "fake", "max_tokens": 300, "messages": HELLO, **body}
     target.says(said)
     whole = target.whole("/v1/messages", body)
@@ -296,7 +296,7 @@ def test_messages(target: Target, said: Said, body: Json) -> None:
     ),
 )
 @pytest.mark.parametrize("kind", ["chat", "generate"])
-def test_ollama(target: Target, kind: str, said: Said, body: Json) -> None:
+def test_a_stream_of_ollama_joins_to_the_whole_answer(target: Target, kind: str, said: Said, body: Json) -> None:
     body |= {"model": "fake", "logprobs": "top_logprobs" in body}
     body |= {"messages": HELLO} if kind == "chat" else {"prompt": "hi"}
     if said.format == 0:
@@ -331,7 +331,7 @@ def _joined(first: Json, more: Json) -> Json:
 @given(
     said=sayings(), body=fields(**STOPS, n_predict=[1, 2, 5, 40], n_probs=[2], json_schema=[SCHEMA], ignore_eos=[True])
 )
-def test_llama_cpp(target: Target, said: Said, body: Json) -> None:
+def test_a_stream_of_llama_cpp_joins_to_the_whole_answer(target: Target, said: Said, body: Json) -> None:
     body |= {"prompt": "hi", "return_tokens": True}
     if isinstance(body.get("stop"), str):
         body["stop"] = [body["stop"]]
@@ -351,7 +351,9 @@ def test_llama_cpp(target: Target, said: Said, body: Json) -> None:
     said=sayings(),
     body=fields(max_new_tokens=[1, 2, 5, 40], stop=[["STOP"], ["é", "}"]], return_full_text=[True], seed=[3]),
 )
-def test_text_generation_inference(target: Target, said: Said, body: Json) -> None:
+def test_a_stream_of_text_generation_inference_joins_to_the_whole_answer(
+    target: Target, said: Said, body: Json
+) -> None:
     body = {"inputs": "hi", "parameters": {**body, "details": True}}
     target.says(said)
     whole = target.whole("/generate", body)

@@ -113,7 +113,7 @@ def test_flipped_bytes_are_one_line_or_no_matter(data: st.DataObject, folder: Pa
     assert "\n" not in said
 
 
-def test_names_are_transformers() -> None:
+def test_names_of_ctranslate2_become_those_of_transformers() -> None:
     assert hf_names("encoder/layer_12/self_attention/linear_0/weight") == (
         "model.encoder.layers.12.self_attn.q_proj.weight",
         "model.encoder.layers.12.self_attn.k_proj.weight",

@@ -40,7 +40,7 @@ def openais(cost: npt.NDArray[np.float64]) -> list[int]:
 
 
 @given(COSTS)
-def test_handovers_are_openais(cost: npt.NDArray[np.float64]) -> None:
+def test_handovers_are_those_of_openais_code(cost: npt.NDArray[np.float64]) -> None:
     entered = handovers(cost)
     assert entered == openais(cost)
     assert entered == sorted(entered)

@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused(name: str, target: Target) -> None:
+def test_a_malformed_request_is_refused_before_it_reaches_the_engine(name: str, target: Target) -> None:
     data, status = REFUSED[name]
     with target.witness():
         before = len(target.engine.streams)
@@ -130,7 +130,7 @@ def test_what_follows_what_cannot_be_read_is_not_served(name: str, connection: C
         *("absolute form", "a query", "an escaped slash", "an empty line before"),
     ],
 )
-def test_it_is_served(data: bytes, keeps: bool, connection: Connection) -> None:
+def test_an_unusual_but_valid_request_is_served(data: bytes, keeps: bool, connection: Connection) -> None:
     connection.send(data)
     assert connection.answer().status == 200
     if keeps:

@@ -45,7 +45,7 @@ def run(use: Use, **limits: float) -> None:
 def child_of(decoder: AudioDecoder) -> KillableChild:
     """Of its one process."""
     (worker,) = decoder._pool._workers
-    return worker.process._child
+    return worker.process
 
 
 async def standing(decoder: AudioDecoder) -> asyncio.Future[Decoded]:

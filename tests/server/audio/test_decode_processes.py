@@ -81,13 +81,13 @@ def test_a_file_that_is_all_headers_is_given_up_after_two_seconds_and_once(monke
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(encode_whole(tone(1), "wav", 16_000))
         (worker,) = decoder._pool._workers
-        start, started = worker.process._child.start, []
+        start, started = worker.process.start, []
 
         def counted() -> None:
             started.append(worker.process.pid)
             start()
 
-        monkeypatch.setattr(worker.process._child, "start", counted)
+        monkeypatch.setattr(worker.process, "start", counted)
         with pytest.raises(BadRequest, match="takes too long"):
             await decoder.decode(headers)
         assert len(started) == 1, "it is tried once"

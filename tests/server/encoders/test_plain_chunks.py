@@ -53,7 +53,9 @@ def frame(chunk: Chunk) -> bytes:
 
 @settings(deadline=None)
 @given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), TEXTS)
-def test_a_chat_chunk(name: str, model: str, created: int, usage: bool, texts: list[tuple[int, str]]) -> None:
+def test_a_plain_chat_chunk_equals_the_encoded_struct(
+    name: str, model: str, created: int, usage: bool, texts: list[tuple[int, str]]
+) -> None:
     shape = ChatShape(name, created, model, N, NAMES, include_usage=usage, prompt=[1, 2])
     stream = ChatStream(shape)
     stream.encode([Text(0, "opens", [1], None)])
@@ -75,7 +77,7 @@ def test_a_chat_chunk(name: str, model: str, created: int, usage: bool, texts: l
 
 @settings(deadline=None)
 @given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), st.integers(0, 3), TEXTS)
-def test_a_completion_chunk(
+def test_a_plain_completion_chunk_equals_the_encoded_struct(
     name: str, model: str, created: int, usage: bool, prompt: int, texts: list[tuple[int, str]]
 ) -> None:
     shape = CompletionShape(name, created, model, N, NAMES, include_usage=usage)

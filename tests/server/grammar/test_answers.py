@@ -148,7 +148,9 @@ ARITHMETIC = 'root ::= term ("+" term)* # a sum\nterm ::= [0-9]+ | "(" root ")"\
         ('start: "stop=" | "a"', ["stop="], []),
     ],
 )  # fmt: skip
-def test_grammars(allows: Accepts, grammar: str, matching: list[str] | None, others: list[str]) -> None:
+def test_a_grammar_matches_the_texts_that_it_describes(
+    allows: Accepts, grammar: str, matching: list[str] | None, others: list[str]
+) -> None:
     if matching is None:
         with pytest.raises((BadRequest, GrammarError)) as refused:
             allows({"grammar": grammar}, "")
@@ -203,7 +205,9 @@ _SEPARATED = {"type": "tags_with_separator", "separator": ",", "tags": [{"begin"
         ({"type": "tag", "begin": "<s>", "content": _NUMBER, "end": "</s>"}, ["<s>1</s>"], ["1"]),
     ],
 )  # fmt: skip
-def test_structural_tags(allows: Accepts, format: dict[str, Any], matching: list[str], others: list[str]) -> None:
+def test_structural_tags_match_the_texts_that_they_describe(
+    allows: Accepts, format: dict[str, Any], matching: list[str], others: list[str]
+) -> None:
     for wanted in (_tags(format), {"structural_tag": json.dumps(_tags(format)["structural_tag"])}):
         assert [text for text in matching if not allows(wanted, text)] == []
         assert [text for text in others if allows(wanted, text)] == []

@@ -314,7 +314,7 @@ def test_a_process_that_cannot_be_started_is_said_so_and_tried_again(monkeypatch
     async def main() -> None:
         checker = Grammars(lambda: TokenBytes([bytes([byte]) for byte in range(256)], [], []), GrammarLimits(PATIENT))
         with monkeypatch.context() as broken:
-            broken.setattr(checker._process._child, "_module", "stentor.server.grammar.nowhere")
+            broken.setattr(checker._process, "_module", "stentor.server.grammar.nowhere")
             with pytest.raises(GrammarsUnavailable):
                 await checker.check('start: "a"\n', FIELD)
         await checker.check('start: "a"\n', FIELD)

@@ -131,7 +131,7 @@ def test_a_file_below_the_root_is_read_through_links_that_stay_there(root: Path)
         "x" * 5000,
     ],
 )
-def test_nothing_else_is(root: Path, name: str) -> None:
+def test_a_path_outside_the_root_is_not_read(root: Path, name: str) -> None:
     with pytest.raises(Refusal) as caught:
         read_file_url(f"file://{root}/{name}", root, 100)
     assert str(root) not in str(caught.value)

@@ -161,7 +161,7 @@ async def test_what_vectors_are_for_chooses_the_model_s_prompt(field: str) -> No
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
 
 
-async def test_jina_s_fields() -> None:
+async def test_fields_of_jinas_api_are_taken() -> None:
     engine = FakePooler()
     body: dict[str, Any] = {
         "input": [{"text": "a"}],

@@ -80,7 +80,7 @@ def alike(found: Any, expected: Any) -> bool:
 # ---- Cohere
 
 
-async def test_coheres_embed() -> None:
+async def test_the_embed_request_of_coheres_client_gets_vectors() -> None:
     engine = FakePooler()
     body = '{"texts":["a","b"],"model":"m","input_type":"search_document","embedding_types":["float"]}'
     answer = await sent(embedder(engine), "/v2/embed", COHERE, body)
@@ -125,7 +125,7 @@ async def test_coheres_embed_with_inputs() -> None:
         ),
     ],
 )
-async def test_coheres_rerank(path: str, body: str, documents: int) -> None:
+async def test_the_rerank_request_of_coheres_client_gets_ranked_documents(path: str, body: str, documents: int) -> None:
     answer = await sent(reranker(FakePooler()), path, COHERE, body)
     assert answer.status_code == 200
     found = answer.json()
@@ -155,7 +155,7 @@ async def test_what_cohere_may_be_asked_for_and_is_not_there_is_refused() -> Non
         ('{"model":"m","input":["a"],"dimensions":4,"encoding_format":"base64"}', 1, 4),
     ],
 )
-async def test_langchains_embeddings(body: str, texts: int, size: int) -> None:
+async def test_the_embeddings_request_of_langchains_client_gets_vectors(body: str, texts: int, size: int) -> None:
     engine = FakePooler()
     answer = await sent(embedder(engine), "/v1/embeddings", LANGCHAIN, body)
     assert answer.status_code == 200

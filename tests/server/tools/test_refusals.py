@@ -83,7 +83,7 @@ async def test_what_is_opened_is_reached_at_the_address_that_was_checked(url: st
         "https://169.254.169.254/v1",
     ],
 )
-async def test_nothing_else_is(url: str) -> None:
+async def test_a_url_that_is_not_allowed_is_not_called(url: str) -> None:
     hosts = ("both", "inside", "metadata", "none")
     named = reach("https://mcp.example.com/v1", *(f"https://{host}.example.com/v1" for host in hosts))
     with pytest.raises(Refusal):
