@@ -15,6 +15,7 @@ import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -148,6 +149,9 @@ class GGUFFile:
                     "the file is cut short, fetch it again"
                 )
             self.tensors[tensor.name] = GGUFTensor(tensor.name, tensor.shape, tensor.type, offset, tensor.nbytes)
+        for before, after in pairwise(sorted(self.tensors.values(), key=lambda tensor: tensor.offset)):
+            if before.offset + before.nbytes > after.offset:
+                cursor.fail(f"the tensors {before.name!r} and {after.name!r} overlap; fetch it again")
 
     def read(self, offset: int, count: int) -> bytes:
         """A copy of the bytes [offset, offset + count), which must be in the file."""

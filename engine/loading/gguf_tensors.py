@@ -301,7 +301,8 @@ def check_tensors(gguf: GGUFFile) -> None:
         if tensor.type not in READABLE:
             raise CheckpointError(
                 f"Cannot load {gguf.path}: {tensor.name!r} is stored as {tensor.type.name}, "
-                f"expected one of {', '.join(kind.name for kind in sorted(READABLE))}."
+                f"expected one of {', '.join(kind.name for kind in sorted(READABLE))}; quantise the model again, for "
+                "example to Q4_K_M."
             )
 
 

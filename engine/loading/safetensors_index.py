@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -82,6 +83,9 @@ def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HE
             raise broken(f"{name[:200]!r} ends at byte {8 + length + end} of {size}, so the file is cut short")
         type = DTYPES.get(dtype, dtype)
         tensors.append(StoredTensor(name, file, type, tuple(shape), 8 + length + begin, end - begin))
+    for before, after in pairwise(sorted(tensors, key=lambda tensor: (tensor.offset, tensor.nbytes))):
+        if before.offset + before.nbytes > after.offset:
+            raise broken(f"{before.name[:200]!r} and {after.name[:200]!r} overlap")
     return tensors
 
 

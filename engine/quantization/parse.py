@@ -1,6 +1,6 @@
 """Parses a checkpoint's description of its quantisation to a :class:`.formats.QuantizedCheckpoint`. Torch-free.
 
-Supported: ``quantization_config`` of config.json (transformers' FP8 and BitNet, GPTQ, AWQ, compressed-tensors,
+Supported: ``quantization_config`` of config.json (transformers' FP8, FBGEMM and BitNet, GPTQ, AWQ, compressed-tensors,
 ModelOpt), and the files beside it of ModelOpt and older GPTQ and AWQ programs. Other methods are refused by name, with
 an alternative.
 """
@@ -30,9 +30,9 @@ _REFUSED: Mapping[str, str] = {
     "bitsandbytes_8bit": _ONLINE,
     "eetq": _ONLINE,
     "quanto": _ONLINE,
+    "auto-round": "export it from AutoRound in its format auto_gptq or auto_awq",
     "torchao": _ONLINE,
     "hqq": _ONLINE,
-    "fbgemm_fp8": "serve the unquantised model with --quantization fp8",
     "marlin": "use the GPTQ checkpoint that it was made from",
     "gptq_marlin": "set quant_method to gptq",
     "awq_marlin": "set quant_method to awq",
@@ -53,7 +53,7 @@ _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
 _FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
 """Names of DeepSeek-V4's experts."""
 
-SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
+SUPPORTED = ("fp8", "fbgemm_fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
 
 MAX_PATTERNS = 4096
 MAX_PATTERN_LENGTH = 512
@@ -80,6 +80,10 @@ def parse_quantization(
     match method:
         case "fp8":
             return _fp8(fields, fields.text("expert_dtype", Fields(config).text("expert_dtype", "fp8")))
+        case "fbgemm_fp8":
+            # activation_scale_ub bounds the scales of inputs: without it, large ones are rounded and not cut
+            rule = QuantizationRule(("Linear",), FP8Format("channel", "token"))
+            return QuantizedCheckpoint("fbgemm_fp8", (rule,), (*_unquantised(fields), "lm_head"))
         case "compressed-tensors":
             return compressed_tensors(fields, patterns)
         case "gptq":
@@ -123,25 +127,37 @@ def _fp8(fields: Fields, experts: str) -> QuantizedCheckpoint:
 
 
 def _gptq(fields: Fields) -> QuantizedCheckpoint:
-    bits = fields.integer("bits")
-    if bits not in (4, 8):
-        raise ConfigError(f"GPTQ with {bits} bits, expected 4 or 8; {_OTHER}")
-    if fields.values.get("dynamic"):
-        raise ConfigError("GPTQ with dynamic (per-module) settings, expected one setting for all")
     stored = fields.text("checkpoint_format", fields.text("format", "gptq"))
     if fields.flag("is_marlin_format"):
         stored = "marlin"
     if stored not in ("gptq", "gptq_v2"):
         raise ConfigError(f"GPTQ stored as {stored!r}, expected gptq or gptq_v2; {_OTHER}")
-    form = (Int4Format if bits == 4 else GroupedInt8Format)(
+    offset = 0 if stored == "gptq_v2" else 1
+    ignore = [] if fields.flag("lm_head") else ["lm_head"]
+    rules = []
+    for pattern, own in (fields.table("dynamic") or {}).items():
+        (target,) = patterns([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"], "dynamic")
+        if pattern.startswith("-:"):
+            ignore.append(target)
+        elif isinstance(own, Mapping):
+            rules.append(QuantizationRule((target,), _gptq_format(Fields({**fields.values, **own}), offset)))
+        else:
+            raise ConfigError(f"dynamic[{pattern[:60]!r}] is no table of settings")
+    rules.append(QuantizationRule(("Linear",), _gptq_format(fields, offset)))
+    return QuantizedCheckpoint("gptq", tuple(rules), tuple(ignore))
+
+
+def _gptq_format(fields: Fields, offset: int) -> Int4Format | GroupedInt8Format:
+    bits = fields.integer("bits")
+    if bits not in (4, 8):
+        raise ConfigError(f"GPTQ with {bits} bits, expected 4 or 8; {_OTHER}")
+    return (Int4Format if bits == 4 else GroupedInt8Format)(
         packing="gptq",
         group=_group(fields),
         symmetric=False,  # zero points are stored in either case
         act_order=fields.flag("desc_act"),
-        zero_offset=0 if stored == "gptq_v2" else 1,
+        zero_offset=offset,
     )
-    ignore = () if fields.flag("lm_head") else ("lm_head",)
-    return QuantizedCheckpoint("gptq", (QuantizationRule(("Linear",), form),), ignore)
 
 
 def _awq(fields: Fields) -> QuantizedCheckpoint:

@@ -68,7 +68,7 @@ def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def scale_rows(format: FP8Format | Int8Format, stored: Stored, outputs: int, inputs: int) -> torch.Tensor:
     """The weight's scales, float32: [outputs], or for blocks [ceil(outputs / rows), ceil(inputs / columns)]."""
     ending = format.scale_ending if isinstance(format, FP8Format) else "weight_scale"
-    scale = stored[ending].float()
+    scale = _finite(stored[ending], ending).float()
     if isinstance(format, FP8Format) and format.granularity == "block":
         rows, columns = format.block
         expected = (-(-outputs // rows), -(-inputs // columns))
@@ -84,12 +84,19 @@ def scale_rows(format: FP8Format | Int8Format, stored: Stored, outputs: int, inp
     return scale.reshape(outputs)
 
 
+def _finite(scales: torch.Tensor, ending: str) -> torch.Tensor:
+    """The scales. Raises :class:`StoredError` if one is no finite number."""
+    if not scales.is_floating_point() or not bool(scales.float().isfinite().all()):
+        raise StoredError(f"{ending} is {_dtype(scales)}, or holds a value that is no finite number, expected floats")
+    return scales
+
+
 def largest_input_scale(format: FP8Format | Int8Format, stored: Stored) -> torch.Tensor:
     """The stored scale of inputs, float32 []."""
     ending = format.input_ending if isinstance(format, FP8Format) else "input_scale"
     if not stored[ending].numel():
         raise StoredError(f"{ending} is empty, expected one scale")
-    return stored[ending].float().max()
+    return _finite(stored[ending], ending).float().max()
 
 
 def checked_weight(stored: Stored, dtype: torch.dtype, outputs: int, inputs: int) -> torch.Tensor:
@@ -142,6 +149,8 @@ def pack_int4(format: Int4Format, stored: Stored, outputs: int, inputs: int) -> 
                 f"{ending} is {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}, expected a matrix of "
                 "int32, each of eight values"
             )
+    ending = "weight_scale" if format.packing == "compressed-tensors" else "scales"
+    _finite(stored[ending], ending)
     try:
         weight = _pack_int4(format, stored, outputs, inputs)
     except ValueError as error:
@@ -219,9 +228,15 @@ def read_grouped(format: GroupedIntFormat, stored: Stored, outputs: int, inputs:
     """
     bits, gptq = 4 if isinstance(format, Int4Format) else 8, format.packing == "gptq"
     each = 32 // bits
-    scales = stored["scales"].T if gptq else stored["weight_scale"]
+    ending = "scales" if gptq else "weight_scale"
+    scales = _finite(stored[ending], ending)
+    if scales.dim() != 2:
+        raise StoredError(f"{ending} is {_dtype(scales)} {tuple(scales.shape)}, expected a matrix")
+    scales = scales.T if gptq else scales
     index = stored.get("g_idx" if gptq else "weight_g_idx") if format.act_order else None
-    if index is not None and int(index[0]) < 0:
+    if index is not None and tuple(index.shape) != (inputs,):
+        raise StoredError(f"the index of groups is {_dtype(index)} {tuple(index.shape)}, expected {inputs} numbers")
+    if index is not None and int(index.max()) < 0:
         index = None
     groups = -(-inputs // (format.group or inputs)) if index is None else scales.shape[-1]
     zeros = torch.full((outputs, groups), 8) if bits == 4 else None

@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -244,6 +245,21 @@ def test_a_gguf_type_that_cannot_be_decoded_is_refused(demo_gguf: Path, tmp_path
     with path.open("r+b") as file:
         file.truncate(demo_gguf.stat().st_size)
     assert "'blk.0.attn_v.weight' is stored as NVFP4, expected one of F32" in refusal(path)
+
+
+def test_tensors_that_share_bytes_of_a_safetensors_file_are_refused(saved: Path, tmp_path: Path) -> None:
+    folder = copied(saved, tmp_path)
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    content = shard.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    name = next(name for name, entry in header.items() if "data_offsets" in entry and entry["data_offsets"][0])
+    header[name]["data_offsets"] = [place - 2 for place in header[name]["data_offsets"]]
+    raw = json.dumps(header).encode()
+    shard.unlink()  # a link
+    shard.write_bytes(struct.pack("<Q", len(raw)) + raw + content[8 + length :])
+    with pytest.raises(CheckpointError, match=f"'{name}' overlap; fetch it again"):
+        open_checkpoint(folder)
 
 
 def test_every_cut_of_a_safetensors_file_is_refused(saved: Path, tmp_path: Path) -> None:

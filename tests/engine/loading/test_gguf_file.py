@@ -129,6 +129,10 @@ BROKEN = {
     "half_block": (padded(header([], [tensor("a", (33,), 8)]), bytes(64)), "not whole Q8_0 blocks of 32"),
     "unaligned": (padded(header([], [tensor("a", (1,), 0, 4)]), bytes(64)), "not aligned to 32"),
     "cut_data": (padded(header([], [tensor("a", (8,))]), bytes(31)), "is cut short, fetch it again"),
+    "overlapping": (
+        padded(header([], [tensor("a", (9,)), tensor("b", (1,), 0, 32)]), bytes(64)),
+        "the tensors 'a' and 'b' overlap",
+    ),
     "alignment": (header([key("general.alignment", U32, struct.pack("<I", 48))], []), "expected a power of two"),
     "alignment_0": (header([key("general.alignment", U32, bytes(4))], []), "expected a power of two"),
 }

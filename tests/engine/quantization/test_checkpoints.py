@@ -306,6 +306,39 @@ def test_a_ternary_weight_that_is_none_is_refused(
         PagedDecoder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "ending", "value", "says"),
+    [
+        ("fp8", "weight_scale", torch.tensor(torch.nan), "weight_scale is float32, or holds a value that is no finite"),
+        ("awq", "scales", torch.full((2, 256), torch.inf).half(), "scales is float16, or holds a value that is no fin"),
+        ("gptq8", "scales", torch.full((4, 256), torch.nan).half(), "scales is float16, or holds a value that is no f"),
+        (
+            "gptq-act-order",
+            "g_idx",
+            torch.zeros(0, dtype=torch.int32),
+            r"groups is int32 \(0,\), expected 128",
+        ),
+        ("gptq-act-order", "g_idx", torch.zeros(8, 16, dtype=torch.int32), r"groups is int32 \(8, 16\), expected 128"),
+        (
+            "gptq-act-order",
+            "scales",
+            torch.ones(4, 256, 1).half(),
+            r"is float16 \(4, 256, 1\), expected a matrix",
+        ),
+        ("gptq-act-order", "scales", torch.ones(4, 256, dtype=torch.int64), "scales is int64, or holds"),
+    ],
+)
+def test_scales_and_indices_that_are_none_are_refused(
+    made: Callable[[str], Made], tmp_path: Path, name: str, ending: str, value: torch.Tensor, says: str
+) -> None:
+    folder = made(name).folder
+    tensors = load_file(folder / "model.safetensors") | {f"model.layers.0.mlp.up_proj.{ending}": value}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(WeightError, match=rf"mlp\.up_proj: .*{says}"):
+        PagedDecoder(tmp_path)
+
+
 def test_a_scale_of_the_wrong_shape_is_refused(made: Callable[[str], Made], tmp_path: Path) -> None:
     folder = made("fp8").folder
     tensors: dict[str, Any] = load_file(folder / "model.safetensors")

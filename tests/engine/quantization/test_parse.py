@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.quantization.formats import Format, FP8Format, Int4Format, Int8Format, matches
+from stentor.engine.quantization.formats import Format, FP8Format, GroupedInt8Format, Int4Format, Int8Format, matches
 from stentor.engine.quantization.parse import parse_quantization
 
 Q_PROJ = "model.layers.3.self_attn.q_proj"
@@ -57,6 +57,17 @@ def test_a_plain_checkpoint_has_no_quantisation() -> None:
             Int4Format("awq", 32, symmetric=False),
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, FP8Format("tensor", "tensor")),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, FP8Format("channel", "token")),
+        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": [Q_PROJ]}, None),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 32, "dynamic": {"-:.*q_proj": {}}}, None),
+        (
+            {"quant_method": "gptq", "bits": 8, "group_size": 32, "dynamic": {r"-:.*\.4\..*": {}}},
+            GroupedInt8Format("gptq", 32, symmetric=False, zero_offset=1),
+        ),
+        (
+            {"quant_method": "gptq", "bits": 8, "dynamic": {r"+:.*\.3\..*": {"bits": 4, "desc_act": True}}},
+            Int4Format("gptq", 128, symmetric=False, act_order=True, zero_offset=1),
+        ),
         ({"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, FP8Format("block", "none")),
         ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, FP8Format("tensor", "tensor")),
         (
@@ -176,6 +187,10 @@ def test_patterns_name_parts_by_whole_components() -> None:
         ({"bits": 4}, "names no quant_method, expected one of fp8"),
         ([1], "not a table"),
         ({"quant_method": "gptq", "bits": 3}, "3 bits, expected 4 or 8"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {".*": {"bits": 2}}}, "2 bits, expected 4 or 8"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:(": {}}}, "is no regular expression"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {".*": 8}}, "no table of settings"),
+        ({"quant_method": "auto-round"}, "export it from AutoRound in its format auto_gptq"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "stored as 'marlin', expected gptq or"),
         ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "stored as 'marlin', expected gptq or"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv', expected gemm"),
