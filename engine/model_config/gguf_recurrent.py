@@ -93,6 +93,7 @@ def nemotron(facts: GGUFFacts) -> Values:
         "use_conv_bias": facts.has("ssm_conv1d.bias"),
         "use_bias": facts.has("ssm_in.bias"),
         "mlp_bias": facts.has("ffn_down.bias"),
+        "time_step_min": 0.0,  # as in llama.cpp
     }
 
 

@@ -163,10 +163,10 @@ def nemotron_h(fields: Fields, name: str) -> ModelSpec:
     bias = fields.flag("mlp_bias")
     mlp = replace(dense_mlp(spec), bias=bias, into=("mixer.up_proj",), out="mixer.down_proj", gated=False)
     mixing, working = Norms(mixer_in="norm"), Norms(mlp_in="norm")
+    mixer = _mixer(fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size")
+    mixer = replace(mixer, least_step=max(mixer.least_step, fields.number("time_step_min", 0.001)))
     made = {
-        "linear_attention": LayerSpec(
-            _mixer(fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size"), None, mixing
-        ),
+        "linear_attention": LayerSpec(mixer, None, mixing),
         "full_attention": LayerSpec(replace(spec.layers[0].attention, rope=None, name="mixer"), None, mixing),
         "mlp": LayerSpec(None, mlp, working),
     }

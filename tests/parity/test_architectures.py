@@ -195,6 +195,12 @@ def test_n_grams_end_where_a_text_ends_within_a_prompt(tmp_path: Path) -> None:
     assert_close(torch.cat(logits), expected_logits(model, prompt))
 
 
+def test_steps_of_nemotron_h_are_no_shorter_than_its_file_says(tmp_path: Path) -> None:
+    config = tiny.ARCHITECTURES["nemotron-h"]()
+    config.time_step_min = 0.5
+    check_whole(tiny.make_of(config, "nemotron-h", tmp_path), PagedDecoder(tmp_path))
+
+
 @pytest.mark.proof(each="pair")
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:
     check_shared(pair[0], PagedDecoder(pair[1]))

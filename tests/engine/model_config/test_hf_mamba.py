@@ -1,5 +1,6 @@
 """Descriptions of Nemotron-H, Falcon-H1, Bamba and Zamba2, against what makers publish and transformers' models."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,21 @@ def test_nemotron_3_nano_has_one_part_in_each_of_52_layers() -> None:
     assert [group.layers for group in spec.cache_groups] == [(5, 12, 19, 26, 33, 42)]
     assert round(spec.parameters / 1e9, 1) == 31.6
     assert round(spec.active_parameters / 1e9, 1) == 3.6
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, (0.001, math.inf)),
+        ({"time_step_min": 0.01, "time_step_limit": [0.0, math.inf]}, (0.01, math.inf)),
+        ({"time_step_min": 0.0}, (0.0, math.inf)),
+        ({"time_step_limit": [0.02, 0.1]}, (0.02, 0.1)),
+    ],
+)
+def test_steps_of_nemotron_h_have_bounds(changes: dict[str, Any], steps: tuple[float, float]) -> None:
+    mixer = spec_of(NANO, **changes).layers[0].mixer
+    assert isinstance(mixer, Mamba2Spec)
+    assert (mixer.least_step, mixer.most_step) == steps
 
 
 def test_layers_are_named_by_pattern_or_by_word() -> None:
