@@ -267,11 +267,15 @@ def load_result(path: str | os.PathLike[str]) -> Result:
 
 
 def save_record(record: object, path: str | os.PathLike[str]) -> None:
-    """Writes indented JSON, whole or not at all: an interrupted run leaves an older file as it was."""
-    target = Path(path)
+    """Writes indented JSON, whole or not at all: an interrupted run leaves an older file as it was. What is there and
+    no plain file, such as ``/dev/null``, is written to and stays."""
+    target, text = Path(path), msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    if target.exists() and not target.is_file():
+        target.write_bytes(text)
+        return
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        beside.write_bytes(text)
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -106,6 +107,15 @@ def test_a_failed_write_leaves_the_older_file(tmp_path: Path, monkeypatch: pytes
         save_record(msgspec.structs.replace(RESULT, name="other"), tmp_path / "r.json")
     assert load_result(tmp_path / "r.json").name == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_what_is_no_plain_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    """As root, a file that is made beside it could take the place of a device."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with os.fdopen(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0) as reader:
+        save_record(STARTUP, pipe)
+        assert reader.read(1 << 16)
+    assert pipe.is_fifo()
 
 
 def test_the_csv_has_a_row_a_request_with_absolute_times(tmp_path: Path) -> None:

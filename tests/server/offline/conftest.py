@@ -15,6 +15,10 @@ class _Shared:
     def __init__(self, module: str) -> None:
         assert module == "stentor.engine.worker.process"
 
+    @property
+    def pid(self) -> int:
+        return fork_server().pid
+
     def connect(self) -> socket.socket:
         return fork_server().connect()
 

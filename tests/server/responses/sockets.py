@@ -22,7 +22,7 @@ from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.validate import check_event
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
-EXTENDED = {**EXTENSIONS}
+EXTENDED = {**EXTENSIONS, "ResponseFunctionCallArgumentsWsDone": frozenset({"name"})}
 
 
 @asynccontextmanager
