@@ -5,9 +5,10 @@ Their structure is in :mod:`..model_config.recurrent_spec`; the recurrences are 
 CPU's program calls them between stretches.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch.nn.functional import gelu, silu, softplus
@@ -29,23 +30,47 @@ _LEAST_STEP: Final = 1e-30
 """Of RG-LRU: what is added to a state is divided by its step."""
 
 
-class ShortConv:
-    """out(c * conv(b * x))"""
+class Recurrent(ABC):
+    """A mixer with a recurrent state: a projection, :meth:`_mix`, which alone reads and writes states, and a projection
+    to the stream."""
+
+    what: ClassVar[str]
+    """Its name among the calls of a CPU's program."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, model: Backbone, spec: ShortConvSpec, context: LayerContext
+        self, weights: WeightMap, layer: int, model: Backbone, spec: RecurrentSpec, context: LayerContext
     ) -> None:
-        self._layer, self._channels = layer, spec.channels
-        self.into, self._out = _projections(weights, layer, model, spec, context)
-        prefix = f"{model.layer_prefix(layer)}.{spec.name}.conv"
-        self._conv = _Convolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
+        prefix, adapters = model.layer_prefix(layer), model.adapters
+        into, out, *_ = spec.projections(model.hidden_size)
+        self._layer, self._columns = layer, out.inputs
+        self.into = Linear.of(weights, prefix, into, context, adapters=adapters, adaptable=True, dtype=context.dtype)
+        self._out = Linear.of(
+            weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=True
+        )
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
         parts = self.into(x, batch.adapter_rows)
         if isinstance(parts, Traced):
-            return self._out(parts.call("a short convolution", self._mix, self._channels), batch.adapter_rows)
+            return self._out(parts.call(self.what, self._mix, self._columns), batch.adapter_rows)
         return self._out(self._mix(parts, batch), batch.adapter_rows)
+
+    @abstractmethod
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """The input projection's parts [tokens, all parts] → the output projection's input [tokens, columns]."""
+
+
+class ShortConv(Recurrent):
+    """out(c * conv(b * x))"""
+
+    what = "a short convolution"
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, spec: ShortConvSpec, context: LayerContext
+    ) -> None:
+        super().__init__(weights, layer, model, spec, context)
+        prefix = f"{model.layer_prefix(layer)}.{spec.name}.conv"
+        self._conv = _Convolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 3 * channels] → [tokens, channels]"""
@@ -56,15 +81,17 @@ class ShortConv:
         return c * self._conv(b * x, state, states, "none")
 
 
-class GatedDelta:
+class GatedDelta(Recurrent):
     """The gated delta rule between a convolution and a gated norm."""
+
+    what = "a gated delta rule"
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: GatedDeltaSpec, context: LayerContext
     ) -> None:
-        self._layer, self._spec = layer, spec
+        super().__init__(weights, layer, model, spec, context)
+        self._spec = spec
         self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
-        self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = model.layer_prefix(layer)
         if spec.tiled and context.adapters is not None:
             (out, _), *_ = spec.projections(model.hidden_size)[1].parts
@@ -87,13 +114,6 @@ class GatedDelta:
         weights.add(f"{prefix}.{spec.name}.dt_bias", self._step_bias)
         weights.add(f"{prefix}.{spec.name}.A_log", self._a_log, shape=spec.rates, read=torch.flatten)
         weights.add(f"{prefix}.{spec.norm}.weight", self._norm)
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden] → the same"""
-        parts = self.into(x, batch.adapter_rows)
-        if isinstance(parts, Traced):
-            return self._out(parts.call("a gated delta rule", self._mix, self._spec.values), batch.adapter_rows)
-        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, all projected parts] → [tokens, values]"""
@@ -154,14 +174,16 @@ class GatedDelta:
         return mixed, z.reshape(-1, spec.v_heads, spec.v_dim), b.flatten(1), a.flatten(1)
 
 
-class Mamba2:
+class Mamba2(Recurrent):
     """A state space between a convolution and a gated norm."""
+
+    what = "a state space"
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: Mamba2Spec, context: LayerContext
     ) -> None:
-        self._layer, self._spec, self._eps, self._ranks = layer, spec, model.norm_eps, context.ranks
-        self.into, self._out = _projections(weights, layer, model, spec, context)
+        super().__init__(weights, layer, model, spec, context)
+        self._spec, self._eps, self._ranks = spec, model.norm_eps, context.ranks
         prefix = f"{model.layer_prefix(layer)}.{spec.name}"
         self._conv = _Convolution(weights, {f"{prefix}.conv1d": spec.channels}, spec.width, spec.conv_bias, context)
         self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
@@ -178,13 +200,6 @@ class Mamba2:
             self._scales = torch.empty(sum(counts), device=context.place)
             for part, scale in zip(self._scales.split(counts), spec.scales, strict=True):
                 part.fill_(scale)
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden] → the same"""
-        parts = self.into(x, batch.adapter_rows)
-        if isinstance(parts, Traced):
-            return self._out(parts.call("a state space", self._mix, self._spec.inner), batch.adapter_rows)
-        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, all projected parts] → [tokens, inner]"""
@@ -225,14 +240,16 @@ class Mamba2:
         return normed.view(x.shape) * self._norm
 
 
-class Mamba:
+class Mamba(Recurrent):
     """A state space model of each channel between a convolution and a gate. A CPU's program makes one call for all of
     it."""
 
+    what = "a selective scan"
+
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: MambaSpec, context: LayerContext) -> None:
-        self._layer, self._spec = layer, spec
+        super().__init__(weights, layer, model, spec, context)
+        self._spec = spec
         self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
-        self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = model.layer_prefix(layer)
         low, steps = spec.projections(model.hidden_size)[2:]
         self._low, self._steps = (
@@ -262,13 +279,6 @@ class Mamba:
                 weights.add(f"{prefix}.{name}.weight", self._norms[-1])
             else:
                 self._norms.append(torch.ones(size, device=context.place))
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden] → the same"""
-        parts = self.into(x, batch.adapter_rows)
-        if isinstance(parts, Traced):
-            return self._out(parts.call("a selective scan", self._mix, self._spec.inner), batch.adapter_rows)
-        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 2 * inner] → [tokens, inner]"""
@@ -303,15 +313,17 @@ def _rates(stored: torch.Tensor) -> torch.Tensor:
     return -stored.float().exp().t()
 
 
-class Lightning:
+class Lightning(Recurrent):
     """Linear attention whose heads forget at fixed rates, between SiLU and a gated norm. It is Mamba-2's recurrence in
     steps of 1."""
+
+    what = "lightning attention"
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: LightningSpec, context: LayerContext
     ) -> None:
-        self._layer, self._spec, self._ranks, self._dtype = layer, spec, context.ranks, context.dtype
-        self.into, self._out = _projections(weights, layer, model, spec, context)
+        super().__init__(weights, layer, model, spec, context)
+        self._spec, self._ranks, self._dtype = spec, context.ranks, context.dtype
         self._norm = context.empty(spec.inner, dtype=torch.float32)
         prefix = f"{model.layer_prefix(layer)}.{spec.name}"
         weights.add(f"{prefix}.norm.weight", self._norm)
@@ -319,13 +331,6 @@ class Lightning:
         weights.pass_over(*(f"{prefix}.{each}" for each in derived))  # transformers stores what follows from the rates
         self._rates = torch.tensor(spec.rates, device=context.place).neg()
         self._skipped = torch.zeros(spec.heads, device=context.place)
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden] → the same"""
-        parts = self.into(x, batch.adapter_rows)
-        if isinstance(parts, Traced):
-            return self._out(parts.call("lightning attention", self._mix, self._spec.inner), batch.adapter_rows)
-        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, all projected parts] → [tokens, inner]"""
@@ -346,15 +351,17 @@ class Lightning:
         return (elementwise(torch.sigmoid, gate.float()) * normed).to(parts.dtype)
 
 
-class RGLRU:
+class RGLRU(Recurrent):
     """A gated linear recurrence of each channel behind a convolution, beside a gate. It is Mamba-2's recurrence of
     heads of one dimension, with states of one number."""
+
+    what = "a gated linear recurrence"
 
     _STRENGTH: Final = 8.0
 
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: RGLRUSpec, context: LayerContext) -> None:
-        self._layer, self._spec, self._dtype, self._invariant = layer, spec, context.dtype, context.invariant
-        self.into, self._out = _projections(weights, layer, model, spec, context)
+        super().__init__(weights, layer, model, spec, context)
+        self._spec, self._dtype, self._invariant = spec, context.dtype, context.invariant
         prefix = model.layer_prefix(layer)
         own = f"{prefix}.{spec.name}"
         self._conv = _Convolution(weights, {f"{own}.conv_1d": spec.channels}, spec.width, True, context)
@@ -368,14 +375,6 @@ class RGLRU:
         weights.add(f"{own}.rg_lru.recurrent_param", self._param)
         self._rates = torch.full((spec.channels,), -1.0, device=context.place)
         self._skipped = torch.zeros(spec.channels, device=context.place)
-
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden] → the same"""
-        parts = self.into(x, batch.adapter_rows)
-        if isinstance(parts, Traced):
-            found = parts.call("a gated linear recurrence", self._mix, self._spec.channels)
-            return self._out(found, batch.adapter_rows)
-        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 2 * channels] → [tokens, channels]"""
@@ -435,9 +434,6 @@ class _Convolution:
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
 
 
-Recurrent = ShortConv | GatedDelta | Mamba2 | Mamba | Lightning | RGLRU
-
-
 def make_recurrent(
     weights: WeightMap,
     layer: int,
@@ -459,31 +455,6 @@ def make_recurrent(
             return Lightning(weights, layer, model, spec, context)
         case RGLRUSpec():
             return RGLRU(weights, layer, model, spec, context)
-
-
-def _projections(
-    weights: WeightMap,
-    layer: int,
-    model: Backbone,
-    spec: RecurrentSpec,
-    context: LayerContext,
-) -> tuple[Linear, Linear]:
-    """The input and output projections."""
-    prefix = model.layer_prefix(layer)
-    into, out, *_ = spec.projections(model.hidden_size)
-    return (
-        Linear.of(weights, prefix, into, context, adapters=model.adapters, adaptable=True, dtype=context.dtype),
-        Linear.of(
-            weights,
-            prefix,
-            out,
-            context,
-            adapters=model.adapters,
-            adaptable=True,
-            dtype=context.stream,
-            summed=True,
-        ),
-    )
 
 
 def _made(linear: Linear, x: torch.Tensor) -> torch.Tensor:

@@ -39,8 +39,17 @@ class StateTensor:
         return math.prod(self.shape) * (recurrent if self.recurrent else inputs)
 
 
+class WithoutCache:
+    """A mixer that caches nothing for a token: all that it keeps is a state of fixed size."""
+
+    @property
+    def keeps(self) -> None:
+        """The cache of one such layer."""
+        return None
+
+
 @dataclass(frozen=True)
-class ShortConvSpec:
+class ShortConvSpec(WithoutCache):
     """out(c * conv(b * x)) with b, c and x from one projection (LFM2, arXiv:2511.23404)."""
 
     channels: int
@@ -63,11 +72,6 @@ class ShortConvSpec:
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv", self.channels, self.width, self.bias)
 
-    @property
-    def keeps(self) -> None:
-        """None: nothing is cached a token."""
-        return None
-
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         return (StateTensor((self.channels, self.width - 1), recurrent=False),)
 
@@ -81,7 +85,7 @@ class ShortConvSpec:
 
 
 @dataclass(frozen=True)
-class GatedDeltaSpec:
+class GatedDeltaSpec(WithoutCache):
     """The gated delta rule (arXiv:2412.06464) between a convolution and a gated norm (Qwen3-Next)."""
 
     k_heads: int
@@ -200,11 +204,6 @@ class GatedDeltaSpec:
         yield f"{prefix}.{self.name}.A_log", self.rates
         yield f"{prefix}.{self.norm}.weight", (self.v_dim,)
 
-    @property
-    def keeps(self) -> None:
-        """None: nothing is cached a token."""
-        return None
-
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         recurrent = StateTensor((self.v_heads, self.k_dim, self.v_dim), recurrent=True)
         return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
@@ -223,7 +222,7 @@ class GatedDeltaSpec:
 
 
 @dataclass(frozen=True)
-class Mamba2Spec:
+class Mamba2Spec(WithoutCache):
     """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4, Falcon-H1)."""
 
     heads: int
@@ -274,11 +273,6 @@ class Mamba2Spec:
         if self.norm != "none":
             yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
 
-    @property
-    def keeps(self) -> None:
-        """None: nothing is cached a token."""
-        return None
-
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         recurrent = StateTensor((self.heads, self.head_dim, self.state_dim), recurrent=True)
         return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
@@ -297,7 +291,7 @@ class Mamba2Spec:
 
 
 @dataclass(frozen=True)
-class MambaSpec:
+class MambaSpec(WithoutCache):
     """Mamba (arXiv:2312.00752) between a convolution and a gate: each channel has its own state and steps (Mamba,
     Falcon Mamba, Jamba)."""
 
@@ -348,11 +342,6 @@ class MambaSpec:
         if self.norm == "weighted":
             yield from ((f"{prefix}.{name}.weight", (size,)) for name, size in self.norms)
 
-    @property
-    def keeps(self) -> None:
-        """None: nothing is cached a token."""
-        return None
-
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         recurrent = StateTensor((self.state_dim, self.inner), recurrent=True)
         return StateTensor((self.inner, self.width - 1), recurrent=False), recurrent
@@ -367,7 +356,7 @@ class MambaSpec:
 
 
 @dataclass(frozen=True)
-class LightningSpec:
+class LightningSpec(WithoutCache):
     """Linear attention whose heads forget at fixed rates (lightning attention, arXiv:2401.04658), between SiLU and a
     gated norm (MiniMax-01, arXiv:2501.08313)."""
 
@@ -402,11 +391,6 @@ class LightningSpec:
             yield from projection.shapes(prefix)
         yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
 
-    @property
-    def keeps(self) -> None:
-        """None: nothing is cached a token."""
-        return None
-
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         return (StateTensor((self.heads, self.head_dim, self.head_dim), recurrent=True),)
 
@@ -419,7 +403,7 @@ class LightningSpec:
 
 
 @dataclass(frozen=True)
-class RGLRUSpec:
+class RGLRUSpec(WithoutCache):
     """A gated linear recurrence of each channel behind a convolution, beside a gate (RecurrentGemma; Griffin,
     arXiv:2402.19427)."""
 
@@ -457,11 +441,6 @@ class RGLRUSpec:
             yield f"{prefix}.{gate}_weight", (self.blocks, self.block, self.block)
             yield f"{prefix}.{gate}_bias", (self.blocks, self.block)
         yield f"{prefix}.{self.name}.rg_lru.recurrent_param", (self.channels,)
-
-    @property
-    def keeps(self) -> None:
-        """None: nothing is cached a token."""
-        return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         recurrent = StateTensor((self.channels, 1, 1), recurrent=True)

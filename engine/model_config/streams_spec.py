@@ -24,7 +24,7 @@ class AltUpSpec:
     active: int = 0
     """The stream that layers compute."""
     scaled: bool = True
-    """What a layer makes its own input of is the active stream times a learned vector."""
+    """Whether the per-layer input reads the active stream times a learned vector."""
 
     def outer_shapes(self, hidden: int) -> Shapes:
         """Shapes of the tensors that widen embeddings to streams and narrow them behind the last layer."""
