@@ -117,8 +117,13 @@ class GraniteSpeechProcessor(ProcessorMixin):
     """Mel features as torchaudio makes them, two frames beside each other; a window of these becomes a few tokens."""
 
     _SETTINGS: Final = {
-        **{"sampling_rate": 16_000, "n_fft": 512, "win_length": 400, "hop_length": 160, "n_mels": 80},
-        **{"projector_window_size": 15, "projector_downsample_rate": 5},
+        "sampling_rate": 16_000,
+        "n_fft": 512,
+        "win_length": 400,
+        "hop_length": 160,
+        "n_mels": 80,
+        "projector_window_size": 15,
+        "projector_downsample_rate": 5,
     }
 
     def __init__(self, audio_token: str = "<|audio|>", settings: Mapping[str, int] | None = None) -> None:

@@ -182,8 +182,10 @@ def _internvl(facts: _Facts) -> _Processor:
         "size": facts.square,
     }
     names = {
-        **{"start_image_token": "<img>", "end_image_token": "</img>"},
-        **{"context_image_token": facts.image, "video_token": "<video>"},
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": facts.image,
+        "video_token": "<video>",
     }
     settings = {"image_seq_length": tokens}
     return _Processor("InternVLProcessor", "GotOcr2ImageProcessorPil", settings, tiles, names)
@@ -229,15 +231,22 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "qwen2_5_omni": _omni(
         "Qwen2_5OmniProcessor",
         _QWEN2_BOUNDS,
-        **{"image_token": "<|IMAGE|>", "video_token": "<|VIDEO|>", "audio_token": "<|AUDIO|>"},
-        **{"vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>"},
-        **{"audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"},
+        image_token="<|IMAGE|>",
+        video_token="<|VIDEO|>",
+        audio_token="<|AUDIO|>",
+        vision_bos_token="<|vision_bos|>",
+        vision_eos_token="<|vision_eos|>",
+        audio_bos_token="<|audio_bos|>",
+        audio_eos_token="<|audio_eos|>",
     ),
     "qwen3_omni_moe": _omni(
         "Qwen3OmniMoeProcessor",
         _QWEN2_BOUNDS,
-        **{"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
-        **{"vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>", **_OF_QWEN3_ASR},
+        image_token="<|image_pad|>",
+        video_token="<|video_pad|>",
+        vision_bos_token="<|vision_start|>",
+        vision_eos_token="<|vision_end|>",
+        **_OF_QWEN3_ASR,
     ),
 }
 """By the model type of :mod:`stentor.engine.model_config.mmproj_config`."""
@@ -278,7 +287,8 @@ def _given_sounds(described: Mapping[str, object], token: str, id: int) -> Given
     name = _SOUND_PROCESSORS[fields.text("model_type")]
     own: Mapping[str, Callable[[], Values]] = {
         "UltravoxProcessor": lambda: {
-            **{"placeholder": token, "audio_context_size": 2 * _positions(fields)},
+            "placeholder": token,
+            "audio_context_size": 2 * _positions(fields),
             "stack_factor": fields.integer("stack_factor", 1),
         },
         "GraniteSpeechProcessor": lambda: {"settings": _conformer(fields)},

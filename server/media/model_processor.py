@@ -74,23 +74,34 @@ from .refusal import Refusal
 transformers: Any = untyped_transformers
 
 _OWN: Final[Mapping[str, Any]] = {
-    **{
-        each.__name__: each
-        for each in (
-            *(AudioFlamingo3Processor, ColModernVBertProcessor, FunAudioChatProcessor, GlmAsrProcessor),
-            *(GraniteSpeechProcessor, HunYuanVLProcessor, Idefics2Processor, InternVLChatProcessor, KimiVLProcessor),
-            *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
-            *(UltravoxProcessor, VideoLlama3Processor, VoxtralProcessor),
-        )
-    },
-    **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
+    "AudioFlamingo3Processor": AudioFlamingo3Processor,
+    "CLIPProcessor": LonePictures,
+    "ColModernVBertProcessor": ColModernVBertProcessor,
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
+    "FunAudioChatProcessor": FunAudioChatProcessor,
+    "GlmAsrProcessor": GlmAsrProcessor,
     "GotOcr2Processor": GotOcrProcessor,
-    **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MiniCPMVProcessor),
-    **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
+    "GraniteSpeechProcessor": GraniteSpeechProcessor,
+    "HunYuanVLProcessor": HunYuanVLProcessor,
+    "Idefics2Processor": Idefics2Processor,
+    "InternVLChatProcessor": InternVLChatProcessor,
+    "KimiVLProcessor": KimiVLProcessor,
+    "Lfm2VlProcessor": Lfm2VlProcessor,
+    "MiniCPMOcrProcessor": MiniCPMVProcessor,
+    "MiniCPMV4_6Processor": MiniCPMVProcessor,
+    "NemotronVLProcessor": NemotronVLProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
+    "PixtralProcessor": PixtralProcessor,
+    "Qwen3ASRProcessor": Qwen3ASRProcessor,
+    "Siglip2Processor": LonePictures,
+    "SiglipProcessor": LonePictures,
+    "SmolVLMProcessor": SmolVLMProcessor,
+    "UltravoxProcessor": UltravoxProcessor,
+    "VideoLlama3Processor": VideoLlama3Processor,
+    "VoxtralProcessor": VoxtralProcessor,
+    **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,

@@ -223,7 +223,8 @@ class InternVLChatProcessor(NemotronVLProcessor):
 
     embedded = "<IMG_CONTEXT>"
     names: Mapping[str, str] = {
-        **{"image_mean": "image_mean", "image_std": "image_std"},
+        "image_mean": "image_mean",
+        "image_std": "image_std",
         "max_patches": "max_dynamic_patch",
     }
 

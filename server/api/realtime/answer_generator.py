@@ -19,7 +19,7 @@ from ...generation.prepare import PreparedGeneration, prepare_generation, prompt
 from ...overload.request_context import RequestContext
 from ..responses.conversion import messages_of
 from ..responses.naming import map_response_fields
-from ..responses.preparing import fewest
+from ..responses.preparing import first_fitting
 from .conversation import Entry, RealtimeConversation, parts_of, text_of
 
 ANSWER_SHARE: Final = 4
@@ -164,7 +164,7 @@ class AnswerGenerator:
         async def fits(dropped: int) -> bool:
             return await self._count(entries[dropped:]) <= room
 
-        return entries[await fewest(range(1, len(entries)), fits) :]
+        return entries[await first_fitting(range(1, len(entries)), fits) :]
 
     async def _count(self, entries: Sequence[Entry]) -> int:
         return len(await prompt_of(self._model, chat_request(self._session, entries)))

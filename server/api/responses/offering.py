@@ -20,7 +20,7 @@ Request = TypeVar("Request", bound=ContextFields)
 Lists = Mapping[str, list[dict[str, Any]]]
 
 
-def with_loaded(request: Request, items: Iterable[Item]) -> Request:
+def with_loaded_tools(request: Request, items: Iterable[Item]) -> Request:
     """With the tools that items of the conversation bring, which the model may call from then on."""
     found = [tool for item in items if item["type"] in LOADING for tool in item["tools"]]
     if not found:
@@ -51,13 +51,13 @@ def known_lists(items: Iterable[Item]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def offered_beside(request: ContextFields, servers: Sequence[Server], lists: Lists) -> dict[str, McpTool]:
+def server_tools(request: ContextFields, servers: Sequence[Server], lists: Lists) -> dict[str, McpTool]:
     """Tools by function name; the client's own functions take precedence."""
     functions = client_functions(request.tools or ())
     return {name: tool for name, tool in offered(servers, lists).items() if name not in functions}
 
 
-def asking(request: Request, served: Mapping[str, McpTool], *, first: bool = True) -> Request:
+def offer_functions(request: Request, served: Mapping[str, McpTool], *, first: bool = True) -> Request:
     """With functions in place of servers. ``first``: no required call has been made yet."""
     tools = [tool for tool in request.tools or () if not runs_here(tool)] + [tool.tool for tool in served.values()]
     choice = request.tool_choice if first else _freed(request.tool_choice)
@@ -67,7 +67,7 @@ def asking(request: Request, served: Mapping[str, McpTool], *, first: bool = Tru
 
 
 @contextmanager
-def blaming(request: ContextFields, served: Mapping[str, McpTool]) -> Iterator[None]:
+def blame_server(request: ContextFields, served: Mapping[str, McpTool]) -> Iterator[None]:
     """Lets a BadRequest about a tool that a server has listed name the server, for the client did not write it."""
     try:
         yield

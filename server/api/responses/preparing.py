@@ -38,7 +38,7 @@ from .conversion import NO_FIELDS, chat_request, compacted_of, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import map_response_fields
-from .offering import asking, known_lists, offered_beside, with_loaded, with_updates
+from .offering import known_lists, offer_functions, server_tools, with_loaded_tools, with_updates
 from .services import ResponseServices
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ async def prepare(
         chat = await summarizing(services.chat, request, items, seal, request.max_output_tokens)
         servers = ()
     else:
-        request = with_loaded(request, items)
+        request = with_loaded_tools(request, items)
         if managed and await _is_long(services.chat, managed[0], request, conversation, seal, tools):
             compacts = compacted_of(items, seal.open, whole=True)
             chat = await summarizing(services.chat, request, items, seal)
@@ -245,11 +245,11 @@ async def fitting(
     async def fits(count: int) -> bool:
         return await _fits(model, asking(items[count:]), named)
 
-    return asking(items[await fewest(counts, fits) :])
+    return asking(items[await first_fitting(counts, fits) :])
 
 
-async def fewest(counts: Sequence[int], fits: Callable[[int], Awaitable[bool]]) -> int:
-    """The first of ``counts`` that ``fits``, as all do that follow it; the last is taken to."""
+async def first_fitting(counts: Sequence[int], fits: Callable[[int], Awaitable[bool]]) -> int:
+    """The first of ascending ``counts`` that ``fits``; all behind it fit too, and the last is assumed to."""
     low, high = 0, len(counts) - 1
     while low < high:
         middle = (low + high) // 2
@@ -276,9 +276,9 @@ async def count_context(services: ResponseServices, request: ContextFields, call
     seal = await seal_of(services.store, caller)
     conversation = await read_conversation(services, request, caller, memory, seal)
     own = request.tools or []
-    request = with_loaded(with_updates(request, conversation.items), conversation.items)
+    request = with_loaded_tools(with_updates(request, conversation.items), conversation.items)
     if servers:
-        request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
+        request = offer_functions(request, server_tools(request, servers, known_lists(conversation.items)))
     named = request.tools if servers else own
     chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=named)
     return await count_tokens(services.chat, chat, named)

@@ -33,7 +33,7 @@ from .items import items_of
 from .preparing import Prepared, prepare
 from .services import ResponseServices
 from .starting import AttachedStream, run_of
-from .steering import Steered, Steering, successor, together
+from .steering import Steered, Steering, successor, with_steers
 
 MAX_PENDING: Final = 32
 """Responses of one connection that run or wait."""
@@ -173,7 +173,7 @@ class ResponseSocket:
             raise wrong("background", "is not for WebSockets; send the request by POST")
         one = self._steering.waiting(body, lane)
         if one is not None:
-            body = together(body, one.steers)
+            body = with_steers(body, one.steers)
         steered = await self._answer(lane, body, size, one)
         while steered is not None and (steers := await self._steering.ended(steered)):
             body = successor(body, steered.response.id, steers)

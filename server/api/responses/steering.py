@@ -213,7 +213,7 @@ def successor(request: Request, previous: str, steers: Sequence[Steer]) -> Reque
     return msgspec.structs.replace(request, input=items, previous_response_id=previous)
 
 
-def together(request: Request, steers: Sequence[Steer]) -> Request:
+def with_steers(request: Request, steers: Sequence[Steer]) -> Request:
     """The request with the steers before its own input, but behind the results of tools that it begins with: many chat
     templates want these directly behind their calls."""
     given = request.input or []

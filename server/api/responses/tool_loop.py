@@ -30,7 +30,7 @@ from .compacted import in_force
 from .encoder import COPIES, ResponseEncoder, ServedTool
 from .items import items_of
 from .naming import map_response_fields
-from .offering import asking, blaming, known_lists, offered_beside
+from .offering import blame_server, known_lists, offer_functions, server_tools
 from .preparing import Prepared, fitting
 from .replay import Replay
 from .services import ResponseServices
@@ -119,7 +119,7 @@ class ToolLoop:
         return await self._toolbox.tools(label) if known is None else known
 
     def _offer(self, encoder: ResponseEncoder, lists: Mapping[str, list[dict[str, Any]]]) -> None:
-        self._tools = offered_beside(self._prepared.request, self._prepared.servers, lists)
+        self._tools = server_tools(self._prepared.request, self._prepared.servers, lists)
         encoder.serve(
             {
                 name: ServedTool(tool.server.label, tool.name, tool.approval, tool.server.calls)
@@ -139,7 +139,7 @@ class ToolLoop:
 
     async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> PreparedGeneration | None:
         """None if there are no tokens left to generate."""
-        request = asking(self._prepared.request, self._tools if offering else {}, first=not self._made)
+        request = offer_functions(self._prepared.request, self._tools if offering else {}, first=not self._made)
         if request.max_output_tokens is not None:
             left = request.max_output_tokens - encoder.output_tokens
             if left <= 0:
@@ -153,7 +153,7 @@ class ToolLoop:
         prepared, services = self._prepared, self._services
         client = self._replay.submitter(number + (prepared.compacts is not None), services.chat.client)
         arrival = time.monotonic() if number else None
-        with blaming(prepared.request, self._tools), map_response_fields(request.tools or ()):
+        with blame_server(prepared.request, self._tools), map_response_fields(request.tools or ()):
             conversation = prepared.conversation
             items = in_force(conversation.items + said, prepared.seal.open)
             chat = await fitting(services.chat, request, items, prepared.seal, conversation.fields)
