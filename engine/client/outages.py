@@ -23,7 +23,6 @@ LostProcess = Literal["engine", "worker"]
 Observer = Callable[[LostProcess, float], None]
 
 
-
 class _Outage(NamedTuple):
     process: LostProcess
     why: str
