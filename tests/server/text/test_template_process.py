@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.loadtest.processes import alive
+from stentor.server.common.errors import ServerError
 from stentor.server.sandbox.killable_child import ChildNotStarted, Starved
 from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError
@@ -129,12 +130,10 @@ def test_a_job_that_two_children_did_not_survive_is_refused(monkeypatch: pytest.
             os.kill(process.pid, signal.SIGKILL)
         return received(connection, kind, deadline)
 
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(TemplateError, match="nested too deeply, or needs too much memory"),
-    ):
+    with monkeypatch.context() as patch:
         patch.setattr(template_process, "receive", receive)
-        process.render(_job(BUSY * 100))
+        with pytest.raises(TemplateError, match="nested too deeply, or needs too much memory"):
+            process.render(_job(BUSY * 100))
     assert calls == 3
     assert process.render(_job("three")) == "three"
     process.close()
@@ -156,3 +155,24 @@ def test_a_child_that_ends_at_once_is_not_the_templates_fault(monkeypatch: pytes
     monkeypatch.setattr(process._child, "_module", "stentor.server.text.no_such_module")
     with pytest.raises(ChildNotStarted, match="it ended at once"):
         process.render(_job("one"))
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [(Starved(), 429, "templates_full"), (ChildNotStarted("no process"), 503, "templates_unavailable")],
+)
+def test_the_client_is_told_that_the_server_is_to_blame(
+    failure: Exception, status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> str:
+        raise failure
+
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        monkeypatch.setattr(pool._foreign, "render", fails)
+        with pytest.raises(ServerError) as told:
+            await pool.render_chat([_message(7)], chat_template="one", **OPTIONS)
+        assert (told.value.status, told.value.code) == (status, code)
+        pool.close()
+
+    asyncio.run(main())
