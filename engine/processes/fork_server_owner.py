@@ -14,7 +14,6 @@ from stentor.protocols.ipc.flag import OPTION_PREFIX
 
 from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers, encode
 from .process import AdoptedChild, Child, cpu_seconds_of, spawn
-from .silence import Silence
 
 WORKER_ENVIRONMENT: Final = {
     # compute threads must free the cores soon after a step, for the server and this process
@@ -126,6 +125,8 @@ class ForkServerLink:
 
     async def _await_first_answer(self) -> None:
         """Raises TimeoutError once a fork server that hangs has been killed: its owner replaces only a dead one."""
+        from .silence import Silence  # late: the command, which only starts a fork server, needs none of it
+
         silence = Silence(partial(cpu_seconds_of, self._pid), 2 * _LOOK_SECONDS)
         while silence.seconds < _FIRST_SECONDS:
             with anyio.move_on_after(min(_LOOK_SECONDS, _FIRST_SECONDS)):

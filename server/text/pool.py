@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +12,10 @@ from typing import Any, Final, TypeVar, Unpack
 
 from stentor.protocols.common.errors import BadRequest
 
+from ..common.errors import Overloaded, Unavailable
 from ..common.fair_queue import FairSemaphore, QueueFull, current_owner
 from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
+from ..sandbox.killable_child import ChildNotStarted, Starved
 from .chat_template import ChatTemplate, RenderOptions
 from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLong
@@ -22,8 +25,11 @@ from .tokenizer import Tokenizer
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 INLINE_CHARS: Final = 200
 """Shorter texts are encoded where they are: that takes less time than a hop to a thread and back."""
+_RETRY_SECONDS: Final = 2
 
 
 ENCODING_BYTES: Final = 256
@@ -164,7 +170,8 @@ class TokenizerPool:
         ``chat_template`` is the name of one of the model's templates, or a template itself, which is then rendered in
         another process. With ``add_special_tokens`` a BOS that the template has written is not added again. ``media``
         are placed at the template's placeholders. ``most_tokens`` as in :meth:`encode`. Raises
-        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` if too many templates of requests wait.
+        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` if too many templates of requests wait;
+        Overloaded and Unavailable if the process that renders them has no CPU time, or cannot be started.
         """
         expand = _as_it_is
         if media is not None:
@@ -191,7 +198,15 @@ class TokenizerPool:
         except QueueFull:
             raise TemplatesWait(self._max_foreign) from None
         release = partial(self._foreign_turns.release, owner)
-        return await self._submit(lambda: self._foreign.render(job), self._foreign_executor, release)
+        try:
+            return await self._submit(lambda: self._foreign.render(job), self._foreign_executor, release)
+        except Starved:
+            said = "The machine is too busy to render a chat template; try again shortly."
+            raise Overloaded(said, "templates_full", _RETRY_SECONDS) from None
+        except ChildNotStarted as error:
+            logger.error("the template process cannot be started: %s", error)
+            said = "Chat templates cannot be rendered just now; the log of the server says why."
+            raise Unavailable(said, "templates_unavailable") from None
 
     def _encode_chat(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
         bos = self.tokenizer.bos_token

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ..sandbox.child import receive, send
-from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
+from ..sandbox.killable_child import ChildDied, KillableChild, Starved
 from .chat_template import RenderOptions
 from .errors import TemplateError
 
@@ -59,7 +59,8 @@ class TemplateProcess(KillableChild):
         super().__init__(MODULE, "the template process", greet)
 
     def render(self, job: RenderJob) -> str:
-        """The prompt text. Blocks. Raises :class:`TemplateError`."""
+        """The prompt text. Blocks. Raises :class:`TemplateError`, and ChildNotStarted and Starved, for which the
+        template is not to blame."""
 
         def exchange(connection: socket.socket, deadline: float) -> RenderResult:
             send(connection, job)
@@ -67,10 +68,12 @@ class TemplateProcess(KillableChild):
 
         try:
             answer = self.ask(exchange, self._seconds + _GRACE_SECONDS)
+        except Starved:
+            raise
         except TimeoutError:
             message = f"The chat template took longer than {self._seconds:g} seconds to render."
             raise TemplateError(message) from None
-        except (ChildDied, ChildNotStarted):
+        except ChildDied:
             raise TemplateError("The chat template is nested too deeply, or needs too much memory.") from None
         except OverflowError:
             raise TemplateError("A template of your own can be given no integer beyond 64 bits.") from None

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -46,7 +47,9 @@ FLUSH_SECONDS: Final = 0.05
 """Interval of storing events that no reader waits for."""
 
 STORE_PAUSES: Final = (1.0, 4.0, 15.0, 60.0)
-"""Seconds between two tries to store an end."""
+"""Seconds between two tries to store an end; the last one again and again."""
+_MOST_FLUSH_SECONDS: Final = 10.0
+"""The same while the store fails."""
 
 
 class Resumable(msgspec.Struct, frozen=True):
@@ -239,13 +242,14 @@ class ResponseTask:
         return self.response.background and self._services.store.durable
 
     async def _flush_for_ever(self) -> None:
+        pause = FLUSH_SECONDS
         while True:
-            await asyncio.sleep(FLUSH_SECONDS)
+            await asyncio.sleep(pause)
             try:
                 await self.write()
-            except StoreFailed:
-                self.cancel()
-                return
+                pause = FLUSH_SECONDS
+            except StoreFailed:  # what is held is stored later, at the latest with the end
+                pause = min(2 * pause, _MOST_FLUSH_SECONDS)
 
     async def _leave_unfinished(self, log: EventLog, *, given_up: bool) -> None:
         """``given_up``: its engine was, perhaps because of it."""
@@ -308,14 +312,14 @@ class ResponseTask:
                     return
 
     async def _store_the_end(self) -> None:
-        """A background response has not ended for anybody before it is stored, so storing is retried for a while."""
-        pauses = iter(STORE_PAUSES if self.response.background else ())
+        """A background response has not ended for anybody before it is stored, so storing is retried until the server
+        ends; the next one makes it again."""
+        pauses = chain(STORE_PAUSES, repeat(STORE_PAUSES[-1]))
         while not await self._is_stored():
-            pause = next(pauses, None)
-            if pause is None:
+            if not self.response.background:
                 logger.warning("a response could not be stored")
                 return
-            await asyncio.sleep(pause)
+            await asyncio.sleep(next(pauses))
 
     async def _is_stored(self) -> bool:
         try:

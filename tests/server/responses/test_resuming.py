@@ -1,6 +1,7 @@
 """A server that ends under a background response, wherever it is, and another one on the same store."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.parsing.output import settle_output
+from stentor.server.storage import responses as table
 from stentor.server.storage.opening import opened_store
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
@@ -104,6 +106,57 @@ async def test_wherever_it_ends_the_log_goes_on_without_a_gap(
         assert again == frames_of(text)[5:]
     assert not other.submitted or other.submitted == engine.submitted, "the seed is the one that was drawn"
     assert_same_answer(undisturbed, answer, ("id", "call_id", "created_at", "completed_at", "encrypted_content"))
+    await dies(second)
+
+
+async def test_a_store_that_fails_for_a_while_under_a_response_does_not_cancel_it(
+    tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "FLUSH_SECONDS", 0.001)
+    engine = writes(5)
+    state = await server(tmp_path / "store.db", engine)
+    failed: list[bool] = []
+
+    def fails(*_: Any) -> None:
+        failed.append(True)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with in_memory(state) as client:
+        begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "add_events", fails)
+            engine.gate.set()  # for one more step
+            await until(lambda: len(failed) > 1)
+        del engine.pace
+        engine.gate.set()
+        answer = check_stream((await client.get(f"{RESPONSES}/{begun}?stream=true")).text, EXTENSIONS)
+    assert_same_answer(undisturbed, answer, ("id", "call_id", "created_at", "completed_at", "encrypted_content"))
+    await dies(state)
+
+
+async def test_a_server_ends_though_its_store_takes_no_end_of_a_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = await server(tmp_path / "store.db", writes(None))
+    tried: list[bool] = []
+
+    def fails(*_: Any) -> None:
+        tried.append(True)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with in_memory(state) as client:
+        begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "finish", fails)
+            await until(lambda: bool(tried))
+            async with asyncio.timeout(10):
+                await state.responses.close()
+    await dies(state)
+    second = await server(tmp_path / "store.db", writes(None))
+    await resume_unfinished(second.for_responses)
+    async with in_memory(second) as client:
+        assert check_stream((await client.get(f"{RESPONSES}/{begun}?stream=true")).text, EXTENSIONS)["id"] == begun
     await dies(second)
 
 

@@ -256,12 +256,13 @@ async def test_a_client_that_goes_away_while_its_response_is_written_leaves_one_
         assert (await client.get(f"{RESPONSES}/{live.response.id}")).json()["status"] == "cancelled"
 
 
+@pytest.mark.parametrize("failures", [2, 9])
 async def test_the_end_of_a_background_response_is_stored_as_soon_as_the_store_can(
+    failures: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "STORE_PAUSES", (0.05, 0.05))
+    monkeypatch.setattr(running, "STORE_PAUSES", (0.05, 0.01))
     state = fake_state()
-    failures = 2
 
     def fails(*args: Any) -> bool:
         nonlocal failures

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-import threading
+import socket
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from stentor.loadtest.processes import alive
+from stentor.server.common.errors import ServerError
+from stentor.server.sandbox.killable_child import ChildNotStarted, Starved
+from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.template_child import MAX_COMPILED, Renderer
@@ -112,24 +115,64 @@ def test_a_child_that_died_between_two_jobs_is_replaced() -> None:
     process.close()
 
 
-def test_a_job_that_two_children_did_not_survive_is_refused() -> None:
+def test_a_job_that_two_children_did_not_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     process = TemplateProcess({}, 5.0, 1000)
     process.render(_job("none"))
-    killed: set[int] = set()
-    ended = threading.Event()
+    received = template_process.receive
+    calls = 0
 
-    def kill_all() -> None:
-        while not ended.wait(0.001):
-            if (pid := process.pid) is not None and pid not in killed:
-                killed.add(pid)
-                os.kill(pid, signal.SIGKILL)
+    def receive(connection: socket.socket, kind: Any, deadline: float) -> Any:
+        """The second child greets in between, and is not killed before it has the job."""
+        nonlocal calls
+        calls += 1
+        if calls in (1, 3):
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        return received(connection, kind, deadline)
 
-    killer = threading.Thread(target=kill_all)
-    killer.start()
-    with pytest.raises(TemplateError, match="nested too deeply, or needs too much memory"):
-        process.render(_job(BUSY * 100))
-    ended.set()
-    killer.join()
-    assert len(killed) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(template_process, "receive", receive)
+        with pytest.raises(TemplateError, match="nested too deeply, or needs too much memory"):
+            process.render(_job(BUSY * 100))
+    assert calls == 3
     assert process.render(_job("three")) == "three"
     process.close()
+
+
+def test_a_child_that_had_no_time_is_not_the_templates_fault() -> None:
+    process = TemplateProcess({}, 0.1, 1000)
+    process.render(_job("none"))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(Starved):
+        process.render(_job("one"))
+    assert process.render(_job("two")) == "two"
+    process.close()
+
+
+def test_a_child_that_ends_at_once_is_not_the_templates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TemplateProcess({}, 5.0, 1000)
+    monkeypatch.setattr(process._child, "_module", "stentor.server.text.no_such_module")
+    with pytest.raises(ChildNotStarted, match="it ended at once"):
+        process.render(_job("one"))
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [(Starved(), 429, "templates_full"), (ChildNotStarted("no process"), 503, "templates_unavailable")],
+)
+def test_the_client_is_told_that_the_server_is_to_blame(
+    failure: Exception, status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> str:
+        raise failure
+
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        monkeypatch.setattr(pool._foreign, "render", fails)
+        with pytest.raises(ServerError) as told:
+            await pool.render_chat([_message(7)], chat_template="one", **OPTIONS)
+        assert (told.value.status, told.value.code) == (status, code)
+        pool.close()
+
+    asyncio.run(main())
