@@ -17,7 +17,7 @@ from ..model_config.encoder_decoder_config import EncoderDecoderConfig
 from ..model_config.framewise_config import FramewiseConfig
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import described_part, is_of_tower, text_name
-from ..model_config.model_spec import Backbone, ModelSpec
+from ..model_config.model_spec import HEADS, Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
 from ..model_config.tensor_parallel.rank_part import RankPart
@@ -40,7 +40,6 @@ from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
-from .tied_head import has_own_head
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
@@ -262,8 +261,10 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         )
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
-    if isinstance(read, ModelSpec) and read.tie_embeddings and has_own_head(read, tensors):
-        read = replace(read, tie_embeddings=False)
+    if isinstance(read, ModelSpec) and read.tie_embeddings and (head := _stored_head(tensors)) is not None:
+        from .tied_head import is_embedding  # late: few files hold such a head
+
+        read = replace(read, tie_embeddings=is_embedding(head, read, tensors))
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     unread = (each for each in tensors if each.dtype not in readable)
@@ -284,6 +285,10 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         quantized=quantized,
         tower=tower,
     )
+
+
+def _stored_head(tensors: Iterable[StoredTensor]) -> StoredTensor | None:
+    return next((tensor for tensor in tensors if tensor.name in HEADS), None)
 
 
 def text_and_tower(

@@ -7,7 +7,7 @@ an architecture whose class never ties them (Nemotron-H, Ling 3.0).
 from collections.abc import Iterable
 from typing import Final
 
-from ..model_config.model_spec import HEADS, ModelSpec
+from ..model_config.model_spec import ModelSpec
 from .errors import CheckpointError
 from .safetensors_index import StoredTensor
 
@@ -15,13 +15,12 @@ _PIECE: Final = 1 << 20
 """Bytes that are compared at a time."""
 
 
-def has_own_head(spec: ModelSpec, tensors: Iterable[StoredTensor]) -> bool:
-    """Whether ``tensors`` have a head whose values are not the embedding's. Raises :class:`CheckpointError` if they
-    cannot be read."""
+def is_embedding(head: StoredTensor, spec: ModelSpec, tensors: Iterable[StoredTensor]) -> bool:
+    """Whether ``head`` has the values of the embedding among ``tensors``, or these have none. Raises
+    :class:`CheckpointError` if they cannot be read."""
     names = {f"{spec.embedding}.weight", f"{spec.embedding.rpartition('.')[2]}.weight"}
-    stored = {each.name: each for each in tensors if each.name in names or each.name in HEADS}
-    heads, embeddings = ([each for name, each in stored.items() if (name in HEADS) is head] for head in (True, False))
-    return bool(heads and embeddings) and not _equal(heads[0], embeddings[0])
+    embedding = next((tensor for tensor in tensors if tensor.name in names), None)
+    return embedding is None or _equal(head, embedding)
 
 
 def _equal(one: StoredTensor, other: StoredTensor) -> bool:
