@@ -40,6 +40,7 @@ from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
+from .split_names import first_parts
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
@@ -320,11 +321,6 @@ def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
     from .mmproj import pair  # late: for GGUF files only
 
     with GGUFFile(file) as gguf:
-        parts = gguf.metadata.get("split.count", 1)
-        if isinstance(parts, int) and parts > 1:
-            raise CheckpointError(
-                f"Cannot load {file}: it is one of {parts} parts; join them with llama.cpp's gguf-split --merge."
-            )
         check_tensors(gguf)
         shapes = {name: tensor.shape for name, tensor in gguf.tensors.items()}
         config = model_spec_from_gguf(gguf.metadata, shapes, lambda name: read_floats(gguf, name))
@@ -337,7 +333,7 @@ def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
     return Checkpoint(
         format="gguf",
         folder=file.parent,
-        files=(file,),
+        files=gguf.files,
         config=config if paired is None else paired.spec,
         dtype=next(iter(stored)),
         defaults=defaults,
@@ -449,7 +445,8 @@ def _gguf_in(folder: Path) -> Path:
 
 
 def _models_among(files: Iterable[Path]) -> list[Path]:
-    return sorted(file for file in files if not is_mmproj(file.name))
+    models = {str(file) for file in files if not is_mmproj(file.name)}
+    return [Path(name) for name in first_parts(models)]
 
 
 def sizes_of(tensors: Iterable[StoredTensor]) -> dict[str, int]:

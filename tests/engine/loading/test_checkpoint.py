@@ -228,6 +228,24 @@ def test_a_part_of_a_split_gguf_file_is_refused(tmp_path: Path) -> None:
     assert "it is one of 3 parts" in refusal(path)
 
 
+def test_a_split_gguf_model_is_opened_by_its_folder_or_its_first_file(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model("qwen2"), "qwen2", split=20)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for path in (tmp_path, files[0]):
+        found = open_checkpoint(path)
+        assert found.files == tuple(files)
+        assert found.total_bytes > 0.9 * sum(file.stat().st_size for file in files) - 8192
+    assert "of which the first is to be named: m-00001-of-00002.gguf" in refusal(files[1])
+    content = files[1].read_bytes()
+    files[1].write_bytes(files[0].read_bytes())
+    assert "m-00002-of-00002.gguf is no part of the same model; fetch it again" in refusal(tmp_path)
+    files[1].write_bytes(content[:-1])
+    assert "the file is cut short, fetch it again" in refusal(tmp_path)
+    files[1].unlink()
+    assert "its part m-00002-of-00002.gguf is missing, of 2; fetch it again" in refusal(tmp_path)
+
+
 def test_a_mixture_of_experts_of_a_dense_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(path, tiny_model("qwen2"), "qwen2", extra={"qwen2.expert_count": 8})

@@ -298,6 +298,15 @@ def test_of_several_gguf_files_a_part_of_the_name_picks_one(online: _Resolver) -
     assert not (picked.parent / "m-Q4_K_M.gguf").exists()
 
 
+def test_all_files_of_a_split_gguf_model_are_fetched_and_the_first_stands_for_them(online: _Resolver) -> None:
+    names = [f"big/m-{kind}-0000{number}-of-00002.gguf" for kind in ("Q4_K_M", "Q8_0") for number in (1, 2)]
+    online.hub.repositories["owner/split"] = {name: name.encode() for name in names}
+    assert "has several .gguf files (there are: big/m-Q4_K_M-00001-of-00002.gguf, big/m-Q8" in online("owner/split")
+    picked = Path(online("owner/split:q8_0"))
+    assert picked.name == "m-Q8_0-00001-of-00002.gguf"
+    assert sorted(file.name for file in picked.parent.iterdir()) == [name.removeprefix("big/") for name in names[2:]]
+
+
 def test_a_projector_file_is_fetched_beside_the_model_and_is_none_itself(online: _Resolver) -> None:
     names = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "mmproj-m-f16.gguf"]
     online.hub.repositories["owner/sees"] = {name: name.encode() for name in names}

@@ -111,6 +111,14 @@ def test_tensors_read_in_pieces_are_whole(pieces: int, tmp_path: Path, monkeypat
     assert_same(loaded(tmp_path), expected(model))
 
 
+def test_a_split_gguf_model_gives_back_the_model_it_was_made_from(tmp_path: Path) -> None:
+    """The factors of phi3's rotation are in one of the files."""
+    model = tiny_model("phi3")
+    write_gguf(tmp_path / "m.gguf", model, "phi3", split=9)
+    assert len(list(tmp_path.iterdir())) == 4
+    assert_same(loaded(tmp_path, torch.float32), expected(model))
+
+
 def test_gguf_weights_are_rounded_to_the_dtype_asked_for(tmp_path: Path) -> None:
     model = tiny_model("llama")
     write_gguf(tmp_path / "m.gguf", model, "llama")

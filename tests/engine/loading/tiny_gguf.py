@@ -118,10 +118,11 @@ def write_gguf(
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     extra: dict[str, Any] | None = None,
     others: dict[str, gguf.GGMLQuantizationType] | None = None,
+    split: int = 0,
 ) -> None:
     """Matrices are stored as ``quantization``, those that ``others`` lists by a part of their name otherwise;
-    ``extra`` are further tensors by name, or uint32 metadata."""
-    writer = gguf.GGUFWriter(path, arch)
+    ``extra`` are further tensors by name, or uint32 metadata. ``split``: tensors of a file, if there are several."""
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
     write_metadata(writer, model.config, arch)
     for name, value in (extra or {}).items():
         if isinstance(value, int):
