@@ -12,7 +12,7 @@ import msgspec
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.media import Media
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, AlignmentOutput, PromptProbe, TokenRules
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -228,6 +228,8 @@ async def _read(stream: EngineEventStream, answer: EngineOutput, account: Reques
                         account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)
                 case Finished():
                     finished = event
+                case PromptPart():
+                    pass  # only requests with streamed audio get any
                 case other:
                     assert_never(other)
     return finished
