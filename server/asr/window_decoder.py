@@ -229,7 +229,7 @@ async def _read(stream: EngineEventStream, answer: EngineOutput, account: Reques
                 case Finished():
                     finished = event
                 case PromptPart():
-                    raise AssertionError("a window is no streamed audio, whose results alone come in parts")
+                    pass  # only requests with streamed audio get any
                 case other:
                     assert_never(other)
     return finished
