@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ..common.bounds import items_at_most
-from ..common.errors import refused
+from ..common.errors import wrong
 from ..common.limits import Limits
 from .chat import ChatFields, ChatRequest, Messages, check_template
 from .messages import check_messages
@@ -27,12 +27,12 @@ class ChatBatchRequest(ChatFields, kw_only=True):
         for field in ALONE:
             value = getattr(self, field)
             if value or (field == "prompt_logprobs" and value is not None):
-                raise refused(
+                raise wrong(
                     field, "is not served for several conversations; send them to `/v1/chat/completions`", "unsupported"
                 )
         for field in ("n", "best_of"):
             if getattr(self, field) not in (None, 1):
-                raise refused(field, "must be 1 with several conversations, each of which gets one choice")
+                raise wrong(field, "must be 1 with several conversations, each of which gets one choice")
         items_at_most(self.messages, limits.max_prompts, "messages")
         check_template(self, self.messages, limits)
         for index, conversation in enumerate(self.messages):

@@ -23,6 +23,7 @@ from ..app.first_engine import fetch, first_engines
 from ..app.lifecycle import load_adapters, load_state
 from ..app.main_model import open_main
 from ..app.startup import StartupDisplay, open_terminal
+from ..app.state import ServerState
 from ..app.text_side import generation_defaults
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
@@ -50,6 +51,7 @@ class InProcessServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx.AsyncClient | None = None
         self._end: anyio.Event | None = None
+        self._state: ServerState | None = None
         self._unwanted = False
         self._why = "the in-process server has been closed"
         # a daemon, or an interpreter whose program forgot to close would wait for it before it runs the closing code
@@ -68,6 +70,11 @@ class InProcessServer:
         if loop is None or client is None:
             raise InProcessServerClosed(self._why)
         return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
+
+    def token_name(self, token: int) -> str:
+        """The text of a token of the main model."""
+        assert self._state is not None, "it has started"
+        return self._state.chat.pool.tokenizer.name_of(token)
 
     def close(self) -> None:
         """Ends running requests, and blocks until the engine has ended. May be called again."""
@@ -110,6 +117,7 @@ class InProcessServer:
                     at_end.callback(state.chat.grammars.close)
                     await engines.wait_started()
                     await load_adapters(state.registry.adapters, engines.clients)
+                self._state = state
                 async with self._opened(httpx.ASGITransport(create_app(state))) as end:
                     self._started.set_result(None)
                     await end.wait()

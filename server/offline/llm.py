@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -149,8 +150,9 @@ class LLM:
             body = params.fields()
             if params.logprobs is not None:
                 body |= {"logprobs": True, "top_logprobs": params.logprobs}
-            body |= {"messages": conversation, "return_token_ids": True, **own}
-            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), from_chat))
+            body |= {"messages": conversation, "return_token_ids": True, **own, "return_tokens_as_token_ids": True}
+            read = partial(from_chat, top=body.get("top_logprobs") or 0, name=self._server.token_name)
+            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), read))
         return self._run(calls)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], **fields: Any) -> list[pooling.EmbeddingRequestOutput]:
@@ -235,11 +237,9 @@ class LLM:
         calls = []
         for prompt, params, own in zip(many, given, _fields_of_each(fields, len(many)), strict=True):
             body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **own}
+            body["return_tokens_as_token_ids"] = True
             text = prompt if isinstance(prompt, str) else None
-
-            def read(answer: dict[str, Any], text: str | None = text) -> RequestOutput:
-                return from_completion(answer, text)
-
+            read = partial(from_completion, prompt=text, top=body.get("logprobs") or 0, name=self._server.token_name)
             calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
         return calls
 

@@ -1,8 +1,24 @@
 """Results for programs."""
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import msgspec
+
+TokenName = Callable[[int], str]
+"""The text of a token."""
+_ID: Final = len("token_id:")
+
+
+class Logprob(msgspec.Struct, frozen=True, kw_only=True):
+    logprob: float
+    rank: int | None
+    """1 is the likeliest token; None for a sampled token that is not among the requested alternatives."""
+    decoded_token: str
+
+
+Logprobs = dict[int, Logprob]
+"""At one position, by token id: the token itself first, then the alternatives."""
 
 
 class ToolCallOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +36,10 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: list[int]
     finish_reason: str
     stop_reason: int | str | None = None
-    logprobs: Any = None
-    """In the shape of the endpoint: completions' for ``generate``, chat's for ``chat``."""
+    cumulative_logprob: float | None = None
+    """The sum of the tokens' log-probabilities, if those were requested."""
+    logprobs: list[Logprobs | None] | None = None
+    """For each token, with as many alternatives as requested."""
     reasoning: str | None = None
     tool_calls: list[ToolCallOutput] = []
 
@@ -35,39 +53,95 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
-    prompt_logprobs: Any = None
+    prompt_logprobs: list[Logprobs | None] | None = None
+    """For each token of the prompt; None for the first."""
 
 
-def from_completion(body: dict[str, Any], prompt: str | None) -> RequestOutput:
-    """From a response of ``/v1/completions`` to one prompt, with token ids."""
+def from_completion(body: dict[str, Any], prompt: str | None, top: int, name: TokenName) -> RequestOutput:
+    """From a response of ``/v1/completions`` to one prompt, with token ids, also in place of tokens' texts, and ``top``
+    alternatives."""
     choices = body["choices"]
     return RequestOutput(
         request_id=body["id"],
         prompt=prompt,
         prompt_token_ids=choices[0]["prompt_token_ids"],
-        outputs=[_output(choice, choice["text"]) for choice in choices],
+        outputs=[_output(choice, choice["text"], _of_lists(choice, top, name)) for choice in choices],
         num_cached_tokens=_cached(body),
-        prompt_logprobs=choices[0].get("prompt_logprobs"),
+        prompt_logprobs=_of_prompt(choices[0].get("prompt_logprobs"), name),
     )
 
 
-def from_chat(body: dict[str, Any]) -> RequestOutput:
-    """From a response of ``/v1/chat/completions`` with token ids."""
+def from_chat(body: dict[str, Any], top: int, name: TokenName) -> RequestOutput:
+    """From a response of ``/v1/chat/completions``, as :func:`from_completion`."""
     return RequestOutput(
         request_id=body["id"],
         prompt=None,
         prompt_token_ids=body["prompt_token_ids"],
-        outputs=[_from_message(choice) for choice in body["choices"]],
+        outputs=[_from_message(choice, top, name) for choice in body["choices"]],
         num_cached_tokens=_cached(body),
-        prompt_logprobs=body.get("prompt_logprobs"),
+        prompt_logprobs=_of_prompt(body.get("prompt_logprobs"), name),
     )
 
 
-def _from_message(choice: dict[str, Any]) -> CompletionOutput:
+def _of_lists(choice: dict[str, Any], top: int, name: TokenName) -> list[Logprobs | None] | None:
+    lists = choice.get("logprobs")
+    if lists is None:
+        return None
+    return [
+        None if value is None else _position(token, value, alternatives.items(), top, name)
+        for token, value, alternatives in zip(
+            lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=True
+        )
+    ]
+
+
+def _of_messages(choice: dict[str, Any], top: int, name: TokenName) -> list[Logprobs | None] | None:
+    if choice.get("logprobs") is None:
+        return None
+    return [
+        _position(
+            each["token"],
+            each["logprob"],
+            [(other["token"], other["logprob"]) for other in each["top_logprobs"]],
+            top,
+            name,
+        )
+        for each in choice["logprobs"]["content"]
+    ]
+
+
+def _position(
+    token: str, value: float, alternatives: Iterable[tuple[str, float]], top: int, name: TokenName
+) -> Logprobs:
+    """``alternatives`` are the likeliest first; those beyond ``top`` are the token itself."""
+    found = {int(token[_ID:]): Logprob(logprob=value, rank=None, decoded_token=name(int(token[_ID:])))}
+    for rank, (other, other_value) in enumerate(alternatives, start=1):
+        if rank <= top:
+            id = int(other[_ID:])
+            found[id] = Logprob(logprob=other_value, rank=rank, decoded_token=name(id))
+    return found
+
+
+def _of_prompt(positions: list[dict[str, Any] | None] | None, name: TokenName) -> list[Logprobs | None] | None:
+    if positions is None:
+        return None
+    return [
+        None
+        if position is None
+        else {
+            int(id): Logprob(logprob=found["logprob"], rank=found["rank"], decoded_token=name(int(id)))
+            for id, found in position.items()
+        }
+        for position in positions
+    ]
+
+
+def _from_message(choice: dict[str, Any], top: int, name: TokenName) -> CompletionOutput:
     message = choice["message"]
     return _output(
         choice,
         message.get("content") or "",
+        _of_messages(choice, top, name),
         reasoning=message.get("reasoning"),
         tool_calls=[
             ToolCallOutput(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
@@ -77,14 +151,18 @@ def _from_message(choice: dict[str, Any]) -> CompletionOutput:
     )
 
 
-def _output(choice: dict[str, Any], text: str, **more: Any) -> CompletionOutput:
+def _output(choice: dict[str, Any], text: str, logprobs: list[Logprobs | None] | None, **more: Any) -> CompletionOutput:
+    total = None
+    if logprobs is not None:
+        total = sum(next(iter(position.values())).logprob for position in logprobs if position is not None)
     return CompletionOutput(
         index=choice["index"],
         text=text,
         token_ids=choice["token_ids"],
         finish_reason=choice["finish_reason"],
         stop_reason=choice.get("stop_reason"),
-        logprobs=choice.get("logprobs"),
+        cumulative_logprob=total,
+        logprobs=logprobs,
         **more,
     )
 

@@ -71,7 +71,9 @@ def test_a_beam_search_returns_the_likeliest_texts_with_their_prompts(llm: LLM) 
     totals = [sequence.cum_logprob for sequence in by_tokens.sequences]
     assert totals == sorted(totals, reverse=True)
     greedy = llm.generate([[504, 3426, 314]], stentor.SamplingParams(max_tokens=5, temperature=0, logprobs=0))
-    assert totals[0] >= sum(greedy[0].outputs[0].logprobs["token_logprobs"]) - 1e-3
+    cumulative = greedy[0].outputs[0].cumulative_logprob
+    assert cumulative is not None
+    assert totals[0] >= cumulative - 1e-3
     with pytest.raises(RequestRefused, match="at most 10"):
         llm.beam_search("x", stentor.BeamSearchParams(beam_width=11, max_tokens=1))
 
@@ -85,10 +87,40 @@ def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
     two = stentor.SamplingParams(n=2, max_tokens=3, seed=1, temperature=1.0, logprobs=2)
     short, long = llm.generate(["a", "b"], [two, GREEDY])
     assert [len(each.token_ids) for each in short.outputs] == [3, 3]
-    assert len(short.outputs[0].logprobs["tokens"]) == 3
+    logprobs = short.outputs[0].logprobs
+    assert logprobs is not None
+    assert [next(iter(each or ())) for each in logprobs] == short.outputs[0].token_ids
     assert len(long.outputs[0].token_ids) == 8
     with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
         llm.generate("a", [two, two])
+
+
+def test_log_probabilities_are_by_token_id_with_ranks_and_texts(llm: LLM) -> None:
+    params = stentor.SamplingParams(max_tokens=3, temperature=0, logprobs=2, prompt_logprobs=1)
+    conversation = [{"role": "user", "content": "Once"}]
+    for (output,) in (llm.generate("Once upon a time", params), llm.chat(conversation, params)):
+        (only,) = output.outputs
+        assert only.logprobs is not None
+        for token, position in zip(only.token_ids, only.logprobs, strict=True):
+            assert position is not None
+            assert next(iter(position)) == token
+            assert [each.rank for each in position.values()] == [1, 2]
+        texts = [
+            (position or {})[token].decoded_token for token, position in zip(only.token_ids, only.logprobs, strict=True)
+        ]
+        assert "".join(texts) == only.text
+        assert only.cumulative_logprob == pytest.approx(
+            sum((position or {})[token].logprob for token, position in zip(only.token_ids, only.logprobs, strict=True))
+        )
+        assert output.prompt_logprobs is not None
+        assert output.prompt_logprobs[0] is None
+        for token, position in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True):
+            assert token in (position or {})
+    (bare,) = llm.generate("Once upon a time", GREEDY)
+    assert (bare.outputs[0].logprobs, bare.outputs[0].cumulative_logprob, bare.prompt_logprobs) == (None, None, None)
+    drawn = stentor.SamplingParams(max_tokens=20, temperature=2.0, seed=5, logprobs=0)
+    (only,) = llm.generate("Once upon a time", drawn)[0].outputs
+    assert {each.rank for position in only.logprobs or () for each in (position or {}).values()} == {None}
 
 
 def test_prompts_may_be_dicts_and_each_may_have_its_own_priority(llm: LLM) -> None:
