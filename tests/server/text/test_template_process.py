@@ -118,7 +118,7 @@ def test_a_child_that_died_between_two_jobs_is_replaced() -> None:
 def test_a_job_that_two_children_did_not_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     process = TemplateProcess({}, 5.0, 1000)
     process.render(_job("none"))
-    received = template_process.receive
+    received = vars(template_process)["receive"]
     calls = 0
 
     def receive(connection: socket.socket, kind: Any, deadline: float) -> Any:
@@ -152,7 +152,7 @@ def test_a_child_that_had_no_time_is_not_the_templates_fault() -> None:
 
 def test_a_child_that_ends_at_once_is_not_the_templates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     process = TemplateProcess({}, 5.0, 1000)
-    monkeypatch.setattr(process._child, "_module", "stentor.server.text.no_such_module")
+    monkeypatch.setattr(process, "_module", "stentor.server.text.no_such_module")
     with pytest.raises(ChildNotStarted, match="it ended at once"):
         process.render(_job("one"))
 
