@@ -1,16 +1,19 @@
 """A config.json that says that the head is the embedding, beside files that hold a head too."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import transformers
+import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
+
+transformers: Any = untyped_transformers
 
 
 def _with_head(folder: Path, factor: float) -> None:
