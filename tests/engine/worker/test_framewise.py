@@ -1,6 +1,7 @@
 """A worker that decodes windows frame by frame, behind a scheduler: whole transcripts, whatever shares their steps."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def streamed(engine: LocalEngine, pcms: list[bytes], *, deaths: int = 0, seed: i
         if rng.random() < 0.4:
             dies = iter([deaths > 0 and rng.random() < 0.4])
             before = engine.deaths
-            engine.run(check=True, dies=lambda dies=dies: next(dies, False))  # type: ignore[misc]
+            engine.run(check=True, dies=partial(next, dies, False))
             deaths -= engine.deaths - before
     engine.run(check=True)
     found = []
