@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.openai.chat import ChatRequest, ChatResponse
+from stentor.protocols.openai.chat import ChatChoice, ChatRequest, ChatResponse
 from stentor.protocols.openai.chat_batch import ChatBatchRequest, decoder
 from stentor.protocols.openai.usage import Usage
 
@@ -49,7 +49,8 @@ async def chat_batch(chat: ChatModel, request: Request, content: bytes, context:
         collectors = [ChatCollector(shape, budget) for shape, _ in prepared]
         await _collect([generation for _, generation in prepared], collectors)
     parts, slices = AnswerParts(budget), Slices(chat.loop_turns)
-    choices, usages = [], []
+    choices: list[ChatChoice] = []
+    usages: list[Usage] = []
     for index, collector in enumerate(collectors):
         made, usage = await collector.choices(parts, slices, first=index)
         choices += made

@@ -145,7 +145,7 @@ def _braces(reader: Reader, sink: Sink, depth: int) -> Steps[bool]:
     def item(char: str) -> Steps[bool]:
         nonlocal first, is_set
         parts: list[str] = []
-        take = sink if is_set else parts.append
+        take: Sink = sink if is_set else parts.append
         if not char or not (yield from python_value(reader, take, depth + 1)):
             return False
         if first:
