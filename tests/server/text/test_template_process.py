@@ -117,7 +117,7 @@ def test_a_child_that_died_between_two_jobs_is_replaced() -> None:
 
 def test_a_job_that_two_children_did_not_survive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     process = TemplateProcess({}, 60.0, 1000)
-    process._child._start_seconds = 600.0  # on a busy machine, too, it is the job that the second one dies of
+    process._start_seconds = 600.0  # on a busy machine, too, it is the job that the second one dies of
     process.render(_job("none"))
     received = vars(template_process)["receive"]
     calls = 0
