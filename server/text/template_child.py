@@ -1,6 +1,7 @@
 """The process that renders templates of requests; see :mod:`.template_process`."""
 
 import resource
+import signal
 import sys
 from functools import lru_cache
 from typing import Final
@@ -28,7 +29,10 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
         send(connection, RenderResult())
         while True:
-            text, error = renderer.render(receive(connection, RenderJob))
+            job = receive(connection, RenderJob)
+            signal.setitimer(signal.ITIMER_PROF, job.cpu_seconds)
+            text, error = renderer.render(job)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             send(connection, RenderResult(text, error, last=growth.too_much))
     return 0
 

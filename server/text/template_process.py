@@ -18,7 +18,10 @@ from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
 _GRACE_SECONDS: Final = 0.5
-"""On top of the time to render: the child's own check comes first where it can, which saves starting another one."""
+"""CPU time on top of that to render: the child's own check comes first where it can, which saves starting another one.
+"""
+_PATIENCE: Final = 4.0
+"""The clock's limit, in limits of CPU time: a child that has had less is starved, and its template not to blame."""
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True):
@@ -36,6 +39,8 @@ class RenderJob(msgspec.Struct, frozen=True, array_like=True):
     chat_template: str
     """The template's source."""
     options: RenderOptions = RenderOptions()
+    cpu_seconds: float = 0.0
+    """CPU time after which the kernel ends the child; 0: no limit. :meth:`TemplateProcess.render` sets it."""
 
 
 class RenderResult(msgspec.Struct, frozen=True, array_like=True):
@@ -62,12 +67,14 @@ class TemplateProcess(KillableChild):
         """The prompt text. Blocks. Raises :class:`TemplateError`, and ChildNotStarted and Starved, for which the
         template is not to blame."""
 
+        limit = self._seconds + _GRACE_SECONDS
+
         def exchange(connection: socket.socket, deadline: float) -> RenderResult:
-            send(connection, job)
+            send(connection, msgspec.structs.replace(job, cpu_seconds=limit))
             return receive(connection, RenderResult, deadline)
 
         try:
-            answer = self.ask(exchange, self._seconds + _GRACE_SECONDS)
+            answer = self.ask(exchange, _PATIENCE * limit)
         except Starved:
             raise
         except TimeoutError:

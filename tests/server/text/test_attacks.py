@@ -29,6 +29,7 @@ class Server:
         self._patch = patch
         self._pool = patient_pool(seconds, threads=1)
         self._patch.setattr(template_process, "_GRACE_SECONDS", PATIENT)
+        self._patch.setattr(template_process, "_PATIENCE", 1000.0)
 
     def attack(self, source: str) -> str:
         """What a hostile template brought by a request writes, or why it does not. Others are rendered meanwhile."""
