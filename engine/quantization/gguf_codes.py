@@ -51,7 +51,7 @@ def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:
 
 def _words(packed: torch.Tensor, size: int) -> torch.Tensor:
     """uint8 [blocks, n · size] → little-endian numbers, int64 [blocks, n]"""
-    places = 256 ** torch.arange(size)
+    places = torch.tensor([256**place for place in range(size)])
     return (packed.unflatten(1, (-1, size)).long() * places).sum(2)
 
 
