@@ -234,11 +234,8 @@ def test_all_linear_modules_and_parameters_are_read_as_peft_names_them(tmp_path:
         module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
         added[module] = modules[name.replace("lora_A", "lora_B")] @ modules[name]
     save_file(stored | modules, file)
-    fields: dict[str, Any] = {
-        "target_parameters": ["down_proj", "gate_up_proj", "gate.weight"],
-        "peft_version": "0.21.2",
-    }
-    fields |= {"alpha_pattern": {r".*\.gate_up_proj": 4}, "r": 2, "lora_alpha": 2}
+    fields: dict[str, Any] = {"target_parameters": ["down_proj", "gate_up_proj", "gate.weight"]}
+    fields |= {"alpha_pattern": {r".*\.gate_up_proj": 4}, "r": 2, "lora_alpha": 2, "peft_version": "0.21.2"}
     config.write_text(json.dumps(json.loads(config.read_text()) | fields))
     twice = {name: delta * (2 if name.endswith("gate_up_proj") else 1) for name, delta in added.items()}
     check_beside_base(model, tmp_path, twice)

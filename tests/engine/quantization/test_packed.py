@@ -94,7 +94,7 @@ def test_gguf_blocks_are_packed_in_bfloat16_and_expanded_in_float32(kind: str, t
 @pytest.mark.parametrize("kind", CODED_BLOCKS)
 def test_gguf_blocks_that_are_read_as_codes_are_packed_too(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    write_gguf(path, make.tiny_llama(hidden_size=256, tie_word_embeddings=True), "llama", Type.__members__[kind])
+    write_gguf(path, make.tiny_llama(hidden_size=256, tie_word_embeddings=True), "llama", getattr(Type, kind))
     packed = PagedDecoder(path, dtype=BF16)
     assert notes_of(packed) == [f"weights in {kind}: {PACKED} (14 projections)"]
     assert_near(logits_of(packed), logits_of(PagedDecoder(path, backend="expanded", packed=False)))
@@ -104,7 +104,7 @@ def test_gguf_blocks_that_are_read_as_codes_are_packed_too(kind: str, tmp_path: 
 def test_codes_of_gguf_blocks_are_packed_exactly(kind: str) -> None:
     """Two parts that meet inside a tile."""
     sizes, inputs = {"a.gate_proj": 40, "a.up_proj": 24}, 512
-    parts = {part: gguf_part(normal(size, inputs, seed=size), Type.__members__[kind]) for part, size in sizes.items()}
+    parts = {part: gguf_part(normal(size, inputs, seed=size), getattr(Type, kind)) for part, size in sizes.items()}
     ((found_kind, found),) = pieces_of(loaded(parts, sizes, inputs), inputs)
     assert found_kind == "q8h"
     values = torch.cat([value_of(parts[part], size, inputs) for part, size in sizes.items()])
