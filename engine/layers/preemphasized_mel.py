@@ -7,7 +7,7 @@ from .log_mel import HOP, WINDOW, mel_filters
 _FFT = 512
 MARGIN = _FFT // 2
 """Samples that a frame takes on either side of its middle."""
-REACH = WINDOW // 2
+HALF_WINDOW = WINDOW // 2
 """Those of them that the window does not make 0."""
 _EMPHASIS = 0.97
 _FLOOR = 2.0**-24

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from ..layers.log_mel import HOP, samples_of
-from ..layers.preemphasized_mel import MARGIN, REACH, PreemphasizedMel, emphasised
+from ..layers.preemphasized_mel import HALF_WINDOW, MARGIN, PreemphasizedMel, emphasised
 from ..model_config.fast_conformer_config import FEWEST_SAMPLES, CausalSpec
 
 _KEPT: Final = MARGIN + 1
@@ -84,7 +84,7 @@ class ConformerStream:
             end = self._end // HOP
         else:
             end = self.causal.frames_of(self.position + self.causal.chunk)
-            lacking = (end - 1) * HOP + REACH - self._end
+            lacking = (end - 1) * HOP + HALF_WINDOW - self._end
             if lacking > 0 and not self.ended:
                 raise ValueError(f"position {self.position} needs {lacking} samples that have yet to come")
         first, behind = begin * HOP - MARGIN, (end - 1) * HOP + MARGIN
