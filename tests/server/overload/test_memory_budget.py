@@ -1,10 +1,10 @@
 """What is held for all clients together, and templates that queue: bounded, with answers that say so."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import tracemalloc
 from pathlib import Path
@@ -21,7 +21,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.server.app.state import ServerState
 from stentor.server.common.fair_queue import current_owner
-from stentor.server.config.limits import OverloadConfig
+from stentor.server.config.limits import DEFAULT_CHARS, OverloadConfig
 from stentor.server.overload.memory_budget import (
     FREE_BYTES,
     SMALL,
@@ -31,9 +31,10 @@ from stentor.server.overload.memory_budget import (
     default_budget,
     memory_limit,
 )
+from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_process import RenderJob
+from stentor.server.text.template_process import RenderJob, TemplateProcess
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 
@@ -210,17 +211,38 @@ async def test_a_stream_holds_no_body_and_a_client_that_leaves_none_either() -> 
 # ---- templates
 
 
-async def given_up(pool: TokenizerPool, rendering: "asyncio.Task[Any]") -> None:
-    """Kills the process that renders until its job is given up, which is sooner than by its time."""
-    while not rendering.done():
-        if (pid := pool._foreign.pid) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(0.001)
+class Killer:
+    """Kills both processes that a template's rendering may have, once they have the job: it is given up then, which is
+    sooner than by its time."""
+
+    def __init__(self, pool: TokenizerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before the rendering."""
+        self._pool = pool
+        self._received = vars(template_process)["receive"]
+        self._answers = 0
+        """Awaited so far: a process greets, and then has a job."""
+        monkeypatch.setattr(template_process, "receive", self._receive)
+
+    def _receive(self, connection: socket.socket, kind: Any, deadline: float) -> Any:
+        self._answers += 1
+        if self._answers == 4:
+            self._kill()
+        return self._received(connection, kind, deadline)
+
+    def _kill(self) -> None:
+        assert self._pool._foreign.pid is not None
+        os.kill(self._pool._foreign.pid, signal.SIGKILL)
+
+    async def give_up(self, rendering: "asyncio.Task[Any]") -> None:
+        await until(lambda: self._answers >= 2)
+        self._kill()
+        await until(rendering.done)
 
 
-async def test_slow_templates_of_requests_hold_up_no_others() -> None:
+async def test_slow_templates_of_requests_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = TokenizerPool(byte_tokenizer(), max_pending=4, max_foreign=8, render_seconds=PATIENT)
+    pool._foreign = TemplateProcess({}, PATIENT, DEFAULT_CHARS)
+    killer = Killer(pool, monkeypatch)
     options: Any = {"add_generation_prompt": False, "continue_final_message": False}
     slow = [asyncio.create_task(pool.render_chat(HELLO, chat_template=ENDLESS, **options)) for _ in range(9)]
     await until(lambda: pool._foreign.pid is not None)
@@ -232,7 +254,7 @@ async def test_slow_templates_of_requests_hold_up_no_others() -> None:
         task.cancel()
     await until(lambda: len(pool._foreign_turns) == 1)
     following = asyncio.create_task(pool.render_chat(HELLO, chat_template="{{ 1 }}", **options))
-    await given_up(pool, slow[0])
+    await killer.give_up(slow[0])
     assert isinstance(slow[0].exception(), TemplateError)
     assert await following == [49]
     pool.close()
@@ -267,8 +289,10 @@ async def test_templates_of_one_owner_keep_out_none_of_another(monkeypatch: pyte
     pool.close()
 
 
-async def test_a_template_too_many_gets_429_and_the_sdk_says_why() -> None:
+async def test_a_template_too_many_gets_429_and_the_sdk_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = TokenizerPool(byte_tokenizer(), max_foreign=0, render_seconds=PATIENT)
+    pool._foreign = TemplateProcess({}, PATIENT, DEFAULT_CHARS)
+    killer = Killer(pool, monkeypatch)
     state = fake_state(pool=pool)
     async with in_memory(state) as client:
         sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key="x", http_client=client, max_retries=0)  # type: ignore[arg-type]
@@ -283,6 +307,6 @@ async def test_a_template_too_many_gets_429_and_the_sdk_says_why() -> None:
         assert refused.value.code == "templates_full"
         assert int(refused.value.response.headers["retry-after"]) >= 1
         assert rejections(state, "templates_full") == 1
-        await given_up(pool, slow)
+        await killer.give_up(slow)
         assert slow.result().status_code == 400
     pool.close()

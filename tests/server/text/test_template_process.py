@@ -140,15 +140,15 @@ def test_a_job_that_two_children_did_not_survive_is_refused(monkeypatch: pytest.
     process.close()
 
 
-def test_a_child_that_had_no_time_is_not_the_templates_fault() -> None:
+def test_a_child_that_had_no_time_is_not_the_templates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     process = TemplateProcess({}, 30.0, 1000)
     process.render(_job("none"))
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
-    process._seconds = 0.1
-    with pytest.raises(Starved):
-        process.render(_job("one"))
-    process._seconds = 30.0
+    with monkeypatch.context() as patch:
+        patch.setattr(template_process, "_PATIENCE", 0.01)
+        with pytest.raises(Starved):
+            process.render(_job("one"))
     assert process.render(_job("two")) == "two"
     process.close()
 
