@@ -20,7 +20,7 @@ from ..options.reading import nearest, read_config
 from . import pooling
 from .beams import BeamSearchOutput, BeamSearchParams, from_beams
 from .in_process_server import InProcessServer
-from .outputs import RequestOutput, from_chat, from_completion
+from .outputs import RequestOutput, ShownLogprobs, from_chat, from_completion
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    """In place of the likeliest alternatives to each generated token; ``logprobs`` may be None."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
@@ -77,6 +79,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         if self.max_tokens is not None:
             found["max_tokens"] = self.max_tokens
+        if self.logprob_token_ids is not None:
+            found["logprobs"] = 0  # as many alternatives as the tokens named, whatever it was
         return found
 
 
@@ -148,10 +152,10 @@ class LLM:
         calls = []
         for conversation, params, own in zip(conversations, given, _fields_of_each(fields, count), strict=True):
             body = params.fields()
-            if params.logprobs is not None:
-                body |= {"logprobs": True, "top_logprobs": params.logprobs}
+            if (top := body.pop("logprobs", None)) is not None:
+                body |= {"logprobs": True, "top_logprobs": top}
             body |= {"messages": conversation, "return_token_ids": True, **own, "return_tokens_as_token_ids": True}
-            read = partial(from_chat, top=body.get("top_logprobs") or 0, name=self._server.token_name)
+            read = partial(from_chat, shown=self._shown(body, "top_logprobs"))
             calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), read))
         return self._run(calls)
 
@@ -239,9 +243,14 @@ class LLM:
             body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **own}
             body["return_tokens_as_token_ids"] = True
             text = prompt if isinstance(prompt, str) else None
-            read = partial(from_completion, prompt=text, top=body.get("logprobs") or 0, name=self._server.token_name)
+            read = partial(from_completion, prompt=text, shown=self._shown(body, "logprobs"))
             calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
         return calls
+
+    def _shown(self, body: Mapping[str, Any], top_field: str) -> ShownLogprobs:
+        ids = body.get("logprob_token_ids")
+        top = body.get(top_field) or 0 if ids is None else len(set(ids))
+        return ShownLogprobs(top, ids is None, self._server.token_name)
 
     def _pool(
         self, path: str, prompts: Prompt | Sequence[Prompt], fields: dict[str, Any], read: Callable[[Any], list[T]]

@@ -54,7 +54,7 @@ async def generate(chat: ChatModel, request: Request, content: bytes, context: R
         len(job.prompt.tokens),
         wanted.choices,
         TokenNames(chat.pool.tokenizer, as_ids=True),
-        wanted.logprobs,
+        wanted.wanted_logprobs,
         wanted.prompt_logprobs,
         options is not None and options.include_usage,
         prepared.experts,
