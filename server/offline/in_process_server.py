@@ -29,6 +29,7 @@ from ..batches.calls import post
 from ..batches.lines import InProcessResponse
 from ..config.config import Config
 from ..middleware.access_control import AccessControl
+from ..text.tokenizer import Tokenizer
 
 _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"
@@ -71,10 +72,11 @@ class InProcessServer:
             raise InProcessServerClosed(self._why)
         return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
 
-    def token_name(self, token: int) -> str:
-        """The text of a token of the main model."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the main model."""
         assert self._state is not None, "it has started"
-        return self._state.chat.pool.tokenizer.name_of(token)
+        return self._state.chat.pool.tokenizer
 
     def close(self) -> None:
         """Ends running requests, and blocks until the engine has ended. May be called again."""

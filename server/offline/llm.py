@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from . import pooling
 from .beams import BeamSearchOutput, BeamSearchParams, from_beams
 from .in_process_server import InProcessServer
 from .outputs import RequestOutput, ShownLogprobs, from_chat, from_completion
+from .tokenizer import LoadedTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -216,6 +218,10 @@ class LLM:
             msgspec.structs.replace(output, request_id=name) for name, output in zip(enqueued, outputs, strict=True)
         ]
 
+    def get_tokenizer(self) -> LoadedTokenizer:
+        """The tokenizer of the model that generates text."""
+        return LoadedTokenizer(self._server.tokenizer, self._rendered)
+
     def get_default_sampling_params(self) -> SamplingParams:
         """Those of a call without parameters, for changes; what is None in them is the model's default."""
         return SamplingParams()
@@ -247,10 +253,14 @@ class LLM:
             calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
         return calls
 
+    def _rendered(self, body: dict[str, Any]) -> list[int]:
+        found: list[int] = self._run([_Call("/tokenize", msgspec.json.encode(body), itemgetter("tokens"))])[0]
+        return found
+
     def _shown(self, body: Mapping[str, Any], top_field: str) -> ShownLogprobs:
         ids = body.get("logprob_token_ids")
         top = body.get(top_field) or 0 if ids is None else len(set(ids))
-        return ShownLogprobs(top, ids is None, self._server.token_name)
+        return ShownLogprobs(top, ids is None, self._server.tokenizer.name_of)
 
     def _pool(
         self, path: str, prompts: Prompt | Sequence[Prompt], fields: dict[str, Any], read: Callable[[Any], list[T]]
