@@ -49,7 +49,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     n: int = 1
     max_tokens: int | None = 16
-    """The default; None takes the rest of the context."""
+    """The default; None, and more than it has room for, take the rest of the context."""
     min_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
@@ -103,6 +103,8 @@ class _Call(NamedTuple, Generic[T]):
     path: str
     body: bytes
     read: Callable[[dict[str, Any]], T]
+    fill_context: bool = False
+    """See :meth:`.in_process_server.InProcessServer.post`."""
 
 
 class LLM:
@@ -158,7 +160,7 @@ class LLM:
                 body |= {"logprobs": True, "top_logprobs": top}
             body |= {"messages": conversation, "return_token_ids": True, **own, "return_tokens_as_token_ids": True}
             read = partial(from_chat, shown=self._shown(body, "top_logprobs"))
-            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), read))
+            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), read, fill_context=True))
         return self._run(calls)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], **fields: Any) -> list[pooling.EmbeddingRequestOutput]:
@@ -250,7 +252,8 @@ class LLM:
             body["return_tokens_as_token_ids"] = True
             text = prompt if isinstance(prompt, str) else None
             read = partial(from_completion, prompt=text, shown=self._shown(body, "logprobs"))
-            calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
+            call = _Call("/v1/completions", msgspec.json.encode(body), read, fill_context=True)
+            calls.append((f"{next(self._numbers)}", call))
         return calls
 
     def _rendered(self, body: dict[str, Any]) -> list[int]:
@@ -277,7 +280,7 @@ class LLM:
             for call in calls:
                 while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):
                     following = calls[len(sent)]
-                    sent.append(self._server.post(following.path, following.body))
+                    sent.append(self._server.post(*following[:2], fill_context=following.fill_context))
                 answer = sent[len(outputs)].result()
                 body = msgspec.json.decode(answer.body)
                 if answer.status != 200:

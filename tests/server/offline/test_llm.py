@@ -227,6 +227,16 @@ def test_what_is_enqueued_comes_back_by_name(llm: LLM) -> None:
     assert llm.wait_for_completion() == []
 
 
+def test_more_tokens_than_the_context_has_room_for_end_at_its_end(llm: LLM) -> None:
+    params = stentor.SamplingParams(max_tokens=10_000, temperature=0, ignore_eos=True)
+    for (output,) in (llm.generate([504] * 506, params), llm.chat([{"role": "user", "content": " a" * 470}], params)):
+        (only,) = output.outputs
+        assert only.finish_reason == "length"
+        assert len(output.prompt_token_ids) + len(only.token_ids) == 512
+    with pytest.raises(RequestRefused, match="512"):
+        llm.generate([504] * 513, params)
+
+
 def test_a_request_that_cannot_be_served_says_which_field(llm: LLM) -> None:
     with pytest.raises(RequestRefused, match=r"`temperature`: expected number <= 2\.0"):
         llm.generate(["fine", "x"], [GREEDY, stentor.SamplingParams(temperature=9)])
