@@ -101,7 +101,10 @@ def says(text: str, *, repeat: bool = False) -> Answer:
     return answer
 
 
-def logprobs_of(token: int, top: int) -> TokenLogprobs:
+def logprobs_of(token: int, top: int, ids: Sequence[int] = ()) -> TokenLogprobs:
+    """``ids``: in place of the likeliest tokens."""
+    if ids:
+        return TokenLogprobs(token, -0.25, 1, [(each, -0.25 if each == token else -each / 2) for each in ids])
     alternatives = [(token, -0.25), *(((token + step) % 128, -1.0 - step) for step in range(1, 21))]
     return TokenLogprobs(token, -0.25, 1, alternatives[:top])
 
@@ -177,7 +180,9 @@ class FakeStream:
         if stops:
             taken = taken[: stops[0] + 1]
         del rest[: len(taken)]
-        logprobs = None if params.logprobs is None else [logprobs_of(token, params.logprobs) for token in taken]
+        logprobs = None
+        if params.logprobs is not None:
+            logprobs = [logprobs_of(token, params.logprobs, params.logprob_token_ids) for token in taken]
         events: list[Event] = [SequenceTokens(self._rid, index, taken, logprobs)]
         if stops:
             matched = taken[-1] if taken[-1] in params.stop_token_ids else None
@@ -332,6 +337,7 @@ def fake_state(
     root: str = "",
     trusts_templates: bool = True,
     json_whitespace: JsonWhitespace = "indented",
+    force_include_usage: bool = False,
     vocab_size: int = VOCAB_SIZE,
     eos_token_ids: tuple[int, ...] = (EOS,),
     registry: ModelRegistry | None = None,
@@ -364,6 +370,7 @@ def fake_state(
             weights_folder=weights_folder,
             trust_request_chat_template=trusts_templates,
             json_whitespace=json_whitespace,
+            force_include_usage=force_include_usage,
         ),
         limits=LimitsConfig(limits, connection, grammar=grammar),
         overload=overload,

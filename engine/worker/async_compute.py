@@ -25,7 +25,7 @@ from .device import Device, Mark
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, GraphCapture, GraphSize, StepGraph, StepGraphs
-from .logprobs import LogprobTensors
+from .logprobs import Alternatives, LogprobTensors, widest
 from .masks import slot_masks
 from .media_rows import MediaRows, PlacedRow
 from .pending import Pending, PromptPart
@@ -51,10 +51,17 @@ class LogprobReader:
         self._model = model
         self._device = device
 
-    def read(self, logits: torch.Tensor, tokens: torch.Tensor, top: int, memory: StepMemory) -> LogprobTensors:
-        """Queue the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies."""
+    def read(
+        self, logits: torch.Tensor, tokens: torch.Tensor, asked: Sequence[Alternatives], memory: StepMemory
+    ) -> LogprobTensors:
+        """Queue the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies.
+
+        ``asked``: the alternatives of each.
+        """
         rows = torch.arange(len(tokens), device=logits.device)
-        values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top)
+        top, given = widest(asked)
+        ids = memory.bring(np.array(given, dtype=np.int64)) if any(given) else None
+        values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top, ids)
         values, ranks, best, best_values = (self._fetch(each, memory) for each in (values, ranks, best, best_values))
         return values, ranks, best, best_values
 
@@ -77,7 +84,9 @@ class LogprobReader:
             for first, tokens in part.pieces():
                 own = None if adapters is None else adapters.alike(part.slot, len(tokens), memory)
                 logits = self._model.logits(hidden[first : first + len(tokens)], adapters=own)
-                pieces.append(self.read(logits, targets[at : at + len(tokens)], part.top, memory))
+                pieces.append(
+                    self.read(logits, targets[at : at + len(tokens)], [Alternatives(part.top)] * len(tokens), memory)
+                )
                 at += len(tokens)
             found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
         return found
@@ -102,7 +111,7 @@ class Launched:
     """Logits of the rows that ask for log-probabilities."""
     graph: StepGraph | None
     """The graph that samples; None without one."""
-    top_logprobs: list[int | None]
+    asked: list[Alternatives | None]
     prompts: list[PromptPart]
     memory: StepMemory
     faults: list[RowFault]
@@ -232,7 +241,7 @@ class AsyncCompute:
         if self._states is not None:
             self._states.move(plan.rows)
         self.rows.num_sampled[sampled] += 1
-        top_logprobs = [self._sampler.logprobs(slot) for slot in sampled]
+        asked = [self._sampler.logprobs(slot) for slot in sampled]
         parts = []
         if self.rows.want_prompt_logprobs(plan.rows):
             parts = self.rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
@@ -243,9 +252,9 @@ class AsyncCompute:
         adapters = self._adapters if self._adapters is not None and self._adapters.any_of(plan.rows) else None
         known = None if adapters is None else adapters.known(numbers, memory)
         graph = None if parts or media or known else self._graph_for(numbers, adapted=adapters is not None)
-        staged = None if graph is None else self._staged_for(graph.size, numbers, changed, top_logprobs)
+        staged = None if graph is None else self._staged_for(graph.size, numbers, changed, asked)
         if staged is None:
-            graph, staged = None, stage(numbers, changed, top_logprobs, self._states, adapters)
+            graph, staged = None, stage(numbers, changed, asked, self._states, adapters)
 
         inputs = self._staging.send(staged.shape, staged.sections, memory)
         if staged.shape.entering or staged.shape.sampling_data:
@@ -263,12 +272,12 @@ class AsyncCompute:
             raw = self._raw_logits(inputs)
             prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory, adapters)
         faults = [] if self._media is None else self._media.take_faults()
-        return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory, faults)
+        return Launched(plan, began, staged, inputs, raw, graph, asked, prompts, memory, faults)
 
     def draw(self, forwarded: Launched, masks: Masks | None) -> Pending:
         """Queue the second half of a step."""
         plan, staged, inputs, raw = forwarded.plan, forwarded.staged, forwarded.inputs, forwarded.raw
-        top_logprobs, memory = forwarded.top_logprobs, forwarded.memory
+        asked, memory = forwarded.asked, forwarded.memory
         if masks is not None:
             self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), memory)
         if forwarded.graph is not None:
@@ -279,7 +288,7 @@ class AsyncCompute:
         found = None
         if raw is not None:
             tokens = self._buffers.sampled_token_ids.index_select(0, inputs.logprob_rows)
-            found = self._logprobs.read(raw, tokens, max(top for top in top_logprobs if top is not None), memory)
+            found = self._logprobs.read(raw, tokens, [each for each in asked if each is not None], memory)
         sampled_token_ids = self._spare_outputs.popleft()
         if staged.shape.draws:
             self._device.download(
@@ -291,7 +300,7 @@ class AsyncCompute:
             self._device.mark(),
             sampled_token_ids,
             staged.numbers.places,
-            top_logprobs,
+            asked,
             found,
             forwarded.prompts,
             memory,
@@ -342,11 +351,11 @@ class AsyncCompute:
         return self._graphs.graph_for(decodes, shape.rows - decodes, shape.tokens - decodes, adapted=adapted)
 
     def _staged_for(
-        self, size: GraphSize, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]
+        self, size: GraphSize, numbers: StepNumbers, changed: Mapping[str, Numbers], asked: list[Alternatives | None]
     ) -> StagedStep | None:
         """The step padded to the size of a graph; None if it does not fit into the buffer that graphs read."""
         adapters = self._adapters if size.adapted else None
-        staged = stage(self._padded(numbers, size), changed, top_logprobs, self._states, adapters)
+        staged = stage(self._padded(numbers, size), changed, asked, self._states, adapters)
         return staged if self._staging.fits(staged.shape) else None
 
     def _padded(self, numbers: StepNumbers, size: GraphSize) -> StepNumbers:

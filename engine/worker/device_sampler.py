@@ -12,6 +12,7 @@ from stentor.kernels.sampling.tables import IN_PROMPT, MAX_BIAS, PARAMS, WORD, S
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep
 
+from .logprobs import Alternatives
 from .masks import SlotMasks
 from .pinned import StepMemory
 
@@ -55,7 +56,7 @@ class DeviceSampler:
     def __init__(self, vocab_size: int, slots: int, place: torch.device) -> None:
         self._vocab_size = vocab_size
         self._tables = SamplerTables.empty(slots, vocab_size, place)
-        self._logprobs: list[int | None] = [None] * slots
+        self._logprobs: list[Alternatives | None] = [None] * slots
         self._own_masks: dict[int, Int32] = {}
         """Masks of rows that have one, without the engine's restrictions."""
         self._masked: set[int] = set()
@@ -65,8 +66,8 @@ class DeviceSampler:
     def total_bytes(self) -> int:
         return self._tables.nbytes
 
-    def logprobs(self, slot: int) -> int | None:
-        """How many alternatives a row wants with its log-probability; None if it wants no log-probability."""
+    def logprobs(self, slot: int) -> Alternatives | None:
+        """The alternatives that a row wants with its log-probability; None if it wants no log-probability."""
         return self._logprobs[slot]
 
     def add(
@@ -87,7 +88,7 @@ class DeviceSampler:
             return NewSamplingParams.none()
         params: list[int] = []
         for row in rows:
-            self._logprobs[row.slot] = row.params.logprobs
+            self._logprobs[row.slot] = Alternatives.of(row.params, self._vocab_size)
             params += self._pack(row, lines)
         return NewSamplingParams(
             slots=np.array([row.slot for row in rows], dtype=np.int64),

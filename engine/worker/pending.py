@@ -7,7 +7,7 @@ import torch
 from stentor.protocols.ipc.steps import PromptLogprobs, RowFault, StepPlan, TokenLogprobs
 
 from .device import Mark
-from .logprobs import LogprobTensors, logprob_entries
+from .logprobs import Alternatives, LogprobTensors, logprob_entries
 from .pinned import StepMemory
 
 
@@ -26,7 +26,7 @@ class PromptPart:
         positions: list[TokenLogprobs] = []
         for piece in self.found:
             tokens = self.tokens[len(positions) : len(positions) + len(piece[0])]
-            positions += logprob_entries(tokens, [self.top] * len(tokens), piece)
+            positions += logprob_entries(tokens, [Alternatives(self.top)] * len(tokens), piece)
         return PromptLogprobs(self.slot, self.start, positions)
 
 
@@ -42,7 +42,7 @@ class Pending:
     """int64, pinned: tokens in the order of draws."""
     places: list[int]
     """The draw of each row that samples, in the plan's order."""
-    top_logprobs: list[int | None]
+    asked: list[Alternatives | None]
     """Alternatives that each of them asked for; None: no log-probability."""
     found: LogprobTensors | None
     """Log-probabilities of the rows that asked, in the plan's order."""
@@ -61,13 +61,9 @@ class Pending:
         """Log-probabilities of the sampled tokens; None if no row asked."""
         if self.found is None:
             return None
-        logprob_rows = [place for place, top in enumerate(self.top_logprobs) if top is not None]
+        asked = {place: each for place, each in enumerate(self.asked) if each is not None}
         entries: list[TokenLogprobs | None] = [None] * len(tokens)
-        read = logprob_entries(
-            [tokens[place] for place in logprob_rows],
-            [self.top_logprobs[place] or 0 for place in logprob_rows],
-            self.found,
-        )
-        for place, entry in zip(logprob_rows, read, strict=True):
+        read = logprob_entries([tokens[place] for place in asked], list(asked.values()), self.found)
+        for place, entry in zip(asked, read, strict=True):
             entries[place] = entry
         return entries

@@ -11,7 +11,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..layers.rank_group import RankGroup
-from .logprobs import logprob_entries
+from .logprobs import Alternatives, logprob_entries, widest
 from .masks import NO_MASKS, SlotMasks, lowest, restrict_rows_
 from .sampler_rows import SampledRow
 
@@ -156,7 +156,7 @@ class Sampler:
             tokens: the token that followed each of the n positions.
             top: number of alternatives.
         """
-        return self._read_logprobs(logits, list(range(len(tokens))), list(tokens), [top] * len(tokens))
+        return self._read_logprobs(logits, list(range(len(tokens))), list(tokens), [Alternatives(top)] * len(tokens))
 
     def _row(self, slot: int) -> SampledRow:
         row = self._rows[slot]
@@ -224,24 +224,26 @@ class Sampler:
         self, logits: torch.Tensor, raw: dict[int, torch.Tensor], rows: list[SampledRow], tokens: list[int]
     ) -> list[TokenLogprobs | None]:
         found: list[TokenLogprobs | None] = [None] * len(rows)
-        wanted = [p for p, row in enumerate(rows) if row.logprobs is not None and p not in raw]
-        top_logprobs = [rows[p].logprobs or 0 for p in wanted]
-        read = self._read_logprobs(logits, wanted, [tokens[p] for p in wanted], top_logprobs)
+        asked = {p: row.logprobs for p, row in enumerate(rows) if row.logprobs is not None}
+        wanted = [p for p in asked if p not in raw]
+        read = self._read_logprobs(logits, wanted, [tokens[p] for p in wanted], [asked[p] for p in wanted])
         for position, entry in zip(wanted, read, strict=True):
             found[position] = entry
         for position, own in raw.items():
-            found[position] = self._read_logprobs(own, [0], [tokens[position]], [rows[position].logprobs or 0])[0]
+            found[position] = self._read_logprobs(own, [0], [tokens[position]], [asked[position]])[0]
         return found
 
     def _read_logprobs(
-        self, logits: torch.Tensor, rows: list[int], tokens: list[int], top_logprobs: list[int]
+        self, logits: torch.Tensor, rows: list[int], tokens: list[int], asked: list[Alternatives]
     ) -> list[TokenLogprobs]:
         if not rows:
             return []
+        top, ids = widest(asked)
         found = sampling.logprobs(
             logits,
             torch.tensor(rows, device=self._device),
             torch.tensor(tokens, device=self._device),
-            max(top_logprobs),
+            top,
+            torch.tensor(ids, dtype=torch.int64, device=self._device),
         )
-        return logprob_entries(tokens, top_logprobs, found)
+        return logprob_entries(tokens, asked, found)

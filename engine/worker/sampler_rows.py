@@ -8,6 +8,8 @@ import torch
 
 from stentor.protocols.ipc.sampling import SamplingParams
 
+from .logprobs import Alternatives
+
 _GROWTH = 64
 """Free entries for distinct tokens when a row's list is made; the number doubles when they run out."""
 
@@ -76,7 +78,7 @@ class SampledRow:
     ) -> None:
         self.index = len(tokens) - prompt_len
         self.greedy = params.temperature == 0.0
-        self.logprobs = params.logprobs
+        self.logprobs = Alternatives.of(params, vocab_size)
         self.strengths = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
         self.seen: SeenTokens | None = None
         if params.needs_penalties:

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from stentor.kernels.low_rank.rows import group_rows
 
 from .adapter_rows import AdapterRowsOf
 from .device_sampler import NewSamplingParams
+from .logprobs import Alternatives
 from .prepare_inputs import StepNumbers
 from .row_states import RowStates
 from .staging import Numbers, Shape
@@ -53,18 +54,18 @@ def no_changes() -> dict[str, Numbers]:
 def stage(
     numbers: StepNumbers,
     changed: Mapping[str, Numbers],
-    top_logprobs: list[int | None],
+    asked: Sequence[Alternatives | None],
     states: RowStates | None = None,
     adapters: AdapterRowsOf | None = None,
 ) -> StagedStep:
     """Stage a step.
 
-    ``top_logprobs``: for each row that samples, the number of alternatives; None: no log-probability. ``states``,
-    ``adapters``: of the rows, if they have any.
+    ``asked``: for each row that samples, the alternatives to its log-probability; None: no log-probability.
+    ``states``, ``adapters``: of the rows, if they have any.
     """
     rows = numbers.sections["row_slots"]
     reads, writes = (_NO_SLOTS, _NO_SLOTS) if states is None else states.slots(rows)
-    logprob_rows = [place for place, top in zip(numbers.places, top_logprobs, strict=True) if top is not None]
+    logprob_rows = [place for place, each in zip(numbers.places, asked, strict=True) if each is not None]
     sections: dict[str, Numbers] = {
         **numbers.sections,
         **changed,

@@ -216,33 +216,45 @@ def draw(
 
 
 def logprobs(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int, *, variant: Choice = "auto"
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    top: int,
+    ids: torch.Tensor | None = None,
+    *,
+    variant: Choice = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns log-probabilities (natural logarithm of the softmax) of chosen tokens and of the best alternatives.
+    """Returns log-probabilities (natural logarithm of the softmax) of chosen tokens, of the best alternatives, and
+    of given ones.
 
     Args:
         logits: [R, V] float32, not changed.
         rows: [P] int64, the rows wanted.
         tokens: [P] int64, a token for each.
-        top: how many alternatives; more than V gives V.
+        top: how many of the best alternatives; more than V gives V.
+        ids: [P, N] int64, further alternatives of each row; None: none.
 
     Returns:
         the token's log-probability [P] float32; its rank [P] int64, 1 for the most likely, lowest id first among
-        equals; the alternatives' ids [P, top] int64, best first in the order of rank; and their log-probabilities [P,
-        top] float32. If every logit is -inf, so is every log-probability.
+        equals; the alternatives' ids [P, top + N] int64, first the best in the order of rank, then those of ``ids`` as
+        given; and their log-probabilities [P, top + N] float32. If every logit is -inf, so is every log-probability.
     """
     _check_logits(logits)
     if rows.dim() != 1 or tokens.shape != rows.shape:
         raise ValueError(f"rows and tokens must be of one length, got {list(rows.shape)} and {list(tokens.shape)}")
+    if ids is None:
+        ids = rows.new_empty((len(rows), 0))
+    if ids.dim() != 2 or len(ids) != len(rows):
+        raise ValueError(f"ids must have a line for each of {len(rows)} rows, got {list(ids.shape)}")
     top = min(top, logits.shape[1])
     chosen = choose(logits, variant)
     if chosen == "triton" and top <= _MAX_TOP:
         from . import triton_logprobs
 
-        return triton_logprobs.logprobs(logits, rows, tokens, top)
+        return triton_logprobs.logprobs(logits, rows, tokens, top, ids)
     if chosen == "native":
-        return native.logprobs(logits, rows, tokens, top)
-    return reference.logprobs(logits, rows, tokens, top)
+        return native.logprobs(logits, rows, tokens, top, ids)
+    return reference.logprobs(logits, rows, tokens, top, ids)
 
 
 def _check_logits(logits: torch.Tensor) -> None:

@@ -214,11 +214,14 @@ STENTOR_EXPORT int64_t stentor_sampling_draw(const float* logits, int64_t batch,
     return 0;
 }
 
-// Results: values and ranks [rows], best and best_values [rows, top].
+// ids [rows, given]. Results: values and ranks [rows], best and best_values [rows, top + given].
 STENTOR_EXPORT int64_t stentor_sampling_logprobs(const float* logits, int64_t batch, int64_t vocabulary, int64_t rows,
-                                                 const int64_t* row, const int64_t* tokens, int64_t top, float* values,
-                                                 int64_t* ranks, int64_t* best, float* best_values, int64_t threads) {
-    if (outside(row, rows, batch) || outside(tokens, rows, vocabulary) || top > vocabulary) return 1;
+                                                 const int64_t* row, const int64_t* tokens, const int64_t* ids,
+                                                 int64_t top, int64_t given, float* values, int64_t* ranks,
+                                                 int64_t* best, float* best_values, int64_t threads) {
+    if (outside(row, rows, batch) || outside(tokens, rows, vocabulary) || outside(ids, rows * given, vocabulary) ||
+        top > vocabulary)
+        return 1;
     parallel_for(rows, useful_threads(rows * vocabulary, threads), [&](int64_t i) {
         const float* x = logits + row[i] * vocabulary;
         Scratch& scratch = Scratch::of_thread(vocabulary);
@@ -233,11 +236,12 @@ STENTOR_EXPORT int64_t stentor_sampling_logprobs(const float* logits, int64_t ba
         };
         values[i] = value_of(tokens[i]);
         ranks[i] = rank_of(x, vocabulary, tokens[i]);
-        if (top == 0) return;
-        find_best(x, vocabulary, top, scratch);
-        for (int64_t place = 0; place < top; ++place) {
-            best[i * top + place] = scratch.ids[place];
-            best_values[i * top + place] = value_of(scratch.ids[place]);
+        int64_t* out = best + i * (top + given);
+        float* out_values = best_values + i * (top + given);
+        if (top > 0) find_best(x, vocabulary, top, scratch);
+        for (int64_t place = 0; place < top + given; ++place) {
+            out[place] = place < top ? scratch.ids[place] : ids[i * given + place - top];
+            out_values[place] = value_of(out[place]);
         }
     });
     return 0;

@@ -20,8 +20,8 @@ _draw = NativeFunction(
     restype=c_int64,
 )  # fmt: skip
 _logprobs = NativeFunction(
-    "stentor_sampling_logprobs", c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 4,
-    c_int64, restype=c_int64,
+    "stentor_sampling_logprobs", c_void_p, c_int64, c_int64, c_int64, *[c_void_p] * 3, c_int64, c_int64,
+    *[c_void_p] * 4, c_int64, restype=c_int64,
 )  # fmt: skip
 
 
@@ -83,20 +83,21 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_
 
 
 def logprobs(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int, ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    rows, tokens = _int64(rows), _int64(tokens)
-    wanted = rows.shape[0]
+    rows, tokens, ids = _int64(rows), _int64(tokens), _int64(ids)
+    wanted, given = ids.shape
     values = torch.empty(wanted, dtype=torch.float32)
     ranks = torch.empty(wanted, dtype=torch.int64)
-    best = torch.empty((wanted, top), dtype=torch.int64)
-    best_values = torch.empty((wanted, top), dtype=torch.float32)
+    best = torch.empty((wanted, top + given), dtype=torch.int64)
+    best_values = torch.empty((wanted, top + given), dtype=torch.float32)
     status = _logprobs(
         logits.data_ptr(),
         *logits.shape,
         wanted,
-        *pointers(rows, tokens),
+        *pointers(rows, tokens, ids),
         top,
+        given,
         *pointers(values, ranks, best, best_values),
         threads(),
     )

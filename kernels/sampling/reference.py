@@ -139,19 +139,19 @@ def _nucleus(logits: torch.Tensor, masses: torch.Tensor, top_p: torch.Tensor) ->
 
 
 def logprobs(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int, ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """See :func:`stentor.kernels.sampling.logprobs`."""
     logits = _without_nan(logits[rows])
-    ids = torch.arange(logits.shape[1], device=logits.device)
+    every = torch.arange(logits.shape[1], device=logits.device)
     own = logits.gather(1, tokens[:, None])
-    rank = 1 + ((logits > own) | ((logits == own) & (ids < tokens[:, None]))).sum(-1)
+    rank = 1 + ((logits > own) | ((logits == own) & (every < tokens[:, None]))).sum(-1)
     peak = logits.amax(-1, keepdim=True)
     distance = torch.where(logits == peak, 0.0, logits - peak)
     # A row of -inf only has no distribution: every token is impossible.
     values = distance.log_softmax(-1, dtype=torch.float64).to(torch.float32)
     values = torch.where(peak == -math.inf, -math.inf, values)
-    best = _best(logits, min(top, logits.shape[1]))
+    best = torch.cat((_best(logits, min(top, logits.shape[1])), ids), dim=1)
     return values.gather(1, tokens[:, None])[:, 0], rank, best, values.gather(1, best)
 
 

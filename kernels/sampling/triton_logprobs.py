@@ -49,12 +49,12 @@ def sum_tiles(
         left = tl.where(left == best, _NONE, left)
 
 
-@triton.jit(do_not_specialize=["top"], do_not_specialize_on_alignment=["rows", "tokens"])
+@triton.jit(do_not_specialize=["top", "given"], do_not_specialize_on_alignment=["rows", "tokens", "ids"])
 def merge_tiles(
-    logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best, values, ranks, best_ids, best_values,
-    tiles, top, TILES: tl.constexpr, CANDIDATES: tl.constexpr,
+    logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best, ids, values, ranks, best_ids, best_values,
+    tiles, top, given, TILES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """Grid [P]. Merges the tiles of a row."""
+    """Grid [P]. Merges the tiles of a row, and reads the ``given`` ids of its line [P, given] behind the best."""
     i = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
     live = tile < tiles
@@ -75,19 +75,25 @@ def merge_tiles(
         best = tl.max(left, 0)
         x = key_value((best >> 32).to(tl.int32))
         value = (below(x, peak).to(tl.float64) - log_total).to(tl.float32)
-        tl.store(best_ids + i * top + place, (best & NO_ID) ^ NO_ID)
-        tl.store(best_values + i * top + place, tl.where(possible, value, -float("inf")))
+        tl.store(best_ids + i * (top + given) + place, (best & NO_ID) ^ NO_ID)
+        tl.store(best_values + i * (top + given) + place, tl.where(possible, value, -float("inf")))
         left = tl.where(left == best, _NONE, left)
+    for place in range(0, given):
+        token = tl.load(ids + i * given + place)
+        x = clean(tl.load(logits + tl.load(rows + i) * width + token))
+        value = (below(x, peak).to(tl.float64) - log_total).to(tl.float32)
+        tl.store(best_ids + i * (top + given) + top + place, token)
+        tl.store(best_values + i * (top + given) + top + place, tl.where(possible, value, -float("inf")))
 
 
 def logprobs(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int, ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Computes :func:`stentor.kernels.sampling.logprobs`; ``top`` is at most V and 128."""
-    wanted, width = rows.shape[0], logits.shape[1]
+    (wanted, given), width = ids.shape, logits.shape[1]
     config = logprobs_config()
     tiles = triton.cdiv(width, config["BLOCK"])
-    rows, tokens = rows.contiguous(), tokens.contiguous()
+    rows, tokens, ids = rows.contiguous(), tokens.contiguous(), ids.contiguous()
 
     def room(*shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=logits.device)
@@ -96,11 +102,12 @@ def logprobs(
     tile_rank = room(wanted, tiles, dtype=torch.int32)
     tile_best = room(wanted, tiles, max(top, 1), dtype=torch.int64)
     values, ranks = room(wanted, dtype=torch.float32), room(wanted, dtype=torch.int64)
-    best, best_values = room(wanted, top, dtype=torch.int64), room(wanted, top, dtype=torch.float32)
+    best = room(wanted, top + given, dtype=torch.int64)
+    best_values = room(wanted, top + given, dtype=torch.float32)
     shared = (logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best)
     launch(sum_tiles, (wanted, tiles), *shared, top, config=config)
     launch(
-        merge_tiles, (wanted,), *shared, values, ranks, best, best_values, tiles, top,
+        merge_tiles, (wanted,), *shared, ids, values, ranks, best, best_values, tiles, top, given,
         config=Config.of(num_warps=8), TILES=triton.next_power_of_2(tiles),
         CANDIDATES=triton.next_power_of_2(tiles * max(top, 1)),
     )  # fmt: skip

@@ -77,4 +77,4 @@ def _step(rows: int, device: torch.device) -> Callable[[], object]:
 
 def _logprobs(device: torch.device) -> Callable[[], object]:
     logits, rows = _logits(256, device), torch.arange(256, device=device)
-    return lambda: logprobs(logits, rows, rows, TOP)
+    return lambda: logprobs(logits, rows, rows, TOP, rows.new_empty((256, 0)))

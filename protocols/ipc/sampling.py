@@ -6,6 +6,8 @@ from .audio import TokenRules
 
 MAX_LOGPROBS = 20
 """Most alternatives a client may ask for at one position."""
+MAX_LOGPROB_TOKEN_IDS = 128
+"""Most tokens that a client may name in their place, as in vLLM."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -38,6 +40,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sequences of two and more tokens. The engine bans the last token of each after the others."""
     logprobs: int | None = None
     """None: none. n: the sampled token's log-probability and the n most likely alternatives."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """In place of the n most likely alternatives: these n tokens, all different."""
     prompt_logprobs: int | None = None
     routed_experts: int | None = None
     """First position whose experts are returned (:class:`.steps.RowExperts`); None: none."""

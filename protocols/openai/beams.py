@@ -47,6 +47,7 @@ def check_beams(request: SamplingFields, limits: Limits) -> None:
         "logit_bias": bool(request.logit_bias),
         "allowed_token_ids": request.allowed_token_ids is not None,
         "bad_words": bool(request.bad_words),
+        "logprob_token_ids": request.logprob_token_ids is not None,
         "presence_penalty": bool(request.presence_penalty),
         "frequency_penalty": bool(request.frequency_penalty),
         "repetition_penalty": request.repetition_penalty not in (None, 1),

@@ -14,7 +14,7 @@ from ..common.limits import Limits
 from .beams import check_beams, excluded
 from .messages import check_messages
 from .metadata import check_metadata
-from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
+from .sampling import SamplingFields, TopLogprobs, check_logprob_token_ids, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .tools import tool_use
 from .usage import PromptLogprobs, Usage
@@ -87,7 +87,7 @@ class ChatFields(SamplingFields, kw_only=True):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
+        return self.alternatives(self.top_logprobs or 0) if self.logprobs else None
 
 
 class ChatRequest(ChatFields, kw_only=True):
@@ -122,6 +122,7 @@ class ChatRequest(ChatFields, kw_only=True):
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", "needs `logprobs` to be true")
+        check_logprob_token_ids(self, scored=bool(self.logprobs))
         if self.store:
             check_metadata(self.metadata)
         check_template(self, [self.messages], limits)

@@ -9,7 +9,7 @@ from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
 from .beams import check_beams
-from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, refuse
+from .sampling import SamplingFields, TokenId, TopLogprobs, check_logprob_token_ids, check_sampling, refuse
 from .structured import wanted_answer
 from .usage import PromptLogprobs, Usage
 
@@ -28,6 +28,10 @@ class CompletionRequest(SamplingFields, kw_only=True):
     """Text behind the text to generate; empty means none."""
     prompt_embeds: Any = None
     thinking_token_budget: int | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.alternatives(self.logprobs)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -58,6 +62,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
         check_sampling(self, self.max_tokens, "max_tokens", limits)
         if self.max_tokens == 0 and not self.echo:
             raise wrong("max_tokens", "may be 0 only with `echo`")
+        check_logprob_token_ids(self, scored=self.logprobs is not None)
+        if self.max_tokens == 0 and self.logprob_token_ids is not None:
+            raise wrong("logprob_token_ids", "needs `max_tokens` of 1 or more: it is about generated tokens")
         check_beams(self, limits)
         prompts = self.prompts
         items_at_most(prompts, limits.max_prompts, "prompt")

@@ -72,7 +72,7 @@ def sampling_of(request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         if name not in _OUTSIDE and value != getattr(_DEFAULTS, name):
             found[name] = msgspec.to_builtins(value)
     if isinstance(request, ChatRequest):
-        tokens, scores = request.wanted_tokens, request.wanted_logprobs
+        tokens, scores = request.wanted_tokens, (request.top_logprobs or 0) if request.logprobs else None
     else:
         tokens, scores = request.max_tokens, request.logprobs
     found |= {} if tokens is None else {"max_tokens": tokens}

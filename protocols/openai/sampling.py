@@ -9,7 +9,7 @@ from ..common import limits
 from ..common.bounds import at_most, items_at_most, keys_at_most, texts_at_most
 from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
-from ..ipc.sampling import MAX_LOGPROBS
+from ..ipc.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -101,6 +101,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None
     """The side that ``truncate_prompt_tokens`` cuts; None: the left."""
     prompt_logprobs: TopLogprobs | None = None
+    logprob_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)] | None = None
+    """Tokens in place of the likeliest alternatives at each generated token, where log-probabilities are wanted."""
     return_token_ids: bool | None = None
     return_routed_experts: bool | None = None
     """None: the operator's option decides, as in vLLM; the name is SGLang's."""
@@ -132,7 +134,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """Another name of ``repetition_penalty``."""
 
     # Decoded so that clients get an error instead of being ignored.
-    logprob_token_ids: Any = None
     watermarking: Any = None
     return_token_offsets: Any = None
     vllm_xargs: Any = None
@@ -148,6 +149,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
         if self.repetition_penalty is None:
             self.repetition_penalty = self.repeat_penalty
+
+    def alternatives(self, top: int | None) -> int | None:
+        """Alternatives at each generated token where the client asks for the ``top`` likeliest; None: no
+        log-probabilities."""
+        if top is None or self.logprob_token_ids is None:
+            return top
+        return len(set(self.logprob_token_ids))
 
     @property
     def choices(self) -> int:
@@ -166,7 +174,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 REFUSED_EVERYWHERE: Final = (
-    "logprob_token_ids",
     "watermarking",
     "return_token_offsets",
     "vllm_xargs",
@@ -213,6 +220,12 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     _check_repetition(request.repetition_detection)
     if request.allowed_token_ids is not None and not request.allowed_token_ids:
         raise wrong("allowed_token_ids", "must name at least one token")
+
+
+def check_logprob_token_ids(request: SamplingFields, *, scored: bool) -> None:
+    """``scored``: whether the client asks for log-probabilities. Raises BadRequest."""
+    if request.logprob_token_ids is not None and not scored:
+        raise wrong("logprob_token_ids", "needs `logprobs`")
 
 
 def _check_repetition(detection: RepetitionDetection | None) -> None:

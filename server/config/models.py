@@ -129,6 +129,14 @@ class ModelConfig(msgspec.Struct, frozen=True):
             "space after a colon or comma, none has none"
         ),
     ] = "indented"
+    force_include_usage: Annotated[
+        bool,
+        Flag(
+            "count tokens in every stream of chat, completions and /inference/v1/generate, as if "
+            "stream_options.include_usage were true",
+            name="enable-force-include-usage",
+        ),
+    ] = False
     trust_remote_code: Annotated[
         bool, Flag("refused: code from a model's repository never runs", kind="remote_code")
     ] = False

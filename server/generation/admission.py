@@ -184,6 +184,7 @@ def resolve_sampling(
         logit_bias=parse_logit_bias(request.logit_bias, vocab),
         allowed_token_ids=allowed or None,
         logprobs=logprobs,
+        logprob_token_ids=tuple(dict.fromkeys(check_token_ids(request.logprob_token_ids, vocab, "logprob_token_ids"))),
         prompt_logprobs=prompt_logprobs,
         routed_experts=routed_experts,
         num_drafts=None if request.speculative is None else request.speculative.num_tokens,

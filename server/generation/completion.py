@@ -167,7 +167,8 @@ def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[Promp
     if body.return_token_ids:
         prompt_token_bytes += TOKEN_ID_BYTES
     per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
-    per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
+    scores = body.wanted_logprobs
+    per_token += 0 if scores is None else listed_bytes(scores)
     tokens = sum(len(job.prompt.tokens) for job in jobs)
     routed = expert_bytes(chat, experts)
     prompt_experts = sum(len(job.prompt.tokens) - (experts or 0) for job in jobs)
@@ -180,7 +181,7 @@ def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[Promp
         + routed * prompt_experts,
         most_tokens=sum(job.max_tokens for job in jobs),
         token_bytes=0 if body.stream else per_token + routed,
-        scores=_prompt_logprobs(body) if prompt_token_bytes else body.logprobs,
+        scores=_prompt_logprobs(body) if prompt_token_bytes else scores,
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
     ).check(chat.limits.max_answer_bytes)
 
@@ -207,7 +208,7 @@ class _SharedParams:
                 body,
                 self._chat,
                 max_tokens,
-                logprobs=body.logprobs,
+                logprobs=body.wanted_logprobs,
                 prompt_logprobs=_prompt_logprobs(body),
                 routed_experts=self._experts,
             )

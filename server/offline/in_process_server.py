@@ -9,10 +9,12 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 import anyio
 import httpx
+import msgspec
 
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.supervisor import Supervisor
@@ -29,6 +31,7 @@ from ..batches.calls import post
 from ..batches.lines import InProcessResponse
 from ..config.config import Config
 from ..middleware.access_control import AccessControl
+from ..text.tokenizer import Tokenizer
 
 _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"
@@ -64,17 +67,22 @@ class InProcessServer:
             self._tell_to_end()
             raise
 
-    def post(self, path: str, body: bytes) -> "Future[InProcessResponse]":
-        """Sends a request of JSON. The future raises :class:`InProcessServerClosed` once no engine is left."""
+    def post(self, path: str, body: bytes, *, fill_context: bool = False) -> "Future[InProcessResponse]":
+        """Sends a request of JSON. The future raises :class:`InProcessServerClosed` once no engine is left.
+
+        ``fill_context``: ``max_tokens`` beyond the context end at its end, instead of being refused.
+        """
         loop, client = self._loop, self._client
         if loop is None or client is None:
             raise InProcessServerClosed(self._why)
-        return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
+        send = _post_filling if fill_context else post
+        return asyncio.run_coroutine_threadsafe(send(client, path, body), loop)
 
-    def token_name(self, token: int) -> str:
-        """The text of a token of the main model."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the main model."""
         assert self._state is not None, "it has started"
-        return self._state.chat.pool.tokenizer.name_of(token)
+        return self._state.chat.pool.tokenizer
 
     def close(self) -> None:
         """Ends running requests, and blocks until the engine has ended. May be called again."""
@@ -140,3 +148,13 @@ class InProcessServer:
         self._why = f"the engine has been given up: {failures[0] if failures else 'it ended'}"
         if self._end is not None:
             self._end.set()
+
+
+async def _post_filling(client: httpx.AsyncClient, path: str, body: bytes) -> InProcessResponse:
+    """Sends a request again without ``max_tokens`` if the context has no room for as many."""
+    answer = await post(client, path, body)
+    if answer.status != HTTPStatus.BAD_REQUEST:
+        return answer
+    if msgspec.json.decode(answer.body)["error"]["code"] != "context_length_exceeded":
+        return answer
+    return await post(client, path, msgspec.json.encode({**msgspec.json.decode(body), "max_tokens": None}))

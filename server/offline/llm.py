@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -20,7 +21,8 @@ from ..options.reading import nearest, read_config
 from . import pooling
 from .beams import BeamSearchOutput, BeamSearchParams, from_beams
 from .in_process_server import InProcessServer
-from .outputs import RequestOutput, from_chat, from_completion
+from .outputs import RequestOutput, ShownLogprobs, from_chat, from_completion
+from .tokenizer import LoadedTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     n: int = 1
     max_tokens: int | None = 16
-    """The default; None takes the rest of the context."""
+    """The default; None, and more than it has room for, take the rest of the context."""
     min_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
@@ -66,6 +68,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    """In place of the likeliest alternatives to each generated token; ``logprobs`` may be None."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
@@ -77,6 +81,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         if self.max_tokens is not None:
             found["max_tokens"] = self.max_tokens
+        if self.logprob_token_ids is not None:
+            found["logprobs"] = 0  # as many alternatives as the tokens named, whatever it was
         return found
 
 
@@ -97,6 +103,8 @@ class _Call(NamedTuple, Generic[T]):
     path: str
     body: bytes
     read: Callable[[dict[str, Any]], T]
+    fill_context: bool = False
+    """See :meth:`.in_process_server.InProcessServer.post`."""
 
 
 class LLM:
@@ -148,11 +156,11 @@ class LLM:
         calls = []
         for conversation, params, own in zip(conversations, given, _fields_of_each(fields, count), strict=True):
             body = params.fields()
-            if params.logprobs is not None:
-                body |= {"logprobs": True, "top_logprobs": params.logprobs}
+            if (top := body.pop("logprobs", None)) is not None:
+                body |= {"logprobs": True, "top_logprobs": top}
             body |= {"messages": conversation, "return_token_ids": True, **own, "return_tokens_as_token_ids": True}
-            read = partial(from_chat, top=body.get("top_logprobs") or 0, name=self._server.token_name)
-            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), read))
+            read = partial(from_chat, shown=self._shown(body, "top_logprobs"))
+            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), read, fill_context=True))
         return self._run(calls)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], **fields: Any) -> list[pooling.EmbeddingRequestOutput]:
@@ -212,6 +220,10 @@ class LLM:
             msgspec.structs.replace(output, request_id=name) for name, output in zip(enqueued, outputs, strict=True)
         ]
 
+    def get_tokenizer(self) -> LoadedTokenizer:
+        """The tokenizer of the model that generates text."""
+        return LoadedTokenizer(self._server.tokenizer, self._rendered)
+
     def get_default_sampling_params(self) -> SamplingParams:
         """Those of a call without parameters, for changes; what is None in them is the model's default."""
         return SamplingParams()
@@ -239,9 +251,19 @@ class LLM:
             body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **own}
             body["return_tokens_as_token_ids"] = True
             text = prompt if isinstance(prompt, str) else None
-            read = partial(from_completion, prompt=text, top=body.get("logprobs") or 0, name=self._server.token_name)
-            calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
+            read = partial(from_completion, prompt=text, shown=self._shown(body, "logprobs"))
+            call = _Call("/v1/completions", msgspec.json.encode(body), read, fill_context=True)
+            calls.append((f"{next(self._numbers)}", call))
         return calls
+
+    def _rendered(self, body: dict[str, Any]) -> list[int]:
+        found: list[int] = self._run([_Call("/tokenize", msgspec.json.encode(body), itemgetter("tokens"))])[0]
+        return found
+
+    def _shown(self, body: Mapping[str, Any], top_field: str) -> ShownLogprobs:
+        ids = body.get("logprob_token_ids")
+        top = body.get(top_field) or 0 if ids is None else len(set(ids))
+        return ShownLogprobs(top, ids is None, self._server.tokenizer.name_of)
 
     def _pool(
         self, path: str, prompts: Prompt | Sequence[Prompt], fields: dict[str, Any], read: Callable[[Any], list[T]]
@@ -258,7 +280,7 @@ class LLM:
             for call in calls:
                 while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):
                     following = calls[len(sent)]
-                    sent.append(self._server.post(following.path, following.body))
+                    sent.append(self._server.post(*following[:2], fill_context=following.fill_context))
                 answer = sent[len(outputs)].result()
                 body = msgspec.json.decode(answer.body)
                 if answer.status != 200:

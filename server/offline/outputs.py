@@ -1,7 +1,7 @@
 """Results for programs."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -10,10 +10,21 @@ TokenName = Callable[[int], str]
 _ID: Final = len("token_id:")
 
 
+class ShownLogprobs(NamedTuple):
+    """What a response shows of log-probabilities."""
+
+    top: int
+    """Alternatives at each token."""
+    ranked: bool
+    """Whether they are the likeliest, the best first."""
+    name: TokenName
+
+
 class Logprob(msgspec.Struct, frozen=True, kw_only=True):
     logprob: float
     rank: int | None
-    """1 is the likeliest token; None for a sampled token that is not among the requested alternatives."""
+    """1 is the likeliest token; None for a sampled token that is not among the requested alternatives, and for tokens
+    that were requested by id."""
     decoded_token: str
 
 
@@ -55,47 +66,48 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int = 0
     prompt_logprobs: list[Logprobs | None] | None = None
     """For each token of the prompt; None for the first."""
+    finished: bool = True
+    """Results are whole: there are no others."""
 
 
-def from_completion(body: dict[str, Any], prompt: str | None, top: int, name: TokenName) -> RequestOutput:
-    """From a response of ``/v1/completions`` to one prompt, with token ids, also in place of tokens' texts, and ``top``
-    alternatives."""
+def from_completion(body: dict[str, Any], prompt: str | None, shown: ShownLogprobs) -> RequestOutput:
+    """From a response of ``/v1/completions`` to one prompt, with token ids, also in place of tokens' texts."""
     choices = body["choices"]
     return RequestOutput(
         request_id=body["id"],
         prompt=prompt,
         prompt_token_ids=choices[0]["prompt_token_ids"],
-        outputs=[_output(choice, choice["text"], _of_lists(choice, top, name)) for choice in choices],
+        outputs=[_output(choice, choice["text"], _of_lists(choice, shown)) for choice in choices],
         num_cached_tokens=_cached(body),
-        prompt_logprobs=_of_prompt(choices[0].get("prompt_logprobs"), name),
+        prompt_logprobs=_of_prompt(choices[0].get("prompt_logprobs"), shown.name),
     )
 
 
-def from_chat(body: dict[str, Any], top: int, name: TokenName) -> RequestOutput:
+def from_chat(body: dict[str, Any], shown: ShownLogprobs) -> RequestOutput:
     """From a response of ``/v1/chat/completions``, as :func:`from_completion`."""
     return RequestOutput(
         request_id=body["id"],
         prompt=None,
         prompt_token_ids=body["prompt_token_ids"],
-        outputs=[_from_message(choice, top, name) for choice in body["choices"]],
+        outputs=[_from_message(choice, shown) for choice in body["choices"]],
         num_cached_tokens=_cached(body),
-        prompt_logprobs=_of_prompt(body.get("prompt_logprobs"), name),
+        prompt_logprobs=_of_prompt(body.get("prompt_logprobs"), shown.name),
     )
 
 
-def _of_lists(choice: dict[str, Any], top: int, name: TokenName) -> list[Logprobs | None] | None:
+def _of_lists(choice: dict[str, Any], shown: ShownLogprobs) -> list[Logprobs | None] | None:
     lists = choice.get("logprobs")
     if lists is None:
         return None
     return [
-        None if value is None else _position(token, value, alternatives.items(), top, name)
+        None if value is None else _position(token, value, alternatives.items(), shown)
         for token, value, alternatives in zip(
             lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=True
         )
     ]
 
 
-def _of_messages(choice: dict[str, Any], top: int, name: TokenName) -> list[Logprobs | None] | None:
+def _of_messages(choice: dict[str, Any], shown: ShownLogprobs) -> list[Logprobs | None] | None:
     if choice.get("logprobs") is None:
         return None
     return [
@@ -103,22 +115,20 @@ def _of_messages(choice: dict[str, Any], top: int, name: TokenName) -> list[Logp
             each["token"],
             each["logprob"],
             [(other["token"], other["logprob"]) for other in each["top_logprobs"]],
-            top,
-            name,
+            shown,
         )
         for each in choice["logprobs"]["content"]
     ]
 
 
-def _position(
-    token: str, value: float, alternatives: Iterable[tuple[str, float]], top: int, name: TokenName
-) -> Logprobs:
-    """``alternatives`` are the likeliest first; those beyond ``top`` are the token itself."""
+def _position(token: str, value: float, alternatives: Iterable[tuple[str, float]], shown: ShownLogprobs) -> Logprobs:
+    """``alternatives`` are the likeliest first; those beyond ``shown.top`` are the token itself."""
+    name = shown.name
     found = {int(token[_ID:]): Logprob(logprob=value, rank=None, decoded_token=name(int(token[_ID:])))}
     for rank, (other, other_value) in enumerate(alternatives, start=1):
-        if rank <= top:
+        if rank <= shown.top:
             id = int(other[_ID:])
-            found[id] = Logprob(logprob=other_value, rank=rank, decoded_token=name(id))
+            found[id] = Logprob(logprob=other_value, rank=rank if shown.ranked else None, decoded_token=name(id))
     return found
 
 
@@ -136,12 +146,12 @@ def _of_prompt(positions: list[dict[str, Any] | None] | None, name: TokenName) -
     ]
 
 
-def _from_message(choice: dict[str, Any], top: int, name: TokenName) -> CompletionOutput:
+def _from_message(choice: dict[str, Any], shown: ShownLogprobs) -> CompletionOutput:
     message = choice["message"]
     return _output(
         choice,
         message.get("content") or "",
-        _of_messages(choice, top, name),
+        _of_messages(choice, shown),
         reasoning=message.get("reasoning"),
         tool_calls=[
             ToolCallOutput(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])

@@ -125,7 +125,8 @@ class MemoryShare:
 
 def params_bytes(params: SamplingParams) -> int:
     """Bytes of the large fields of sampling parameters, in the server and again in the engine."""
-    entries = len(params.logit_bias) + len(params.allowed_token_ids or ()) + len(params.banned_token_ids)
+    lists = (params.logit_bias, params.allowed_token_ids or (), params.banned_token_ids, params.logprob_token_ids)
+    entries = sum(map(len, lists))
     sequences = sum(map(len, params.banned_sequences))
     return TOKEN_BYTES * (entries + sequences) + 2 * _TUPLE_BYTES * len(params.banned_sequences)
 

@@ -89,7 +89,7 @@ def test_edits_and_log_probabilities_spill_nothing() -> None:
         sampling.add_bias_(logits, rows, offsets, ids, values)
         assert_separately_rounded(compiled)
         sampling.restrict_(logits, rows, offsets, ids)
-        sampling.logprobs(logits, rows, rows, 20)
+        sampling.logprobs(logits, rows, rows, 20, empty(3, 128))
         sampling.write_params_(make_tables(4, 32), rows, empty(3, PARAMS))
     assert [kernel.name for kernel in compiled] == [
         *["edit_listed"] * 2,

@@ -140,6 +140,20 @@ def test_native_edits_equal_the_definition_bit_for_bit(
     assert torch.equal(*results)
 
 
+def logprobs(
+    version: ModuleType,
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    top: int,
+    ids: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    given = rows.new_empty((len(rows), 0)) if ids is None else ids
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    found = version.logprobs(logits, rows, tokens, top, given)
+    return found
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000, 49152])
 def test_logprobs_equal_log_softmax_and_topk(version: ModuleType, vocabulary: int) -> None:
@@ -147,7 +161,7 @@ def test_logprobs_equal_log_softmax_and_topk(version: ModuleType, vocabulary: in
     logits = torch.randn(6, vocabulary, generator=generator) * 4
     rows = torch.tensor([4, 0, 5])
     tokens = torch.tensor([0, vocabulary - 1, int(logits[5].argmax())])
-    values, ranks, best, best_values = version.logprobs(logits, rows, tokens, 5)
+    values, ranks, best, best_values = logprobs(version, logits, rows, tokens, 5)
     exact = logits.double().log_softmax(-1)[rows]
     expected = exact.topk(5)
     torch.testing.assert_close(values.double(), exact.gather(1, tokens[:, None])[:, 0], rtol=2e-6, atol=2e-6)
@@ -162,7 +176,7 @@ def test_logprobs_equal_log_softmax_and_topk(version: ModuleType, vocabulary: in
 def test_ranks_and_alternatives_break_ties_by_lowest_id(version: ModuleType) -> None:
     logits = torch.tensor([[1.0, 2.0, 1.0, 2.0, 1.0]])
     for token, rank in enumerate([3, 1, 4, 2, 5]):
-        _, ranks, best, _ = version.logprobs(logits, torch.tensor([0]), torch.tensor([token]), 4)
+        _, ranks, best, _ = logprobs(version, logits, torch.tensor([0]), torch.tensor([token]), 4)
         assert ranks.tolist() == [rank]
         assert best.tolist() == [[1, 3, 0, 2]]
 
@@ -172,7 +186,7 @@ def test_impossible_tokens_come_last_with_no_probability(version: ModuleType) ->
     inf, nan = math.inf, math.nan
     logits = torch.tensor([[-inf, nan, 2.0, -inf], [nan] * 4, [0.0, inf, 3.0, inf]])
     rows = torch.arange(3)
-    values, ranks, best, best_values = version.logprobs(logits, rows, torch.tensor([1, 2, 3]), 4)
+    values, ranks, best, best_values = logprobs(version, logits, rows, torch.tensor([1, 2, 3]), 4)
     assert values[:2].tolist() == [-inf, -inf]
     assert values[2].item() == pytest.approx(-math.log(2))
     assert ranks.tolist() == [3, 3, 2]
@@ -186,9 +200,9 @@ def test_impossible_tokens_come_last_with_no_probability(version: ModuleType) ->
 def test_a_row_reads_the_same_log_probabilities_in_any_batch(version: ModuleType) -> None:
     logits = torch.randn(40, 3001, generator=torch.Generator().manual_seed(1)) * 3
     rows, tokens = torch.arange(40), torch.arange(40) * 70
-    together = version.logprobs(logits, rows, tokens, 3)
+    together = logprobs(version, logits, rows, tokens, 3)
     for row in range(40):
-        alone = version.logprobs(logits[row : row + 1], torch.tensor([0]), tokens[row : row + 1], 3)
+        alone = logprobs(version, logits[row : row + 1], torch.tensor([0]), tokens[row : row + 1], 3)
         for a, b in zip(together, alone, strict=True):
             assert torch.equal(a[row], b[0])
 
@@ -205,8 +219,9 @@ def test_native_ranks_and_alternatives_equal_the_definition(vocabulary: int, top
         logits[logits > 5] = math.inf
     rows = torch.arange(3)
     tokens = torch.randint(0, vocabulary, (3,), generator=generator)
+    ids = torch.randint(0, vocabulary, (3, seed % 5), generator=generator)
     top = min(top, vocabulary)
-    found, expected = native.logprobs(logits, rows, tokens, top), reference.logprobs(logits, rows, tokens, top)
+    found, expected = (logprobs(each, logits, rows, tokens, top, ids) for each in (native, reference))
     assert torch.equal(found[1], expected[1])
     assert torch.equal(found[2], expected[2])
     torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
@@ -214,10 +229,40 @@ def test_native_ranks_and_alternatives_equal_the_definition(vocabulary: int, top
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("top", [0, 2])
+def test_given_tokens_follow_the_best_with_their_log_probabilities(version: ModuleType, top: int) -> None:
+    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) * 3
+    logits[1, 7] = -math.inf
+    rows, ids = torch.tensor([3, 1]), torch.tensor([[299, 0, 0], [7, 8, 299]])
+    _, _, found, values = logprobs(version, logits, rows, torch.tensor([5, 6]), top, ids)
+    assert torch.equal(found[:, top:], ids)
+    exact = logits.double().log_softmax(-1)[rows]
+    torch.testing.assert_close(values.double(), exact.gather(1, found), rtol=2e-6, atol=2e-6)
+    assert values[1, top] == -math.inf
+    _, _, best, best_values = logprobs(version, logits, rows, torch.tensor([5, 6]), 300)
+    for line, column in ((0, top), (1, top + 1)):  # bit for bit what the same token has among the best
+        place = best[line].tolist().index(int(found[line, column]))
+        assert values[line, column] == best_values[line, place]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_given_tokens_outside_the_vocabulary_are_an_error(version: ModuleType) -> None:
+    zero = torch.tensor([0])
+    with pytest.raises((IndexError, RuntimeError)):
+        logprobs(version, torch.zeros(2, 4), zero, zero, 1, torch.tensor([[4]]))
+
+
+def test_given_tokens_need_a_line_for_each_row() -> None:
+    rows = torch.arange(2)
+    with pytest.raises(ValueError, match="a line for each of 2 rows"):
+        sampling.logprobs(torch.zeros(2, 4), rows, rows, 0, torch.zeros((1, 3), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_log_probabilities_outside_the_logits_are_an_error(version: ModuleType) -> None:
     for row, token in ((2, 0), (0, 4)):
         with pytest.raises((IndexError, RuntimeError)):
-            version.logprobs(torch.zeros(2, 4), torch.tensor([row]), torch.tensor([token]), 1)
+            logprobs(version, torch.zeros(2, 4), torch.tensor([row]), torch.tensor([token]), 1)
 
 
 def test_more_alternatives_than_tokens_give_all_of_them() -> None:

@@ -156,8 +156,10 @@ def test_log_probabilities_equal_the_definition(
     logits = make_logits(kind, 4, vocabulary, 5)
     logits[3] = -math.inf
     rows, tokens = torch.tensor([3, 0, 2]), torch.tensor([1, vocabulary - 1, 2])
-    expected = sampling.logprobs(logits, rows, tokens, top, variant="reference")
-    actual = sampling.logprobs(logits.to(DEVICE), rows.to(DEVICE), tokens.to(DEVICE), top, variant="triton")
+    ids = torch.tensor([[0, vocabulary - 1, 2], [4, 4, 1], [3, 0, 1]])[:, : top % 7]  # none, or three of them
+    expected = sampling.logprobs(logits, rows, tokens, top, ids, variant="reference")
+    on = [each.to(DEVICE) for each in (logits, rows, tokens, ids)]
+    actual = sampling.logprobs(*on[:3], top, on[3], variant="triton")
     for found, wanted in zip(actual, expected, strict=True):
         torch.testing.assert_close(found.cpu(), wanted, rtol=2e-6, atol=2e-6)
 

@@ -27,6 +27,7 @@ async def post(engine: FakeEngine, **body: Any) -> Any:
         {"max_tokens": 12, "n": 3, "seed": 5},
         {"max_tokens": 12, "logprobs": True, "top_logprobs": 3},
         {"max_tokens": 12, "logprobs": True, "return_token_ids": True, "prompt_logprobs": 2},
+        {"max_tokens": 12, "logprobs": True, "logprob_token_ids": [65, 66]},
         {"max_completion_tokens": 5, "max_tokens": 9, "stop": ["zzz"]},
     ],
 )
@@ -63,6 +64,7 @@ async def test_every_chunk_is_valid_to_the_sdk_strictly(body: dict[str, Any]) ->
         {"max_tokens": 40, "stop": ["says", "wörld,"]},
         {"max_tokens": 40, "stop": "wör", "include_stop_str_in_output": True},
         {"max_tokens": 17, "n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True},
+        {"max_tokens": 17, "logprobs": True, "logprob_token_ids": [*range(65, 105)], "return_token_ids": True},
         {"max_tokens": 40, "stop_token_ids": [ord(",")]},
     ],
 )
@@ -163,6 +165,18 @@ async def test_tokens_can_be_named_by_id_and_bytes_spell_split_characters() -> N
     assert bytes(chain(*(entry["bytes"] for entry in content))).decode() == ANSWER[:2]
     body = (await post(FakeEngine(), max_tokens=1, logprobs=True, return_tokens_as_token_ids=True)).json()
     assert body["choices"][0]["logprobs"]["content"][0]["token"] == f"token_id:{ord('H')}"
+
+
+async def test_named_tokens_stand_in_place_of_the_likeliest_alternatives_each_once() -> None:
+    engine = FakeEngine()
+    ids = [ord("z"), ord("H"), ord("a"), ord("z")]
+    body = (await post(engine, max_tokens=2, logprobs=True, top_logprobs=1, logprob_token_ids=ids)).json()
+    first, second = body["choices"][0]["logprobs"]["content"]
+    shown = [(each["token"], each["logprob"]) for each in first["top_logprobs"]]
+    assert shown == [("z", -61), ("H", -0.25), ("a", -48.5)]
+    assert [each["token"] for each in second["top_logprobs"]] == ["z", "H", "a"]
+    params = engine.streams[0].params
+    assert (params.logprobs, params.logprob_token_ids) == (3, (ord("z"), ord("H"), ord("a")))
 
 
 async def test_continue_final_message_goes_on_where_the_message_ends() -> None:

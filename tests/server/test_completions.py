@@ -43,6 +43,7 @@ async def test_every_response_is_valid_to_the_sdk_strictly(prompt: Any, extra: d
         {"n": 2, "stop": "wör"},
         {"echo": True},
         {"echo": True, "logprobs": 1, "n": 2},
+        {"echo": True, "logprobs": 1, "logprob_token_ids": [97, 98, 99]},
         {"logprobs": 0, "return_token_ids": True},
         {"echo": True, "max_tokens": 0},
         {"echo": True, "max_tokens": 0, "logprobs": 2},
@@ -83,6 +84,21 @@ async def test_logprobs_are_parallel_lists_and_the_first_of_an_echoed_prompt_is_
     assert lists["top_logprobs"][0] is None
     assert lists["token_logprobs"][1:] == [-0.25] * 6
     assert lists["top_logprobs"][3] == {"H": -0.25, "I": -2.0}
+
+
+async def test_named_tokens_stand_beside_each_generated_token_and_the_likeliest_beside_those_of_an_echo() -> None:
+    body = {"prompt": "ab", "echo": True, "max_tokens": 2, "logprobs": 1, "logprob_token_ids": [97, 122]}
+    lists = (await post(FakeEngine(), **body)).json()["choices"][0]["logprobs"]
+    assert lists["top_logprobs"] == [None, {"b": -0.25}, {"a": -48.5, "z": -61, "H": -0.25}, lists["top_logprobs"][3]]
+    assert len(lists["top_logprobs"][3]) == 3
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 0, "echo": True, "max_tokens": 0}])
+async def test_named_tokens_need_log_probabilities_and_generated_tokens(more: dict[str, Any]) -> None:
+    async with in_memory(fake_state(FakeEngine())) as client:
+        response = await client.post(COMPLETIONS, json={"prompt": "a", "logprob_token_ids": [97], **more})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "logprob_token_ids"
 
 
 async def test_an_echo_alone_asks_nothing_of_the_engine_and_with_logprobs_only_for_the_prompt() -> None:

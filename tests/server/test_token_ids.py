@@ -58,6 +58,14 @@ async def test_a_rendered_request_is_answered_as_the_request_it_was_made_from() 
     assert tokens["usage"]["completion_tokens"] == answer["usage"]["completion_tokens"]
 
 
+async def test_named_tokens_are_rendered_and_answered() -> None:
+    body = {"messages": HELLO, "max_tokens": 1, "logprobs": True, "logprob_token_ids": [*range(97, 127)]}
+    rendered = (await post(f"{CHAT}/render", body)).json()
+    (choice,) = (await post(GENERATE, rendered)).json()["choices"]
+    alternatives = choice["logprobs"]["content"][0]["top_logprobs"]
+    assert [each["token"] for each in alternatives] == [f"token_id:{token}" for token in range(97, 127)]
+
+
 async def test_prompts_of_completions_are_a_list() -> None:
     first, second = (await post(f"{COMPLETIONS}/render", {"prompt": ["hi", "ho"], "request_id": "x"})).json()
     assert (first["token_ids"], second["token_ids"]) == (list(b"hi"), list(b"ho"))

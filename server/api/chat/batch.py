@@ -14,6 +14,7 @@ from stentor.protocols.openai.chat_batch import ChatBatchRequest, decoder
 from stentor.protocols.openai.usage import Usage
 
 from ...common.loop_turns import Slices
+from ...config.models import ModelConfig
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...http.whole_answer import AnswerBudget, AnswerParts, WholeAnswer
@@ -44,7 +45,7 @@ async def chat_batch(chat: ChatModel, request: Request, content: bytes, context:
         for one in body.requests():
             generation = await prepare_generation(chat, one, caller, context)
             await opened.enter_async_context(aclosing(generation.batches))
-            prepared.append((_shape(request, one, generation), generation))
+            prepared.append((_shape(request, one, generation, chat.config), generation))
         budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
         collectors = [ChatCollector(shape, budget) for shape, _ in prepared]
         await _collect([generation for _, generation in prepared], collectors)
@@ -59,13 +60,14 @@ async def chat_batch(chat: ChatModel, request: Request, content: bytes, context:
     return parts.answer(ChatResponse(shape.response_id, shape.created, shape.model, choices, Usage.sum(usages)))
 
 
-def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration) -> ChatShape:
+def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration, config: ModelConfig) -> ChatShape:
     return ChatShape.of(
         "chatcmpl",
         request,
         body,
         prepared.model,
         prepared.names,
+        config=config,
         prompt=prepared.prompt,
         echo=body.echoed,
         top_logprobs=body.wanted_logprobs,

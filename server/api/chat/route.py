@@ -66,6 +66,7 @@ async def chat_completions(
         body,
         prepared.model,
         prepared.names,
+        config=chat.config,
         prompt=prepared.prompt,
         prompt_text=text,
         echo=body.echoed,

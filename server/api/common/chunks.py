@@ -7,18 +7,27 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+import msgspec
 from starlette.requests import Request
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.steps import ExpertShape
+from stentor.protocols.openai.generate import TokensRequest
 from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
 from stentor.protocols.openai.usage import Usage
 
+from ...config.models import ModelConfig
 from ...generation.logprobs import TokenNames
 from .endpoint import response_id
 
 END: Final = b"\n\n"
 NULL: Final = b"null"
+
+
+def stream_options_of(body: SamplingFields | TokensRequest, config: ModelConfig) -> StreamOptions:
+    """The request's, with the usage that the operator may force."""
+    options = body.stream_options or StreamOptions()
+    return msgspec.structs.replace(options, include_usage=options.include_usage or config.force_include_usage)
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,19 @@ class AnswerShape:
     """Shape of the experts returned for each token; None: not returned."""
 
     @classmethod
-    def of(cls, prefix: str, request: Request, body: SamplingFields, model: str, names: TokenNames, **own: Any) -> Self:
+    def of(
+        cls,
+        prefix: str,
+        request: Request,
+        body: SamplingFields,
+        model: str,
+        names: TokenNames,
+        *,
+        config: ModelConfig,
+        **own: Any,
+    ) -> Self:
         """``own`` are the fields of a subclass."""
-        options = body.stream_options or StreamOptions()
+        options = stream_options_of(body, config)
         return cls(
             response_id(prefix, request, body.request_id),
             int(time.time()),

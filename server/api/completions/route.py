@@ -49,7 +49,9 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
         body,
         prepared.model,
         prepared.names,
-        logprobs=body.logprobs,
+        config=chat.config,
+        logprobs=body.wanted_logprobs,
+        echo_logprobs=body.logprobs,
         silent=tokenizer.special_ids if body.skip_special_tokens else frozenset(),
         experts=prepared.experts,
     )

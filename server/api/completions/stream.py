@@ -26,6 +26,8 @@ class CompletionShape(AnswerShape):
 
     logprobs: int | None = None
     """Alternatives at each position; None: no log-probabilities."""
+    echo_logprobs: int | None = None
+    """The same of an echoed prompt."""
     silent: frozenset[int] = frozenset()
     """Tokens that add nothing to the text."""
 
@@ -62,7 +64,7 @@ class EchoedLogprobs:
         """Adds entries of its next tokens."""
         shape, prompt = self._shape, self._prompt
         if self._builder is None:  # made late: it reads every token, of a thousand prompts that begin together
-            text, top = prompt.echo or "", shape.logprobs or 0
+            text, top = prompt.echo or "", shape.echo_logprobs or 0
             self._builder = CompletionLogprobsBuilder.of_prompt(shape.names, top, text, prompt.tokens)
         tokens = prompt.tokens[self._seen : self._seen + len(entries)]
         self._seen += len(entries)

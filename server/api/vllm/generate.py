@@ -18,6 +18,7 @@ from ...http.sse import EventStream
 from ...http.whole_answer import AnswerBudget
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
+from ..common.chunks import stream_options_of
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, name_anew, request_id
 from .encoder import TokensShape, TokensStream, tokens_answer
@@ -47,16 +48,15 @@ async def generate(chat: ChatModel, request: Request, content: bytes, context: R
         fills = wanted.max_tokens is None
         prepared = await prepare_completion(chat, wanted, caller_of(request.scope), context, fill_context=fills)
     (job,) = prepared.jobs
-    options = body.stream_options
     shape = TokensShape(
         request_id(request),
         prepared.model,
         len(job.prompt.tokens),
         wanted.choices,
         TokenNames(chat.pool.tokenizer, as_ids=True),
-        wanted.logprobs,
+        wanted.wanted_logprobs,
         wanted.prompt_logprobs,
-        options is not None and options.include_usage,
+        stream_options_of(body, chat.config).include_usage,
         prepared.experts,
     )
     if body.stream:

@@ -34,6 +34,7 @@ RULES: list[dict[str, Any]] = [
     {**GREEDY, "min_tokens": 6, "eos_token_ids": tuple(range(3, 160)), "stop_token_ids": (200,)},
     {"logprobs": 4, "repetition_penalty": 1.2},
     {**GREEDY, "logprobs": 0},
+    {"logprobs": 3, "logprob_token_ids": (7, 0, 300), "frequency_penalty": 0.5},
     {"prompt_logprobs": 3},
     {**GREEDY, "prompt_logprobs": 0, "logprobs": 2},
 ]

@@ -61,6 +61,7 @@ MIXES = [
     params(temperature=0.0, min_tokens=3, eos_token_ids=(EOS,), stop_token_ids=(STOP,)),
     params(logprobs=4, repetition_penalty=1.2),
     params(temperature=0.0, logprobs=0),
+    params(logprobs=3, logprob_token_ids=(5, 0, 100)),
     params(temperature=0.0, logprobs=2, banned_token_ids=(1,)),
 ]
 
@@ -239,6 +240,37 @@ def test_every_row_gets_the_logprobs_it_asked_for() -> None:
     _, found = sampler.sample(logits_for(4, 2), [3, 0, 2, 1])
     assert found is not None
     assert [None if entry is None else len(entry.top) for entry in found] == [20, None, 5, 0]
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("edit", [{}, {"logit_bias": ((11, 50.0),)}])
+def test_named_tokens_have_their_log_probabilities_in_place_of_the_likeliest(edit: dict[str, Any]) -> None:
+    logits = logits_for(1, 21)
+    ids = (100, 3, 11)
+    tokens, (entry,) = run(params(temperature=1.7, logprobs=3, logprob_token_ids=ids, **edit), [logits])
+    exact = logits.double().log_softmax(-1)[0]
+    assert entry is not None
+    assert entry.logprob == pytest.approx(exact[tokens[0]].item(), abs=1e-5)
+    assert [token for token, _ in entry.top] == list(ids)
+    assert [value for _, value in entry.top] == pytest.approx(exact[list(ids)].tolist(), abs=1e-5)
+
+
+def test_rows_with_named_tokens_and_rows_with_the_likeliest_share_a_step() -> None:
+    sampler = Sampler(V, 4, CPU)
+    asked = [{"logprobs": 2, "logprob_token_ids": (9, 4)}, {"logprobs": 5}, {"logprobs": 1, "logprob_token_ids": (7,)}]
+    for slot, each in enumerate(asked):
+        sampler.add(slot, params(**each), slot, [1], 1)
+    logits = logits_for(3, 2)
+    best = logits[1].topk(5).indices.tolist()
+    _, found = sampler.sample(logits, [0, 1, 2])
+    assert found is not None
+    assert [[token for token, _ in entry.top] if entry else None for entry in found] == [[9, 4], best, [7]]
+
+
+def test_named_tokens_outside_the_vocabulary_are_ignored() -> None:
+    _, (entry,) = run(params(logprobs=2, logprob_token_ids=(V, 4)), [logits_for(1, 2)])
+    assert entry is not None
+    assert [token for token, _ in entry.top] == [4]
 
 
 def test_nobody_asking_gives_no_logprobs() -> None:

@@ -66,6 +66,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "moe-backend": ("torch", "torch"),
     "mamba-ssm-cache-dtype": ("float16", "float16"),
     "enable-return-routed-experts": ("true", True),
+    "enable-force-include-usage": ("true", True),
     "enable-lora": ("true", True),
     "max-loras": ("3", 3),
     "max-lora-rank": ("64", 64),

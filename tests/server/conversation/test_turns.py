@@ -306,7 +306,11 @@ def prompt_of(state: ServerState) -> str:
     ("body", "param"),
     [
         ({"web_search_options": {}}, "web_search_options"),
-        ({"logprob_token_ids": [1], "logprobs": True}, "logprob_token_ids"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+        ({"logprob_token_ids": [1], "logprobs": True, "use_beam_search": True}, "logprob_token_ids"),
+        ({"logprob_token_ids": [], "logprobs": True}, "logprob_token_ids"),
+        ({"logprob_token_ids": [1] * 129, "logprobs": True}, "logprob_token_ids"),
+        ({"logprob_token_ids": [3, 2**30], "logprobs": True}, "logprob_token_ids"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"stop_regex": "a+"}, "stop_regex"),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),

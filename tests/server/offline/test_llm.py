@@ -123,6 +123,28 @@ def test_log_probabilities_are_by_token_id_with_ranks_and_texts(llm: LLM) -> Non
     assert {each.rank for position in only.logprobs or () for each in (position or {}).values()} == {None}
 
 
+def test_log_probabilities_of_named_tokens_are_those_of_the_likeliest(llm: LLM) -> None:
+    likeliest = stentor.SamplingParams(max_tokens=2, temperature=0, logprobs=5)
+    conversation = [{"role": "user", "content": "Once"}]
+    for ask in (lambda params: llm.generate("Once upon a time", params), lambda params: llm.chat(conversation, params)):
+        (best,) = ask(likeliest)[0].outputs
+        assert best.logprobs is not None
+        ids = [7, *reversed(best.logprobs[0] or {})]
+        (output,) = ask(stentor.SamplingParams(max_tokens=2, temperature=0, logprob_token_ids=ids))
+        assert output.finished
+        (named,) = output.outputs
+        assert named.token_ids == best.token_ids
+        assert named.logprobs is not None
+        for token, position in zip(named.token_ids, named.logprobs, strict=True):
+            assert {*(position or {})} == {token, *ids}
+            assert {each.rank for each in (position or {}).values()} == {None}
+        first = named.logprobs[0] or {}
+        assert {token: first[token].logprob for token in ids[1:]} == {
+            token: each.logprob for token, each in (best.logprobs[0] or {}).items()
+        }
+        assert first[7].logprob < min(first[token].logprob for token in ids[1:])
+
+
 def test_prompts_may_be_dicts_and_each_may_have_its_own_priority(llm: LLM) -> None:
     dicts: list[Prompt] = [{"prompt": "Once upon a time"}, {"prompt_token_ids": [504, 3426, 314], "prompt": None}]
     first, second = llm.generate(dicts, GREEDY, priority=[1, 0])
@@ -132,6 +154,38 @@ def test_prompts_may_be_dicts_and_each_may_have_its_own_priority(llm: LLM) -> No
         llm.generate(dicts, GREEDY, priority=[1])
     with pytest.raises(RequestRefused, match="`multi_modal_data` of a prompt"):
         llm.generate({"prompt": "a", "multi_modal_data": {"image": []}}, GREEDY)
+
+
+def test_the_tokenizer_reads_and_writes_what_the_model_does(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    ids = tokenizer.encode("Once upon a time")
+    (output,) = llm.generate("Once upon a time", GREEDY)
+    assert ids == output.prompt_token_ids
+    assert tokenizer.decode(ids) == "Once upon a time"
+    assert tokenizer.decode(output.outputs[0].token_ids, skip_special_tokens=True) == output.outputs[0].text
+    assert tokenizer.batch_decode([ids, ids[:1]]) == ["Once upon a time", "Once"]
+    assert tokenizer.convert_tokens_to_ids(["Once", "no such token"]) == [ids[0], tokenizer.unk_token_id]
+    assert tokenizer.convert_ids_to_tokens(ids[0]) == "Once"
+    assert tokenizer.get_vocab()["Once"] == ids[0]
+    assert tokenizer.decode(tokenizer.eos_token_id or 0) == tokenizer.eos_token
+    assert tokenizer.eos_token_id in tokenizer.all_special_ids
+    assert len(tokenizer) == len(tokenizer.get_vocab())
+
+
+def test_the_tokenizer_writes_conversations_as_they_are_answered(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    conversation = [{"role": "user", "content": "Say hello."}]
+    (answer,) = llm.chat(conversation, GREEDY)
+    assert tokenizer.apply_chat_template(conversation, add_generation_prompt=True) == answer.prompt_token_ids
+    text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    assert isinstance(text, str)
+    assert llm.generate(text, GREEDY)[0].outputs[0].text == answer.outputs[0].text
+    open_ended = tokenizer.apply_chat_template(conversation, tokenize=False)
+    assert isinstance(open_ended, str)
+    assert len(open_ended) < len(text)
+    assert text.startswith(open_ended)
+    with pytest.raises(RequestRefused, match="messages"):
+        tokenizer.apply_chat_template([])
 
 
 def test_default_parameters_can_be_changed_and_hold_the_form_of_the_text(llm: LLM) -> None:
@@ -171,6 +225,16 @@ def test_what_is_enqueued_comes_back_by_name(llm: LLM) -> None:
     assert len(set(names)) == 3
     assert outputs[0].outputs == llm.generate("Once upon a time", GREEDY)[0].outputs
     assert llm.wait_for_completion() == []
+
+
+def test_more_tokens_than_the_context_has_room_for_end_at_its_end(llm: LLM) -> None:
+    params = stentor.SamplingParams(max_tokens=10_000, temperature=0, ignore_eos=True)
+    for (output,) in (llm.generate([504] * 506, params), llm.chat([{"role": "user", "content": " a" * 470}], params)):
+        (only,) = output.outputs
+        assert only.finish_reason == "length"
+        assert len(output.prompt_token_ids) + len(only.token_ids) == 512
+    with pytest.raises(RequestRefused, match="512"):
+        llm.generate([504] * 513, params)
 
 
 def test_a_request_that_cannot_be_served_says_which_field(llm: LLM) -> None:
