@@ -205,6 +205,7 @@ class EngineLoop:
         if self._serving:
             await self._order_adapters()
             if (profile := self._operator.profile_order()) is not None:
+                self._watchdog.ordered(profile)
                 await self.worker.send(profile)
         await self._send_plans(out)
         await self._send_batch(out)
@@ -305,6 +306,7 @@ class EngineLoop:
         """Order adapters from the worker that requests wait for."""
         orders, answers = self._scheduler.prerequisites.take_adapter_orders()
         for order in orders:
+            self._watchdog.ordered(order)
             await self.worker.send(order)
         for answer in answers:
             await self._tell(answer)

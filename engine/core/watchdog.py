@@ -1,4 +1,4 @@
-"""How long a step may take before its worker is taken to hang, learned from earlier steps.
+"""How long a worker may take for a step, or for an order between steps, before it is taken to hang.
 
 ::
 
@@ -13,6 +13,9 @@ each :data:`_CONTEXT` positions before it add one more. An encoding of media, or
 step with a slice takes as long as the slice may. The pace of a kind is seconds over work, both summed over its steps
 with a fading weight. Until enough steps of a kind have run, a pace is assumed that only a large model on a slow machine
 has.
+
+While no step is in flight, the same holds for orders that the worker has not answered. A worker that reads adapters
+says so once a second, so the files may be large and their disk slow. One that begins or writes a profile says nothing.
 """
 
 from collections import deque
@@ -21,6 +24,8 @@ from typing import Final, Literal, NamedTuple
 
 import anyio
 
+from stentor.protocols.ipc.actors import Profile, Profiled
+from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter, ReadsAdapters
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import StepPlan
 
@@ -36,6 +41,10 @@ _COLD_PACE: Final = 0.02
 """Seconds per unit."""
 _COLD_MOST: Final = 15.0
 """Seconds per step."""
+_ADAPTER_SECONDS: Final = 1.0
+"""Predicted time between two messages of a worker that reads adapters."""
+_PROFILE_SECONDS: Final = 30.0
+"""Predicted time in which a profile is begun or written."""
 _LOOK_SECONDS: Final = 1.0
 """Longest sleep between two checks of a deadline: the next step may have a much shorter deadline."""
 _SECOND_LOOK_SECONDS: Final = 0.25
@@ -43,7 +52,6 @@ _SECOND_LOOK_SECONDS: Final = 0.25
 passed although results wait to be read."""
 _STOOD_STILL_SECONDS: Final = 1.0
 """A check later than this means that this process was stopped (``docker pause``) or starved of CPU time."""
-_HUNG: Final = "the worker process hung in a step: it was killed"
 
 _Kind = Literal["decode", "prefill", "slices"]
 
@@ -86,6 +94,10 @@ class StepWatch:
         self._clock = clock
         self._paces: dict[_Kind, _Pace] = {"decode": _Pace(), "prefill": _Pace(), "slices": _Pace()}
         self._in_flight: deque[_Sent] = deque()
+        self._adapters: set[int] = set()
+        """Adapters that the worker is to read."""
+        self._profile = False
+        """Whether the worker is to begin or write a profile."""
         self._since = 0.0
         self._waited = 0.0
         """Seconds since then during which the oldest step lacked its masks."""
@@ -97,12 +109,23 @@ class StepWatch:
 
     @property
     def deadline(self) -> float | None:
-        """Time by the clock; None if nothing is in flight or the watchdog is off."""
-        if not self._in_flight or not self._floor:
+        """Time by the clock; None if the worker owes nothing or the watchdog is off."""
+        if not self.owed or not self._floor:
             return None
-        oldest = self._in_flight[0]
-        predicted = self._paces[oldest.kind].predict(oldest.work)
-        return self._since + self._waited + self._floor + self._factor * predicted
+        return self._since + self._waited + self._floor + self._factor * self._predicted()
+
+    def _predicted(self) -> float:
+        if self._in_flight:
+            oldest = self._in_flight[0]
+            return self._paces[oldest.kind].predict(oldest.work)
+        return _PROFILE_SECONDS if self._profile else _ADAPTER_SECONDS
+
+    @property
+    def owed(self) -> str:
+        """What the worker must do next, for a message; empty if nothing."""
+        if self._in_flight:
+            return "a step"
+        return "a profile" if self._profile else "reading an adapter" if self._adapters else ""
 
     @property
     def overdue(self) -> bool:
@@ -143,8 +166,32 @@ class StepWatch:
         self._paces[done.kind].learn(done.work, self._clock() - self._since - self._waited)
         self._begin()
 
+    def ordered(self, order: LoadAdapter | DropAdapter | Profile) -> None:
+        """Record that an order was sent to the worker. A dropped adapter is not answered."""
+        if not self.owed:
+            self._begin()
+        match order:
+            case LoadAdapter(adapter=adapter):
+                self._adapters.add(adapter.number)
+            case Profile():
+                self._profile = True
+            case DropAdapter():
+                pass
+
+    def heard(self, answer: AdapterLoaded | ReadsAdapters | Profiled) -> None:
+        """Record the answer to an order, or that the worker still reads adapters."""
+        match answer:
+            case AdapterLoaded(number=number):
+                self._adapters.discard(number)
+            case Profiled():
+                self._profile = False
+            case ReadsAdapters():
+                pass
+        if not self._in_flight:  # the steps of a worker may hang while its adapters are read
+            self._begin()
+
     def excuse(self) -> None:
-        """Restart the time of the oldest step, which could not begin through no fault of its worker."""
+        """Restart the time of what the worker owes, which could not begin through no fault of its worker."""
         self._begin()
 
     def _begin(self) -> None:
@@ -152,12 +199,14 @@ class StepWatch:
         self._waited = 0.0
 
     def lost(self) -> None:
-        """Forget the steps in flight: the worker is gone."""
+        """Forget what the worker owes: it is gone."""
         self._in_flight.clear()
+        self._adapters.clear()
+        self._profile = False
 
 
 class Watchdog:
-    """Kills a worker whose oldest step is overdue. Recovery is that of any other death."""
+    """Kills a worker whose oldest step or order is overdue. Recovery is that of any other death."""
 
     def __init__(
         self, config: RecoveryConfig, clock: Callable[[], float], sleep: Sleep, co_tenants: CoTenants | None
@@ -172,6 +221,11 @@ class Watchdog:
     def sent(self, plan: StepPlan) -> None:
         """Record that a step was sent to the worker."""
         self.steps.sent(plan)
+        self._wanted.set()
+
+    def ordered(self, order: LoadAdapter | DropAdapter | Profile) -> None:
+        """Record that an order was sent to the worker."""
+        self.steps.ordered(order)
         self._wanted.set()
 
     def masked(self, step: int) -> None:
@@ -207,12 +261,13 @@ class Watchdog:
             await self._wait_to_look(_SECOND_LOOK_SECONDS)
             if self.steps.oldest != step or worker_now() is not worker or not self.steps.overdue:
                 continue
-            worker.kill(_HUNG, hung=True)
+            why = f"the worker process hung in {self.steps.owed}: it was killed"
+            worker.kill(why, hung=True)
             self.steps.lost()
-            await killed(_HUNG)
+            await killed(why)
 
     async def _wait_to_look(self, seconds: float) -> None:
-        """Sleep, then restart the step's deadline if the worker waits for the device or this process stood still.
+        """Sleep, then restart the deadline if the worker waits for the device or this process stood still.
 
         A worker has the full time for a step from when it gets the device. If this process was stopped, the worker most
         likely was too.

@@ -23,12 +23,12 @@ from typing import Final
 import anyio
 import msgspec
 
-from stentor.protocols.ipc.actors import Profile, Profiled, Progress, WorkerReady
-from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
+from stentor.protocols.ipc.actors import Profile, Progress, WorkerAnswer, WorkerReady
+from stentor.protocols.ipc.adapters import DropAdapter, LoadAdapter
 from stentor.protocols.ipc.cache_groups import HostSizes
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import WorkerConfig
-from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, StepPlan
 
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 from .worker_source import WorkerSource
@@ -132,7 +132,7 @@ class WorkerGroup:
             yield
             tasks.cancel_scope.cancel()
 
-    async def receive(self) -> list[StepResult | AdapterLoaded | Profiled]:
+    async def receive(self) -> list[WorkerAnswer]:
         """Results of rank 0; see :meth:`.worker_life.WorkerLife.receive`.
 
         Raises :class:`.worker_life.WorkerLost` once all workers are dead or given up.

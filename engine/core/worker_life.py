@@ -9,8 +9,8 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.ipc.actors import Failed, Profiled, Progress, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.ipc.adapters import AdapterLoaded
+from stentor.protocols.ipc.actors import Failed, Profiled, Progress, Shutdown, StartWorker, WorkerAnswer, WorkerReady
+from stentor.protocols.ipc.adapters import AdapterLoaded, ReadsAdapters
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPart, StepResult
@@ -156,12 +156,12 @@ class WorkerLife:
         with contextlib.suppress(PeerDied, ChannelClosed):
             await self._endpoint.send(frame)
 
-    async def receive(self) -> list[StepResult | AdapterLoaded | Profiled]:
+    async def receive(self) -> list[WorkerAnswer]:
         """Wait for step results, joined from their parts, and for answers about adapters.
 
         Empty if the worker reported a failure, for which it is killed (:attr:`verdict`). Raises :class:`WorkerLost`.
         """
-        results: list[StepResult | AdapterLoaded | Profiled] = []
+        results: list[WorkerAnswer] = []
         while not results:
             try:
                 frames = await self._endpoint.receive()
@@ -171,7 +171,7 @@ class WorkerLife:
                 match decode_engine_worker.decode(frame):
                     case StepResult() as result:
                         results.append(self._parts.joined(result))
-                    case AdapterLoaded() | Profiled() as answer:
+                    case AdapterLoaded() | ReadsAdapters() | Profiled() as answer:
                         results.append(answer)
                     case StepPart() as part:
                         self._parts.add(part)

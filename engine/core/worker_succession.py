@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from stentor.protocols.ipc.actors import Profiled, Progress, WorkerReady
-from stentor.protocols.ipc.adapters import AdapterLoaded
+from stentor.protocols.ipc.adapters import AdapterLoaded, ReadsAdapters
 from stentor.protocols.ipc.steps import StepResult
 
 from .operator import ASLEEP, Operator, WeightsOwner
@@ -115,7 +115,10 @@ class WorkerSuccession:
                 for result in await self.worker.receive():
                     if isinstance(result, StepResult):
                         self._watchdog.steps.completed(result.step)
-                    self._report(result)
+                    else:
+                        self._watchdog.steps.heard(result)
+                    if not isinstance(result, ReadsAdapters):
+                        self._report(result)
                 if self.worker.verdict is not None:
                     await self._killed(self.worker.verdict)
         except WorkerLost as lost:

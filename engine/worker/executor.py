@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from stentor.protocols.ipc.actors import Failed, Profiled
-from stentor.protocols.ipc.adapters import AdapterLoaded
+from stentor.protocols.ipc.adapters import AdapterLoaded, ReadsAdapters
 from stentor.protocols.ipc.steps import Masks, StepPlan
 
 from ..channel import PeerDied
@@ -76,7 +76,7 @@ _IDLE_SECONDS = 0.005
 """Idle time after which the device counts as free; between two steps of a busy worker less passes."""
 
 Send = Callable[[object], None]
-Told = AdapterLoaded | Profiled
+Told = AdapterLoaded | ReadsAdapters | Profiled
 T = TypeVar("T")
 
 
@@ -344,7 +344,7 @@ class AsyncExecutor:
                 if isinstance(item, Failed):
                     self._send(item)
                     return
-                if isinstance(item, AdapterLoaded | Profiled):
+                if isinstance(item, Told):
                     self._send(item)
                     continue
                 pending, names = item

@@ -7,7 +7,7 @@ from functools import partial
 from typing import assert_never
 
 from stentor.protocols.ipc.actors import Failed, Profile, Profiled, Progress, Shutdown, StartWorker
-from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
+from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, DropAdapter, LoadAdapter, ReadsAdapters
 from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig, process_name
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.1
 _READ_SECONDS = 0.005
 """Interval at which loaded adapters are looked for while no message comes."""
+_READING_SECONDS = 1.0
+"""Interval at which the engine is told that adapters are being read."""
 
 
 class Worker:
@@ -67,6 +69,7 @@ class Worker:
         self._arena = None if arena_fd is None else ArenaReader(arena_fd)
         self._steps: Executor | None = None
         self._adapters: AdapterStore | None = None
+        self._told_reading = 0.0
         self._trace: StepTrace | None = None
 
     def run(self) -> int:
@@ -76,8 +79,7 @@ class Worker:
             if self._steps is not None and self._steps.failed:
                 return 1
             if self._steps is not None and self._adapters is not None and self._adapters.reading:
-                for loaded in self._adapters.take():
-                    self._steps.tell(loaded)
+                self._tell_read(self._steps, self._adapters)
                 if self._adapters.reading:
                     seconds = _READ_SECONDS if seconds is None else min(seconds, _READ_SECONDS)
             for frame in self._engine.receive_blocking(seconds):
@@ -93,7 +95,7 @@ class Worker:
                         if not self._step(masks):
                             return 1
                     case LoadAdapter(adapter=adapter):
-                        self._adapter_store().load(adapter)
+                        self._load(self._adapter_store(), adapter)
                     case DropAdapter(number=number):
                         self._adapter_store().drop(number)
                     case Profile(on=on):
@@ -141,6 +143,20 @@ class Worker:
         self._trace = StepTrace(config) if config.profiler_folder else None
         return None
 
+    def _load(self, adapters: AdapterStore, adapter: AdapterRef) -> None:
+        if not adapters.reading:
+            self._told_reading = time.monotonic()
+        adapters.load(adapter)
+
+    def _tell_read(self, steps: Executor, adapters: AdapterStore) -> None:
+        """Tell the engine which adapters have been read, and at intervals that others have not."""
+        for loaded in adapters.take():
+            steps.tell(loaded)
+        now = time.monotonic()
+        if adapters.reading and now - self._told_reading >= _READING_SECONDS:
+            self._told_reading = now
+            steps.tell(ReadsAdapters())
+
     def _adapter_store(self) -> AdapterStore:
         if self._adapters is None:
             raise RuntimeError("an adapter was to be loaded or dropped by a worker that was started without any")
@@ -162,7 +178,7 @@ class Worker:
         return not self._steps.failed
 
     def _send(self, message: object) -> None:
-        if isinstance(message, StepResult | AdapterLoaded | Profiled) and not self._sends_results:
+        if isinstance(message, StepResult | AdapterLoaded | ReadsAdapters | Profiled) and not self._sends_results:
             return
         if isinstance(message, StepResult):
             for frame in result_frames(message):

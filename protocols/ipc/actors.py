@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from .adapters import AdapterLoaded, AdapterRef, AdapterWarm, DropAdapter, LoadAdapter, WarmAdapter
+from .adapters import AdapterLoaded, AdapterRef, AdapterWarm, DropAdapter, LoadAdapter, ReadsAdapters, WarmAdapter
 from .audio import AlignmentOutput, PromptProbe
 from .cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
 from .config import EngineConfig, StepLimits, Weights, WorkerConfig
@@ -460,4 +460,5 @@ class Profiled(msgspec.Struct, frozen=True, array_like=True, tag="profiled", gc=
     error: str = ""
 
 
-EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult | AdapterLoaded | Profiled
+WorkerAnswer = StepResult | AdapterLoaded | ReadsAdapters | Profiled
+EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | WorkerAnswer

@@ -30,6 +30,10 @@ class DropAdapter(msgspec.Struct, frozen=True, array_like=True, tag="drop_adapte
     number: int
 
 
+class ReadsAdapters(msgspec.Struct, frozen=True, array_like=True, tag="reads_adapters", gc=False):
+    """From a worker, once a second between steps: it lives, and has not read all adapters that it was told to load."""
+
+
 class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter_loaded", gc=False):
     """From a worker: rows may have this adapter from now on, or with ``error`` none can."""
 

@@ -5,16 +5,26 @@ import time
 from collections.abc import Iterator
 
 import anyio
+import msgspec
 import pytest
 
 from stentor.engine.core import worker_life
 from stentor.engine.core.watchdog import _SECOND_LOOK_SECONDS as SECOND_LOOK
 from stentor.engine.sharing.co_tenants import CoTenants
 from stentor.engine.sharing.lease import create_lease
-from stentor.protocols.ipc.actors import EngineReady, Failed, Stalled, Stats, TokensBatch
-from stentor.protocols.ipc.codec import decode_client
+from stentor.protocols.ipc.actors import ControlDone, EngineReady, Failed, Profile, Stalled, Stats, TokensBatch
+from stentor.protocols.ipc.adapters import (
+    AdapterLoaded,
+    AdapterRef,
+    AdapterWarm,
+    LoadAdapter,
+    ReadsAdapters,
+    WarmAdapter,
+)
+from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.odd_worker import answer
+from stentor.tests.engine.schedulers import CONFIG
 from stentor.tests.engine.test_lease import HOLDER, WAITS, write_word
 from stentor.tests.engine.unkillable import SlowToDie, Unkillable, unkillable
 from stentor.tests.engine.worker_stage import Stage, stage
@@ -68,6 +78,55 @@ async def test_a_step_that_is_overdue_ends_its_worker_and_the_next_one_goes_on()
         await on.until(TokensBatch)
         stats = [each for each in on.seen if isinstance(each, Stats)]
         assert all((each.watchdog_kills, each.worker_restarts, each.recovered) == (1, 1, 1) for each in stats)
+
+
+async def test_a_worker_that_hangs_while_it_reads_an_adapter_is_replaced_and_the_next_one_reads_it() -> None:
+    adapted = msgspec.structs.replace(CONFIG.worker, enable_lora=True, max_loras=1)
+    async with stage(factor=20.0, engine_config=msgspec.structs.replace(CONFIG, worker=adapted)) as on:
+        assert on.client.try_send(encoder.encode(WarmAdapter(7, AdapterRef(1, "poet", "/adapters/poet"))))
+        assert await on.first.orders() == [LoadAdapter(AdapterRef(1, "poet", "/adapters/poet"))]
+        for _ in range(4):
+            await on.clock.run(25.0)
+            on.first.send(ReadsAdapters())
+            await on.clock.move(0.0)
+        assert on.first.process.returncode is None, "a slow disk is no hang"
+        await on.clock.run(31.0)
+        await on.until(Stalled)
+        assert await on.first.process.wait() == -9
+        await on.until(EngineReady)
+        assert len(await on.second.orders()) == 1
+        on.second.send(AdapterLoaded(1))
+        await on.until(AdapterWarm)
+        assert Stalled("the worker process hung in reading an adapter: it was killed") in on.seen
+        assert AdapterWarm(7) in on.seen
+        await on.clock.run(60.0)
+        assert on.second.process.returncode is None
+
+
+async def test_a_worker_that_hangs_in_a_profile_is_replaced_and_the_operator_is_told() -> None:
+    async with stage(factor=20.0) as on:
+        on.control(1, "start_profile")
+        assert await on.first.orders() == [Profile(True)]
+        await on.clock.run(609.0, look=0.9)
+        assert on.first.process.returncode is None
+        await on.clock.run(2.0)
+        await on.until(ControlDone)
+        assert ControlDone(1, "the worker was lost, and its profile with it") in on.seen
+        assert await on.first.process.wait() == -9
+
+
+async def test_a_worker_that_was_killed_for_a_sleep_is_not_taken_to_hang() -> None:
+    adapted = msgspec.structs.replace(CONFIG.worker, enable_lora=True, max_loras=1)
+    async with stage(engine_config=msgspec.structs.replace(CONFIG, worker=adapted)) as on:
+        assert on.client.try_send(encoder.encode(WarmAdapter(7, AdapterRef(1, "poet", "/adapters/poet"))))
+        await on.first.orders()
+        on.control(1, "sleep")
+        await on.done(1)
+        await on.clock.run(60.0)
+        assert not any(isinstance(each, Stalled) for each in on.seen)
+        on.control(2, "wake")
+        await on.done(2)
+        assert len(await on.second.orders()) == 1
 
 
 async def test_a_step_is_held_to_its_own_deadline_not_to_that_of_the_longer_one_before() -> None:

@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from stentor.engine.core.watchdog import StepWatch
+from stentor.protocols.ipc.actors import Profile, Profiled
+from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, DropAdapter, LoadAdapter, ReadsAdapters
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.steps import EncodeJob, RowStep, StepPlan
@@ -195,3 +197,56 @@ def test_masks_are_waited_for_by_the_oldest_step_alone() -> None:
     assert watch.lacks_masks
     watch.masked(1)
     assert not watch.lacks_masks
+
+
+def _load(number: int) -> LoadAdapter:
+    return LoadAdapter(AdapterRef(number, "poet", "/adapters/poet"))
+
+
+def test_a_worker_that_reads_adapters_has_as_long_as_it_says_that_it_reads() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    watch.ordered(_load(1))
+    watch.ordered(_load(2))
+    for _ in range(100):
+        assert left(watch, clock) == pytest.approx(10 + 20)
+        clock.now += 25
+        watch.heard(ReadsAdapters())
+    watch.heard(AdapterLoaded(1))
+    clock.now += 30
+    assert watch.overdue, "the other one is not read"
+    assert watch.owed == "reading an adapter"
+    watch.heard(AdapterLoaded(2))
+    assert watch.deadline is None
+    watch.ordered(DropAdapter(1))
+    assert watch.deadline is None, "nobody answers it"
+
+
+def test_a_profile_has_minutes_and_an_end() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    watch.ordered(_load(1))
+    watch.ordered(Profile(True))
+    clock.now += 600
+    assert not watch.overdue
+    clock.now += 20
+    assert watch.overdue
+    assert watch.owed == "a profile"
+    watch.heard(Profiled())
+    assert watch.owed == "reading an adapter"
+    watch.lost()
+    assert watch.deadline is None, "it died with the worker"
+
+
+def test_reading_adapters_gives_a_step_no_more_time_and_steps_give_it_to_reading() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.01, 1)
+    watch.ordered(_load(1))
+    clock.now += 29
+    watch.sent(plan(40, 1))
+    clock.now += 11
+    watch.heard(ReadsAdapters())
+    assert watch.overdue
+    watch.completed(40)
+    assert left(watch, clock) == pytest.approx(10 + 20), "a worker that steps lives"

@@ -24,7 +24,7 @@ from stentor.protocols.ipc.actors import (
     WorkerReady,
 )
 from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, StepLimits
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, StepLimits
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.channel.harness import both_ends
@@ -87,6 +87,11 @@ class Played:
         found = [decode_worker.decode(frame) for frame in await self.worker.receive()]
         return [plan for plan in found if isinstance(plan, StepPlan)]
 
+    async def orders(self) -> list[object]:
+        """The next messages; waits for one."""
+        with anyio.fail_after(60):
+            return [decode_worker.decode(frame) for frame in await self.worker.receive()]
+
 
 @asynccontextmanager
 async def played(child: Child | None = None, patience: float = 1.0) -> AsyncIterator[Played]:
@@ -143,12 +148,16 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    factor: float = 0.0, child: Child | None = None, co_tenants: CoTenants | None = None, max_deaths: int = 5
+    factor: float = 0.0,
+    child: Child | None = None,
+    co_tenants: CoTenants | None = None,
+    max_deaths: int = 5,
+    engine_config: EngineConfig = CONFIG,
 ) -> AsyncIterator[Stage]:
     """``child`` is the first worker's process."""
     clock = Clock()
     config = RecoveryConfig(max_deaths, watchdog_seconds=10.0, watchdog_factor=factor)
-    scheduler = Scheduler(READY, CONFIG)
+    scheduler = Scheduler(READY, engine_config)
     async with played(child) as first, played() as second, played() as third:
         followers = iter((second, third))
 

@@ -4,17 +4,25 @@ import gc
 import json
 import os
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from stentor.engine.channel import Endpoint
 from stentor.engine.layers.adapters import AdapterPlaces, AdapterRows
+from stentor.engine.worker import adapter_store, service
 from stentor.engine.worker.adapter_store import AdapterStore
+from stentor.engine.worker.executor import Executor
 from stentor.kernels import native
 from stentor.kernels.low_rank import LowRankSum
-from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef
+from stentor.protocols.ipc.actors import Shutdown
+from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter, ReadsAdapters
+from stentor.protocols.ipc.codec import encoder
 from stentor.tests.examples import examples
 
 PART = "model.layers.0.self_attn.q_proj"
@@ -112,3 +120,34 @@ def test_loads_and_unloads_leave_no_weights_no_descriptors_and_no_threads(tmp_pa
         turn(number)
     assert counted() == before
     assert not kept.numbers
+
+
+def test_a_worker_says_that_it_reads_until_it_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, read = threading.Event(), adapter_store.read_adapter
+    told: list[object] = []
+
+    def slowly(*given: Any) -> object:
+        assert disk.wait(60)
+        return read(*given)
+
+    monkeypatch.setattr(adapter_store, "read_adapter", slowly)
+    monkeypatch.setattr(service, "_READING_SECONDS", 0.001)
+    orders = [encoder.encode(LoadAdapter(write(tmp_path / "one")))]
+
+    def receive(seconds: float | None) -> list[bytes]:
+        if orders:
+            return [orders.pop()]
+        if AdapterLoaded(1) in told:
+            return [encoder.encode(Shutdown())]
+        assert seconds is not None, "it sleeps, and nobody hears of the adapter"
+        time.sleep(0.001)
+        if told.count(ReadsAdapters()) >= 3:
+            disk.set()
+        return []
+
+    worker = service.Worker(cast(Endpoint, SimpleNamespace(receive_blocking=receive)))
+    steps = SimpleNamespace(rest=lambda: None, failed=False, tell=told.append, close=lambda: None)
+    worker._steps, worker._adapters = cast(Executor, steps), store()[0]
+    assert worker.run() == 0
+    assert told[:3] == [ReadsAdapters()] * 3
+    assert told[-1] == AdapterLoaded(1), "after it nothing is read"
