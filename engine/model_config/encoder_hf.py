@@ -63,13 +63,19 @@ def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     longest = _positions(fields.integer("max_position_embeddings", most=LONGEST_CONTEXT), offset)
     family: EncoderFamily = "roberta" if is_roberta else "bert"
     bert = _common(fields, config, family, longest, 1e-5 if is_roberta else 1e-12)
-    return replace(bert, position_offset=offset, token_types=fields.integer("type_vocab_size", 2, least=0))
+    bert = replace(bert, position_offset=offset, token_types=fields.integer("type_vocab_size", 2, least=0))
+    return with_mixers(bert, causal=fields.flag("is_decoder"))
 
 
 def _common(
-    fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
+    fields: Fields,
+    config: Mapping[str, object],
+    family: EncoderFamily,
+    max_position: int,
+    norm_eps: float,
+    head_dim: int = 0,
 ) -> EncoderConfig:
-    """The common fields of BERT and its relatives."""
+    """The common fields of BERT and its relatives. ``head_dim``: 0 divides the hidden size among the heads."""
     return _of_layers(
         fields,
         config,
@@ -81,6 +87,7 @@ def _common(
         layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
         max_position=max_position,
         norm_eps=fields.positive("layer_norm_eps", norm_eps),
+        head_dim=head_dim,
     )
 
 
@@ -96,11 +103,12 @@ def _of_layers(
     layers: int,
     max_position: int,
     norm_eps: float,
+    head_dim: int = 0,
 ) -> EncoderConfig:
-    """An encoder of equal layers like BERT's."""
-    if hidden % heads:
+    """An encoder of equal layers like BERT's. ``head_dim``: 0 divides ``hidden`` among the heads."""
+    if not head_dim and hidden % heads:
         raise ConfigError(f"{heads} heads do not divide {hidden} dimensions")
-    head_dim = hidden // heads
+    head_dim = head_dim or hidden // heads
     mixer = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, output_bias=True)
     mlp = MLPSpec(inner, activation, bias=True, into=UP_MLP, gated=False)
     return EncoderConfig(
@@ -142,12 +150,17 @@ def _distilbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
 
 
 def _mpnet(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
-    offset = 2
+    offset, buckets = 2, 32
+    if (given := fields.integer("relative_attention_num_buckets", buckets)) != buckets:
+        raise ConfigError(
+            f"relative_attention_num_buckets is {given}, expected {buckets}: transformers divides distances among "
+            f"{buckets} whatever the file says"
+        )
     longest = _positions(fields.integer("max_position_embeddings", 512, most=LONGEST_CONTEXT), offset)
     return replace(
         _common(fields, config, "mpnet", longest, 1e-12),
         position_offset=offset,
-        relative_buckets=fields.integer("relative_attention_num_buckets", 32, least=4, most=4096),
+        relative_buckets=buckets,
     )
 
 
@@ -162,7 +175,7 @@ def _modernbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
         slides = [layer % every != 0 for layer in range(layers)]
 
     def rope(layer_type: str, older: str, theta: float) -> RopeConfig:
-        return rope_from_hf(config, hidden // heads, theta=fields.positive(older, theta), layer_type=layer_type)
+        return _whole_rope(config, hidden // heads, fields.positive(older, theta), layer_type)
 
     bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
     spec = _of_layers(
@@ -189,6 +202,17 @@ def _modernbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     return replace(spec, layers=(first, *spec.layers[1:]), learned_positions=False)
 
 
+def _whole_rope(config: Mapping[str, object], head_dim: int, theta: float, layer_type: str | None = None) -> RopeConfig:
+    """A rotation of whole heads; ``theta``: a default. Raises :class:`ConfigError` for one of parts of heads."""
+    rope = rope_from_hf(config, head_dim, theta=theta, layer_type=layer_type)
+    if rope.rotary_dim not in (0, head_dim):
+        raise ConfigError(
+            f"partial_rotary_factor rotates {rope.rotary_dim} of {head_dim} dimensions of a head, expected 1.0: "
+            "heads of this encoder rotate whole"
+        )
+    return rope
+
+
 def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     # the authors' files use GPT-2's field names
     older = fields.has("n_embd")
@@ -212,8 +236,9 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
         layers=fields.integer("n_layer" if older else "num_hidden_layers", most=MOST_LAYERS),
         max_position=longest,
         norm_eps=fields.positive("layer_norm_epsilon" if older else "layer_norm_eps", 1e-12),
+        head_dim=0 if older else fields.integer("head_dim", 0, least=0),
     )
-    rope = RopeConfig(theta=theta) if older else rope_from_hf(config, hidden // heads, theta=theta)
+    rope = RopeConfig(theta=theta) if older else _whole_rope(config, spec.layers[0].attention.head_dim, theta)
     spec = with_mixers(_gated(spec), qkv_bias=False, output_bias=False, rope=rope)
     return replace(spec, learned_positions=False, token_types=fields.integer("type_vocab_size", 2, least=0))
 
@@ -235,7 +260,7 @@ def _turned_bert(
 ) -> EncoderConfig:
     """BERT with rotary queries and keys in place of learned positions; the caller sets ``rope``."""
     longest = fields.integer("max_position_embeddings", max_position, most=LONGEST_CONTEXT)
-    bert = _common(fields, config, family, longest, norm_eps)
+    bert = _common(fields, config, family, longest, norm_eps, fields.integer("head_dim", 0, least=0))
     return replace(bert, learned_positions=False, token_types=fields.integer("type_vocab_size", 1, least=0))
 
 
@@ -253,7 +278,7 @@ def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> Ro
     table = Fields(fields.table("rope_scaling") or {})
     theta = fields.positive("rope_theta", 160_000.0)
     if table.text("type", "") != "ntk":
-        return rope_from_hf(config, head_dim, theta=theta)
+        return _whole_rope(config, head_dim, theta)
     if table.has("mixed_b"):
         raise ConfigError("rope_scaling has mixed_b, which is not known")
     factor = table.positive("factor", 1.0)
@@ -263,7 +288,7 @@ def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> Ro
 def _jina(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     bert = _turned_bert(fields, config, "jina", 8194, 1e-5)
     head_dim = bert.layers[0].attention.head_dim
-    rope = rope_from_hf(config, head_dim, theta=fields.positive("rotary_emb_base", 20_000.0))
+    rope = _whole_rope(config, head_dim, fields.positive("rotary_emb_base", 20_000.0))
     return replace(with_mixers(bert, rope=rope), adapters=_task_adapters(fields))
 
 

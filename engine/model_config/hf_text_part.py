@@ -178,6 +178,8 @@ class MediaFamily(NamedTuple):
     """The media besides text that tests cover; "": text alone is served."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt see each other (:attr:`.model_spec.ModelSpec.whole_prompts`)."""
+    tied_by_text: bool = False
+    """Whether the head belongs to the text part's class, so that only ``text_config`` says whether it is tied."""
 
 
 MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
@@ -225,7 +227,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Lfm2VlForConditionalGeneration": MediaFamily("lfm2_vl", "lfm2"),
     "Lfm3VlForConditionalGeneration": MediaFamily("lfm3_vl", "lfm3"),
     "LightOnOcrForConditionalGeneration": MediaFamily("lighton_ocr", "qwen3"),
-    "Llama4ForConditionalGeneration": MediaFamily("llama4", "llama4_text"),
+    "Llama4ForConditionalGeneration": MediaFamily("llama4", "llama4_text", tied_by_text=True),
     "Llama_Nemotron_Nano_VL": MediaFamily("Llama_Nemotron_Nano_VL", "llama"),
     "LlavaForConditionalGeneration": MediaFamily("llava", "llama"),
     "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
@@ -297,7 +299,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
         raise ConfigError(
             f"text_config.model_type is {kind!r}, which is not native here, expected such as {family.text!r}"
         )
-    whole = ("bos_token_id", "eos_token_id", "tie_word_embeddings")
+    whole = ("bos_token_id", "eos_token_id", *(() if family.tied_by_text else ("tie_word_embeddings",)))
     above = {key: fields.values[key] for key in whole if fields.has(key)}
     defaults = text_defaults(family.model_type, kind)
     if family.whole_prompts:  # transformers sets this beside masks of its own

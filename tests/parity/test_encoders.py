@@ -14,11 +14,14 @@ from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.encoder import Encoder
 from stentor.engine.models.encoder_names import canonical
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
+
+library: Any = transformers  # whose types know no further fields
 
 SIZES: dict[str, Any] = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
 BERT: dict[str, Any] = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
@@ -51,6 +54,20 @@ MODELS: dict[str, Callable[[], Any]] = {
     "gte without types": lambda: transformers.GteModel(transformers.GteConfig(**BERT, type_vocab_size=0)),
     "jina_embeddings_v3": lambda: transformers.JinaEmbeddingsV3Model(
         transformers.JinaEmbeddingsV3Config(**BERT), add_pooling_layer=False
+    ),
+    "bert that attends back": lambda: transformers.BertModel(
+        transformers.BertConfig(**BERT, is_decoder=True), add_pooling_layer=False
+    ),
+    "xlm-roberta that attends back": lambda: transformers.XLMRobertaModel(
+        transformers.XLMRobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1, is_decoder=True),
+        add_pooling_layer=False,
+    ),
+    "nomic_bert with heads of their own size": lambda: transformers.NomicBertModel(
+        transformers.NomicBertConfig(**BERT, head_dim=12)
+    ),
+    "gte with heads of their own size": lambda: library.GteModel(library.GteConfig(**BERT, head_dim=12)),
+    "jina_embeddings_v3 with heads of their own size": lambda: library.JinaEmbeddingsV3Model(
+        library.JinaEmbeddingsV3Config(**BERT, head_dim=12), add_pooling_layer=False
     ),
 }
 
@@ -102,6 +119,19 @@ def test_hidden_states_are_those_of_transformers_whatever_shares_the_batch(name:
         torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-4)
         alone = encoder.forward(packed([text]))
         torch.testing.assert_close(alone, rows, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "says"),
+    [
+        ("gte", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor rotates 4 of 8 dimensions"),
+        ("nomic_bert", {"partial_rotary_factor": 0.5}, "partial_rotary_factor rotates 4 of 8 dimensions"),
+        ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64, expected 32"),
+    ],
+)
+def test_fields_that_transformers_ignores_are_refused(kind: str, change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        encoder_config_from_hf({"model_type": kind, **BERT, **change})
 
 
 @torch.inference_mode()

@@ -49,3 +49,13 @@ def test_a_class_of_transformers_that_never_ties_them_keeps_its_head(name: str, 
     ours, prompt = PagedDecoder(tmp_path), prompt_of(1)
     ours.add(0, prompt)
     assert_close(ours.run((0, 0, LENGTH))[0], expected_logits(model, prompt))
+
+
+def test_the_text_part_of_llama4_alone_says_whether_its_head_is_tied(tmp_path: Path) -> None:
+    config = tiny.ARCHITECTURES["llama4-seeing"]()
+    config.text_config.tie_word_embeddings, config.tie_word_embeddings = True, False
+    model = tiny.make_of(config, "llama4-seeing", tmp_path)
+    assert open_checkpoint(tmp_path).decoder.tie_embeddings
+    ours, prompt = PagedDecoder(tmp_path), prompt_of(1)
+    ours.add(0, prompt)
+    assert_close(ours.run((0, 0, LENGTH))[0], expected_logits(model, prompt))
