@@ -29,11 +29,14 @@ Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 class TemplateOptions(Protocol):
     """How messages become a prompt; the same in chat, ``/tokenize`` and pooling."""
 
-    add_generation_prompt: bool
     continue_final_message: bool
     chat_template: str | None
     chat_template_kwargs: dict[str, Any] | None
     documents: list[dict[str, Any]] | None
+
+    @property
+    def add_generation_prompt(self) -> bool | None:
+        """None: unless the last message is continued."""
 
 
 class ChatFields(SamplingFields, kw_only=True):
@@ -43,7 +46,7 @@ class ChatFields(SamplingFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None

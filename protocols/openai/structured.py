@@ -75,6 +75,18 @@ class _TextFormat(msgspec.Struct, frozen=True, tag="text"):
 class _JsonObjectFormat(msgspec.Struct, frozen=True, tag="json_object"):
     schema: Schema | None = None
     """llama.cpp's."""
+    value: Schema | None = None
+    """Text Generation Inference's; Hugging Face's client sends schemas so."""
+
+
+class _JsonFormat(msgspec.Struct, frozen=True, tag="json"):
+    """Text Generation Inference's, as the next."""
+
+    value: Schema
+
+
+class _RegexFormat(msgspec.Struct, frozen=True, tag="regex"):
+    value: str
 
 
 class _JsonSchemaFormat(msgspec.Struct, frozen=True, tag="json_schema"):
@@ -87,7 +99,7 @@ class _TagFormat(msgspec.Struct, frozen=True, tag="structural_tag"):
     triggers: Any = None
 
 
-_ResponseFormat = _TextFormat | _JsonObjectFormat | _JsonSchemaFormat | _TagFormat
+_ResponseFormat = _TextFormat | _JsonObjectFormat | _JsonFormat | _RegexFormat | _JsonSchemaFormat | _TagFormat
 
 
 class _StructuredOutputs(msgspec.Struct, frozen=True):
@@ -177,8 +189,16 @@ def _response_format(value: Any, limits: Limits) -> Answer | None:
         return None
     field = "response_format"
     match converted(value, _ResponseFormat, field):
-        case _JsonObjectFormat(schema=schema):
-            return JsonAnswer(field, ANY_OBJECT) if schema is None else json_answer(schema, f"{field}.schema", limits)
+        case _JsonObjectFormat(schema=None, value=None):
+            return JsonAnswer(field, ANY_OBJECT)
+        case _JsonObjectFormat(schema=schema, value=None):
+            return json_answer(schema, f"{field}.schema", limits)
+        case _JsonObjectFormat(schema=None, value=schema) | _JsonFormat(value=schema):
+            return json_answer(schema, f"{field}.value", limits)
+        case _JsonObjectFormat():
+            raise wrong(f"{field}.value", "excludes `schema`; send one of them", "invalid_value")
+        case _RegexFormat(value=pattern):
+            return _constraint("regex", pattern, f"{field}.value", limits)
         case _JsonSchemaFormat(json_schema=described):
             where = f"{field}.json_schema.schema"
             if described.schema is None:

@@ -190,6 +190,8 @@ def _mode(choice: str, tools: tuple[OfferedTool, ...], field: str) -> Mode:
 
 
 def _chosen(choice: dict[str, Any], tools: tuple[OfferedTool, ...], parallel: bool) -> ToolUse:
+    if "type" not in choice and "function" in choice:  # Hugging Face's client sends no type
+        choice = {"type": "function", **choice}
     read = converted(choice, _NamedFunction | _NamedCustom | _AllowedTools, "tool_choice")
     if isinstance(read, _AllowedTools):
         allowed = read.allowed_tools

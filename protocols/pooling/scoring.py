@@ -49,9 +49,13 @@ class ScoreRequest(ScoringFields, kw_only=True):
     data_2: Contents | None = None
     text_1: Contents | None = None
     text_2: Contents | None = None
+    label_token_ids: Any = None
+    """SGLang's and vLLM's scores by a language model, which are refused."""
 
     def sides(self, limits: Limits) -> tuple[list[Content], list[Content], tuple[str, str]]:
         """The inputs of each side, and their fields. Raises BadRequest."""
+        if self.label_token_ids is not None:
+            raise not_served("label_token_ids")
         self.check_reading()
         first, one = self._side(_QUERIES, limits)
         second, other = self._side(_DOCUMENTS, limits)

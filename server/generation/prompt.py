@@ -93,13 +93,14 @@ async def render_messages(
     known = chat.pool.chat_template
     trusted = chat.config.trust_request_chat_template or known.has(fields.chat_template or "")
     kwargs = template_kwargs(fields, known.reserved, trusted=trusted)
+    begins = fields.add_generation_prompt
     try:
         return await chat.renderer.render(
             RenderRequest(
                 messages=messages,
                 tools=tools,
                 documents=fields.documents or (),
-                add_generation_prompt=fields.add_generation_prompt,
+                add_generation_prompt=not fields.continue_final_message if begins is None else begins,
                 continue_final_message=fields.continue_final_message,
                 chat_template=fields.chat_template,
                 template_kwargs=kwargs,

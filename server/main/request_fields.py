@@ -133,7 +133,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/v1/moderations",), ModerationRequest),
     Request(("/classify",), pooling.ClassifyRequest, ignored=("user",), partly=_VECTORS_PARTLY),
-    Request(("/score", "/v1/score"), scoring.ScoreRequest, ignored=("user",), partly=_VECTORS_PARTLY),
+    Request(("/score", "/v1/score"), scoring.ScoreRequest, ("label_token_ids",), ("user",), _VECTORS_PARTLY),
     Request(
         ("/rerank", "/v1/rerank", "/v2/rerank"),
         scoring.RerankRequest,

@@ -67,6 +67,7 @@ def test_a_function_is_read_whole() -> None:
         ("none", "none", "fg", False),
         ("required", "required", "fg", False),
         ({"type": "function", "function": {"name": "g"}}, "required", "g", True),
+        ({"function": {"name": "g"}}, "required", "g", True),
         (allowed("auto", function("f")), "auto", "f", False),
         (allowed("required", function("f"), function("g")), "required", "fg", False),
     ],

@@ -183,7 +183,12 @@ async def test_continue_final_message_goes_on_where_the_message_ends() -> None:
     engine = FakeEngine(answer=says("ok"))
     messages = [*HELLO, {"role": "assistant", "content": "Well"}]
     await post(engine, messages=messages, continue_final_message=True, add_generation_prompt=False)
-    assert bytes(engine.streams[0].prompt).endswith(b"<assistant>Well")
+    await post(engine, messages=messages, continue_final_message=True)
+    assert [bytes(stream.prompt).endswith(b"<assistant>Well") for stream in engine.streams] == [True, True]
+    async with in_memory(fake_state(engine)) as client:
+        both = {"messages": messages, "continue_final_message": True, "add_generation_prompt": True}
+        refused = await client.post(CHAT, json=both)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "continue_final_message")
 
 
 async def test_the_last_tokens_are_kept_when_the_prompt_is_to_be_truncated() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import AsyncInferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 
 from stentor.server.app.state import ServerState
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
@@ -91,6 +92,17 @@ async def test_a_grammar_is_held() -> None:
         await post(state, "/generate", inputs="hello", parameters={"grammar": grammar})
     assert len(engine.grammars) == 2
     assert all(engine.grammars)
+
+
+async def test_schemas_of_hugging_face_s_chat_client_hold_though_it_sends_them_as_json_objects() -> None:
+    engine = FakeEngine(answer=says('{"n": 1}'))
+    schema = {"type": "object", "properties": {"only_here": {"type": "integer"}}, "required": ["only_here"]}
+    described = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    async with asking(fake_state(engine), "") as client:
+        await client.chat_completion(HELLO, model="fake", response_format=described)
+        with pytest.raises(HfHubHTTPError, match="`dummy` does not exist"):
+            await client.chat_completion(HELLO)
+    assert ["only_here" in grammar for grammar in engine.grammars] == [True]
 
 
 async def test_the_bare_address_answers_with_a_list_or_in_events() -> None:

@@ -57,13 +57,20 @@ def test_a_schema_may_come_as_an_object_or_as_text(allows: Accepts) -> None:
         asked(guided_json=schema),
         asked(json_schema=json.dumps(schema)),
         asked(response_format={"type": "json_object", "schema": schema}),
+        asked(response_format={"type": "json_object", "value": schema}),
+        asked(response_format={"type": "json", "value": schema}),
     ):
         assert allows(wanted, '{"a": 1}')
         assert not allows(wanted, "{}")
 
 
 def test_fields_of_other_servers_hold_the_answer_too(allows: Accepts) -> None:
-    for wanted in (asked(regex="a|b"), asked(ebnf='root ::= "a" | "b"'), asked(grammar='root ::= "a" | "b"')):
+    for wanted in (
+        asked(regex="a|b"),
+        asked(ebnf='root ::= "a" | "b"'),
+        asked(grammar='root ::= "a" | "b"'),
+        asked(response_format={"type": "regex", "value": "a|b"}),
+    ):
         assert allows(wanted, "a")
         assert not allows(wanted, "c")
 
@@ -312,6 +319,10 @@ def test_any_pattern_of_white_space_stays_white_space_of_bounded_length(pattern:
         ({"guided_json": "nothing"}, "guided_json"),
         ({"regex": "a", "ebnf": "root ::= [a]"}, "ebnf"),
         ({"response_format": {"type": "json_object", "schema": 3}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "value": 3}}, "response_format.value"),
+        ({"response_format": {"type": "json_object", "schema": {}, "value": {}}}, "response_format.value"),
+        ({"response_format": {"type": "json"}}, "response_format.value"),
+        ({"response_format": {"type": "regex", "value": {}}}, "response_format.value"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_with_its_field(fields: dict[str, Any], param: str) -> None:
