@@ -159,7 +159,7 @@ def test_log_probabilities_equal_the_definition(
     ids = torch.tensor([[0, vocabulary - 1, 2], [4, 4, 1], [3, 0, 1]])[:, : top % 7]  # none, or three of them
     expected = sampling.logprobs(logits, rows, tokens, top, ids, variant="reference")
     on = [each.to(DEVICE) for each in (logits, rows, tokens, ids)]
-    actual = sampling.logprobs(*on[:3], top, on[3], variant="triton")
+    actual = sampling.logprobs(on[0], on[1], on[2], top, on[3], variant="triton")
     for found, wanted in zip(actual, expected, strict=True):
         torch.testing.assert_close(found.cpu(), wanted, rtol=2e-6, atol=2e-6)
 

@@ -97,7 +97,7 @@ async def test_a_grammar_is_held() -> None:
 async def test_schemas_of_hugging_face_s_chat_client_hold_though_it_sends_them_as_json_objects() -> None:
     engine = FakeEngine(answer=says('{"n": 1}'))
     schema = {"type": "object", "properties": {"only_here": {"type": "integer"}}, "required": ["only_here"]}
-    described = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    described: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     async with asking(fake_state(engine), "") as client:
         await client.chat_completion(HELLO, model="fake", response_format=described)
         with pytest.raises(HfHubHTTPError, match="`dummy` does not exist"):

@@ -123,7 +123,7 @@ def test_loads_and_unloads_leave_no_weights_no_descriptors_and_no_threads(tmp_pa
 
 
 def test_a_worker_says_that_it_reads_until_it_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, read = threading.Event(), adapter_store.read_adapter
+    disk, read = threading.Event(), vars(adapter_store)["read_adapter"]
     told: list[object] = []
 
     def slowly(*given: Any) -> object:
