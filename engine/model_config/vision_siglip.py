@@ -121,7 +121,8 @@ def siglip(model: VisionFields) -> VisionSpec:
 
 
 def paligemma(model: VisionFields) -> VisionSpec:
-    return siglip_tower(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
+    size = model.whole.integer("projection_dim", model.hidden)
+    return siglip_tower(model, ProjectorSpec((ProjectorProduct("projector.linear", size, True),)))
 
 
 def deepseek_vl(model: VisionFields) -> VisionSpec:
@@ -141,20 +142,15 @@ def janus(model: VisionFields) -> VisionSpec:
     vision = model.vision
     if vision.flag("use_qk_norm") or vision.integer("depth", 2) != 2:
         raise ConfigError("use_qk_norm is set, or depth is not 2, which has no native form")
-    if (size := vision.integer("projection_dim", 2048)) != model.hidden:
-        raise ConfigError(f"projection_dim is {size}, expected hidden_size of the decoder, {model.hidden}")
-    activation = activation_of(vision, "hidden_act", "gelu")
+    size, activation = vision.integer("projection_dim", 2048), activation_of(vision, "hidden_act", "gelu")
     products = (
         ProjectorProduct("projector.fc1", size, True, activation),
         ProjectorProduct("projector.hidden_layers.0", size, True),
     )
     width = vision.integer("hidden_size", 1024)
-    values = {
-        "intermediate_size": int(width * vision.positive("mlp_ratio", 4.0)),
-        "image_size": 384,
-        "hidden_act": "gelu",
-    }
-    tower = replace(model, vision=Fields({**values, "num_hidden_layers": 24, **vision.values}))
+    defaults = {"image_size": 384, "hidden_act": "gelu", "num_hidden_layers": 24}
+    inner = int(width * vision.positive("mlp_ratio", 4.0))  # transformers ignores intermediate_size
+    tower = replace(model, vision=Fields({**defaults, **vision.values, "intermediate_size": inner}))
     spec = siglip_tower(tower, ProjectorSpec(products), width=1024, heads=16)
     mixer = replace(spec.layers[0].attention, qkv_bias=vision.flag("attention_bias", True), out="projection_layer")
     layers = (replace(spec.layers[0], mixer=mixer),) * len(spec.layers)

@@ -212,11 +212,20 @@ def _behind(tokens: torch.Tensor, x: torch.Tensor, pictures: int) -> torch.Tenso
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:
-    """The tower of a config.json, for a decoder of this hidden size; None if it is not supported here."""
+    """The tower of a config.json, for a decoder of this hidden size; None if it is not supported here.
+
+    Raises :class:`ConfigError` if its embeddings are of another size: no class could serve them.
+    """
     try:
-        return VisionTower(vision_spec_from_hf(described, hidden), context)
+        spec = vision_spec_from_hf(described, hidden)
     except ConfigError:
         return None
+    if spec.embedding_size != hidden:
+        raise ConfigError(
+            f"vision_config makes embeddings of {spec.embedding_size} numbers, expected hidden_size of the decoder, "
+            f"{hidden}"
+        )
+    return VisionTower(spec, context)
 
 
 def _passes(patches: Patches) -> Iterator[Patches]:

@@ -275,7 +275,11 @@ class MediaRows(RowExtras):
         given = payload.tensors.get(GIVEN)
         if given is None:
             encoded = self._tower.encode(payload)
-            return encoded if self._keys is None else Encoded(encoded.embeddings[:0], self._keys(encoded.embeddings))
+            if self._keys is not None:
+                return Encoded(encoded.embeddings[:0], self._keys(encoded.embeddings))
+            if (size := encoded.embeddings.shape[-1]) != self._hidden:
+                raise ValueError(f"the model's config.json makes embeddings of {size} numbers, expected {self._hidden}")
+            return encoded
         if self._keys is not None:
             raise ValueError("the model attends to pictures, and takes no embeddings in their place")
         if given.dim() != 2 or given.shape[1] != self._hidden or len(payload.tensors) > 1:

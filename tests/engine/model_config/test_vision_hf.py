@@ -6,6 +6,7 @@ import pytest
 import transformers as untyped_transformers
 
 from stentor.engine.model_config.media_spec import tapped_layers
+from stentor.engine.model_config.model_spec import dense_mlp
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 
 transformers: Any = untyped_transformers
@@ -24,6 +25,12 @@ def test_fields_that_a_tower_s_part_omits_are_those_of_its_class(kind: str) -> N
     part = {"model_type": made().vision_config.model_type}
     says = made.from_dict({"vision_config": dict(part)}).to_dict()
     assert vision_spec_from_hf({**says, "vision_config": part}, HIDDEN) == vision_spec_from_hf(says, HIDDEN)
+
+
+def test_layers_of_janus_have_the_inner_size_of_their_ratio() -> None:
+    vision = {"hidden_size": 64, "num_attention_heads": 4, "mlp_ratio": 3.0, "intermediate_size": 96}
+    spec = vision_spec_from_hf({"model_type": "janus", "vision_config": vision}, HIDDEN)
+    assert dense_mlp(spec).inner == 192
 
 
 @pytest.mark.parametrize(("kind", "most"), [("qwen3_vl", 3), ("qwen3_vl_moe", 3), ("qwen3_5", 0), ("qwen2_5_vl", 0)])

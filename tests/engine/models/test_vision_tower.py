@@ -237,6 +237,19 @@ def test_towers_that_are_not_known_are_refused(config: Mapping[str, Any], says: 
     assert native_tower(config, HIDDEN, LayerContext(torch.device("cpu"), torch.float32, True)) is None
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        changed(QWEN, out_hidden_size=64),
+        {**IDEFICS, "model_type": "paligemma", "projection_dim": 64},
+        {**IDEFICS, "model_type": "janus", "vision_config": {"projection_dim": 64}},
+    ],
+)
+def test_embeddings_of_another_size_than_the_decoders_are_refused(config: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="makes embeddings of 64 numbers, expected hidden_size of the decoder, 48"):
+        native_tower(config, HIDDEN, LayerContext(torch.device("cpu"), torch.float32, True))
+
+
 def test_a_spec_counts_what_its_tower_holds() -> None:
     made = tower(IDEFICS)
     assert made.spec.parameters * 4 == made.weights.total_bytes

@@ -15,7 +15,8 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowSpan, TokenLogprobs
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.pictures import Picture, Prompt, prompt_of
-from stentor.tests.parity.seeing import KINDS, MAKERS
+from stentor.tests.parity.seeing import CONFIGS, KINDS, MAKERS
+from stentor.tests.parity.sounding import model_of
 from stentor.tests.support.vision_models import FAMILIES, VOCAB
 
 
@@ -177,6 +178,22 @@ def test_a_request_whose_media_the_model_cannot_take_ends_and_others_go_on(tmp_p
         assert why in (end.message or "")
     assert engine.outcomes[beside, 0].tokens == expected
     assert engine.generate(served.prompt([40, 41]).tokens, params) == expected
+
+
+def test_embeddings_of_another_size_than_the_decoders_end_their_request_alone(tmp_path: Path) -> None:
+    config = CONFIGS["qwen2_vl_film"]()
+    config.vision_config.hidden_size, config.vision_config.hidden_act = 48, "relu"  # which transformers alone runs
+    model_of(config).save_pretrained(tmp_path)
+    engine = LocalEngine(model_config(tmp_path, max_model_len=256, kv_cache_memory=8 << 20))
+    kind, params = KINDS["qwen2_vl_film"], SamplingParams(max_tokens=2, temperature=0.0)
+    prompt = prompt_of(kind, [50, 51], kind.draw(torch.Generator().manual_seed(1), 0))
+    wrong = engine.submit(prompt.tokens, params, media=prompt.media)
+    beside = engine.submit([40, 41], params)
+    engine.run(check=True)
+    end = engine.outcomes[wrong, 0].finished
+    assert end is not None
+    assert "makes embeddings of 48 numbers, expected 64" in (end.message or "")
+    assert len(engine.outcomes[beside, 0].tokens) == 2
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "gemma3"])
