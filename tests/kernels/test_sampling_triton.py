@@ -158,8 +158,8 @@ def test_log_probabilities_equal_the_definition(
     rows, tokens = torch.tensor([3, 0, 2]), torch.tensor([1, vocabulary - 1, 2])
     ids = torch.tensor([[0, vocabulary - 1, 2], [4, 4, 1], [3, 0, 1]])[:, : top % 7]  # none, or three of them
     expected = sampling.logprobs(logits, rows, tokens, top, ids, variant="reference")
-    on = [each.to(DEVICE) for each in (logits, rows, tokens, ids)]
-    actual = sampling.logprobs(*on[:3], top, on[3], variant="triton")
+    on_rows, on_tokens, on_ids = rows.to(DEVICE), tokens.to(DEVICE), ids.to(DEVICE)
+    actual = sampling.logprobs(logits.to(DEVICE), on_rows, on_tokens, top, on_ids, variant="triton")
     for found, wanted in zip(actual, expected, strict=True):
         torch.testing.assert_close(found.cpu(), wanted, rtol=2e-6, atol=2e-6)
 

@@ -257,7 +257,11 @@ def test_named_tokens_have_their_log_probabilities_in_place_of_the_likeliest(edi
 
 def test_rows_with_named_tokens_and_rows_with_the_likeliest_share_a_step() -> None:
     sampler = Sampler(V, 4, CPU)
-    asked = [{"logprobs": 2, "logprob_token_ids": (9, 4)}, {"logprobs": 5}, {"logprobs": 1, "logprob_token_ids": (7,)}]
+    asked: list[dict[str, Any]] = [
+        {"logprobs": 2, "logprob_token_ids": (9, 4)},
+        {"logprobs": 5},
+        {"logprobs": 1, "logprob_token_ids": (7,)},
+    ]
     for slot, each in enumerate(asked):
         sampler.add(slot, params(**each), slot, [1], 1)
     logits = logits_for(3, 2)

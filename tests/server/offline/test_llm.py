@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_log_probabilities_are_by_token_id_with_ranks_and_texts(llm: LLM) -> Non
 def test_log_probabilities_of_named_tokens_are_those_of_the_likeliest(llm: LLM) -> None:
     likeliest = stentor.SamplingParams(max_tokens=2, temperature=0, logprobs=5)
     conversation = [{"role": "user", "content": "Once"}]
-    for ask in (lambda params: llm.generate("Once upon a time", params), lambda params: llm.chat(conversation, params)):
+    for ask in (partial(llm.generate, "Once upon a time"), partial(llm.chat, conversation)):
         (best,) = ask(likeliest)[0].outputs
         assert best.logprobs is not None
         ids = [7, *reversed(best.logprobs[0] or {})]
