@@ -178,7 +178,7 @@ class StepWatch:
             case DropAdapter():
                 pass
 
-    def heard(self, answer: AdapterLoaded | ReadsAdapters | Profiled) -> None:
+    def answered(self, answer: AdapterLoaded | ReadsAdapters | Profiled) -> None:
         """Record the answer to an order, or that the worker still reads adapters."""
         match answer:
             case AdapterLoaded(number=number):

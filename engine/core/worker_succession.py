@@ -116,7 +116,7 @@ class WorkerSuccession:
                     if isinstance(result, StepResult):
                         self._watchdog.steps.completed(result.step)
                     else:
-                        self._watchdog.steps.heard(result)
+                        self._watchdog.steps.answered(result)
                     if not isinstance(result, ReadsAdapters):
                         self._report(result)
                 if self.worker.verdict is not None:

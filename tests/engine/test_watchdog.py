@@ -211,12 +211,12 @@ def test_a_worker_that_reads_adapters_has_as_long_as_it_says_that_it_reads() -> 
     for _ in range(100):
         assert left(watch, clock) == pytest.approx(10 + 20)
         clock.now += 25
-        watch.heard(ReadsAdapters())
-    watch.heard(AdapterLoaded(1))
+        watch.answered(ReadsAdapters())
+    watch.answered(AdapterLoaded(1))
     clock.now += 30
     assert watch.overdue, "the other one is not read"
     assert watch.owed == "reading an adapter"
-    watch.heard(AdapterLoaded(2))
+    watch.answered(AdapterLoaded(2))
     assert watch.deadline is None
     watch.ordered(DropAdapter(1))
     assert watch.deadline is None, "nobody answers it"
@@ -232,7 +232,7 @@ def test_a_profile_has_minutes_and_an_end() -> None:
     clock.now += 20
     assert watch.overdue
     assert watch.owed == "a profile"
-    watch.heard(Profiled())
+    watch.answered(Profiled())
     assert watch.owed == "reading an adapter"
     watch.lost()
     assert watch.deadline is None, "it died with the worker"
@@ -246,7 +246,7 @@ def test_reading_adapters_gives_a_step_no_more_time_and_steps_give_it_to_reading
     clock.now += 29
     watch.sent(plan(40, 1))
     clock.now += 11
-    watch.heard(ReadsAdapters())
+    watch.answered(ReadsAdapters())
     assert watch.overdue
     watch.completed(40)
     assert left(watch, clock) == pytest.approx(10 + 20), "a worker that steps lives"
