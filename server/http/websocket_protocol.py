@@ -1,6 +1,7 @@
 """A connection that has become a WebSocket: uvicorn's protocol, counted and watched as it was before."""
 
 import asyncio
+import select
 from asyncio.transports import BaseTransport
 from http import HTTPStatus
 from typing import Any, Final, TypeGuard
@@ -140,13 +141,35 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def receive(self) -> ASGIReceiveEvent:
+        if not self.queue.empty() and not self.disconnected and self._has_gone():
+            self._drop_messages()
+            self.transport.abort()  # which ends the application's wait
         message = await super().receive()
         if self.queue.empty():
             self._queued = 0
             self._share.set(len(self.conn.reader.buffer) + self._fragments)
         return message
 
+    def _has_gone(self) -> bool:
+        """Whether the client has ended or reset the connection. The loop does not tell while messages wait, since
+        nothing is read then."""
+        found = select.poll()
+        found.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(found.poll(0))
+
+    def _drop_messages(self) -> None:
+        """Drop messages that the application has not taken: at its pace, a client that has gone would keep it busy for
+        minutes."""
+        kept = []
+        while not self.queue.empty():
+            if (event := self.queue.get_nowait())["type"] != "websocket.receive":
+                kept.append(event)
+        for event in kept:
+            self.queue.put_nowait(event)
+        self._queued = 0
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._drop_messages()
         if self._accept_timer is not None:
             self._accept_timer.cancel()
         if self._reader is not None:

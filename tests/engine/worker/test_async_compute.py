@@ -201,12 +201,19 @@ def test_a_step_is_launched_before_anybody_has_read_what_its_rows_drew(model: Wa
 
 
 def test_one_copy_a_step_goes_to_the_device(model: WatchedDecoder) -> None:
+    """And a second one if the log-probabilities of named tokens are read."""
     pair = Pair(model, sizes=SIZES)
     pair.capture_all()
     before = pair.device.uploads
     _submit_all(pair, seed=7)
     pair.run()
-    assert pair.device.uploads - before == len(pair.plans)
+    named: dict[int, bool] = {}
+    second = 0
+    for plan in pair.plans:
+        named |= {new.slot: bool(new.params.logprob_token_ids) for new in plan.new}
+        second += any(row.sample and named[row.slot] for row in plan.rows)
+    assert pair.device.uploads - before == len(pair.plans) + second
+    assert 0 < second < len(pair.plans) / 2
 
 
 def test_pinned_memory_of_log_probabilities_is_used_again_and_never_freed(model: WatchedDecoder) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import struct
 import threading
 
 import pytest
@@ -118,6 +119,35 @@ def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: C
     connection.socket.shutdown(socket.SHUT_WR)
     while connection.line():
         pass
+    assert target.is_left()
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_messages_of_a_client_that_has_gone_are_not_read(resets: bool, target: Target) -> None:
+    """All are there before the application reads the first."""
+    came, gone, ended, taken = threading.Event(), threading.Event(), threading.Event(), [0]
+
+    async def reads(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.receive_text()
+        came.set()
+        await asyncio.to_thread(gone.wait, PATIENCE)
+        while (await websocket.receive())["type"] == "websocket.receive":
+            taken[0] += 1
+        ended.set()
+
+    target.app.router.routes.append(WebSocketRoute(f"/reads-{resets}", reads))
+    connection = target.connect()
+    connection.send(upgrade(path=f"/reads-{resets}".encode()))
+    assert connection.line() == b"HTTP/1.1 101 Switching Protocols\r\n"
+    connection.send(b"\x81\x81\0\0\0\0x" * 1000)
+    assert came.wait(PATIENCE)
+    if resets:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    gone.set()
+    assert ended.wait(PATIENCE)
+    assert taken == [0]
     assert target.is_left()
 
 
