@@ -28,12 +28,11 @@ class MTPForm:
     feeds_normed: bool = True
     """Whether the normed output is fed back for a further token."""
 
-    def renamed(self, behind: str, layer: str) -> tuple[tuple[str, str], ...]:
+    def renamed(self, whole: str, layer: str) -> tuple[tuple[str, str], ...]:
         """(stored prefix, replacement) pairs of names, in the order in which they apply.
 
-        ``behind``: prefix of a layer behind the model's last. ``layer``: the replacement of the layer's.
+        ``whole``: prefix of all of the head's names. ``layer``: the replacement of its layer's prefix.
         """
-        whole = self.prefix or behind
         parts = (
             (self.embedding_norm, "embedding_norm."),
             (self.hidden_norm, "hidden_norm."),

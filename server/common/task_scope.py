@@ -7,7 +7,7 @@ its owner.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, Self, TypeVar
 
 import anyio
@@ -19,6 +19,24 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 5.0
+
+
+async def run_together(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Runs all to their ends. Raises the error of the first that fails, plainly, after the others were cancelled."""
+    failures: list[Exception] = []
+
+    async def run(work: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+        try:
+            await work()
+        except Exception as error:
+            failures.append(error)
+            scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for work in works:
+            tasks.start_soon(run, work, tasks.cancel_scope)
+    if failures:
+        raise failures[0]
 
 
 class TaskScope:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Final
 
-import anyio
 from starlette.requests import Request
 from starlette.routing import Route
 
@@ -14,6 +14,7 @@ from stentor.protocols.openai.chat_batch import ChatBatchRequest, decoder
 from stentor.protocols.openai.usage import Usage
 
 from ...common.loop_turns import Slices
+from ...common.task_scope import run_together
 from ...config.models import ModelConfig
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation
@@ -78,20 +79,11 @@ def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration, co
 
 
 async def _collect(generations: Sequence[PreparedGeneration], collectors: Sequence[ChatCollector]) -> None:
-    """Runs all generations together. Raises the error of the first that fails, whose others are then ended."""
-    failures: list[Exception] = []
+    """Runs all generations. Raises the error of the first that fails."""
 
-    async def run(generation: PreparedGeneration, into: ChatCollector, scope: anyio.CancelScope) -> None:
-        try:
-            async with aclosing(generation.batches):
-                async for batch in generation.batches:
-                    into.take(batch)
-        except Exception as error:
-            failures.append(error)
-            scope.cancel()
+    async def collect(generation: PreparedGeneration, into: ChatCollector) -> None:
+        async with aclosing(generation.batches):
+            async for batch in generation.batches:
+                into.take(batch)
 
-    async with anyio.create_task_group() as tasks:
-        for generation, into in zip(generations, collectors, strict=True):
-            tasks.start_soon(run, generation, into, tasks.cancel_scope)
-    if failures:
-        raise failures[0]
+    await run_together(partial(collect, *each) for each in zip(generations, collectors, strict=True))

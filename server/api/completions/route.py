@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
-import anyio
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -15,7 +15,7 @@ from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
 
 from ...common.loop_turns import LoopTurns
-from ...common.task_scope import TaskScope
+from ...common.task_scope import TaskScope, run_together
 from ...generation.chat_model import ChatModel
 from ...generation.completion import PromptJob, prepare_completion
 from ...http.sse import Batches, EventStream
@@ -70,22 +70,13 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
 async def _respond(
     shape: CompletionShape, jobs: Sequence[PromptJob], budget: AnswerBudget, loop_turns: LoopTurns
 ) -> WholeAnswer:
-    failures: list[Exception] = []
     collected = [CollectedPrompt(shape, job.prompt, budget) for job in jobs]
 
-    async def run(job: PromptJob, into: CollectedPrompt, scope: anyio.CancelScope) -> None:
-        try:
-            async with aclosing(job.batches):
-                await into.collect(job.batches)
-        except Exception as error:
-            failures.append(error)
-            scope.cancel()
+    async def collect(job: PromptJob, into: CollectedPrompt) -> None:
+        async with aclosing(job.batches):
+            await into.collect(job.batches)
 
-    async with anyio.create_task_group() as tasks:
-        for job, into in zip(jobs, collected, strict=True):
-            tasks.start_soon(run, job, into, tasks.cancel_scope)
-    if failures:
-        raise failures[0]
+    await run_together(partial(collect, *each) for each in zip(jobs, collected, strict=True))
     return await completion_answer(shape, collected, budget, loop_turns)
 
 
