@@ -26,8 +26,8 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from stentor.engine.layers.adapters import AdapterPlaces
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.adapters import AdapterPlaces
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.kernels.tuning.timing import Ceilings, Timing, machine, measure_ceilings
 
 from .gpu.rows import append

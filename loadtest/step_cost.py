@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.kernels import native
 from stentor.kernels.native.build import THIS_CPU
 from stentor.kernels.tuning.timing import Timing, time_call, time_product

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.worker.async_compute import MAX_PENDING
-from stentor.engine.worker.setup_parts import Setup
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.worker.compute.async_compute import MAX_PENDING
+from stentor.engine.worker.families.setup_parts import Setup
 from stentor.kernels.tuning.timing import Timing, summarise
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.sampling import SamplingParams

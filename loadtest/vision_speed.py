@@ -19,12 +19,12 @@ from typing import Any, Final
 import torch
 from rich.console import Console
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError, Fields
-from stentor.engine.model_config.vision_hf import vision_spec_from_hf
-from stentor.engine.model_config.vision_spec import VisionSpec
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
+from stentor.engine.model_config.towers.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.kernels.tuning.timing import machine

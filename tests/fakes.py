@@ -19,7 +19,7 @@ from stentor.engine.client.controls import ControlFailed
 from stentor.engine.client.errors import EngineAsleep, EngineUnavailable
 from stentor.engine.client.media import Media
 from stentor.engine.client.request import EngineRequest
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
     EngineReady,

@@ -1,6 +1,6 @@
 """The batch that all layers of a forward pass get: its tokens, caches and states.
 
-The worker makes it (:mod:`stentor.engine.worker.model_pass` and ``device_step``), and models hand it to every layer.
+The worker makes it (:mod:`stentor.engine.worker.passes.model_pass`), and models hand it to every layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import TracedTokens
 
-from .adapters import AdapterRows
-from .quantized import Stream
+from .linear.adapters import AdapterRows
+from .linear.quantized import Stream
 from .varlen_batch import Padded, VarlenBatch
 
 CacheScales = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -124,7 +124,7 @@ class StateBatch:
 
     rows: kernels.StateRows
     of_layer: Mapping[int, Sequence[torch.Tensor]]
-    """By layer: [slots, ...] of each part of a state, see :class:`..model_config.recurrent_spec.StateTensor`."""
+    """By layer: [slots, ...] of each part of a state, see :class:`..model_config.spec.recurrent.StateTensor`."""
     inputs: MixerInputs | None = None
     """Records the mixers' inputs, if given."""
 

@@ -6,14 +6,14 @@ import torch
 
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone
-from ..model_config.streams_spec import LaurelSpec
+from ..model_config.spec.model import Backbone
+from ..model_config.spec.streams import LaurelSpec
 from .forward_batch import ForwardBatch
-from .layer_context import LayerContext
-from .linear import Linear
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear
+from .linear.quantized import Input, Stream
+from .linear.weights import WeightMap
 from .norm import RMSNorm
-from .quantized import Input, Stream
-from .weights import WeightMap
 
 
 class Laurel:

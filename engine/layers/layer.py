@@ -1,34 +1,34 @@
-"""One layer of a decoder or encoder, described by a :class:`..model_config.model_spec.LayerSpec`."""
+"""One layer of a decoder or encoder, described by a :class:`..model_config.spec.model.LayerSpec`."""
 
 import torch
 
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.attention_spec import AttentionSpec
-from ..model_config.compressed_attention_spec import CompressedAttentionSpec
-from ..model_config.latent_attention_spec import LatentAttentionSpec
-from ..model_config.mlp_spec import FeedForwardSpec, MoESpec, OpaqueSpec
-from ..model_config.model_spec import Backbone, BesideSpec, LayerSpec, MixerSpec
-from ..model_config.streams_spec import LaurelSpec
-from .attention import Attention
-from .compressed_attention import CompressedAttention
-from .cross_attention import CrossAttention
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.compressed_attention import CompressedAttentionSpec
+from ..model_config.spec.latent_attention import LatentAttentionSpec
+from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
+from ..model_config.spec.model import Backbone, BesideSpec, LayerSpec, MixerSpec
+from ..model_config.spec.streams import LaurelSpec
+from .attention.attention import Attention
+from .attention.compressed_attention import CompressedAttention
+from .attention.cross_attention import CrossAttention
+from .attention.latent_attention import LatentAttention
+from .attention.shared_attention import SharedAttention
+from .experts.moe import MoE, NormedMoE
 from .forward_batch import ForwardBatch
-from .latent_attention import LatentAttention
 from .laurel import Laurel
-from .layer_context import LayerContext
-from .linear import Linear
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear
+from .linear.quantized import Delta, Input, Stream, Unnormed
+from .linear.weights import WeightMap
 from .mlp import MLP
-from .moe import MoE, NormedMoE
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .quantized import Delta, Input, Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
-from .shared_attention import SharedAttention
 from .shared_block import SharedBlock, SharedWeights
-from .weights import WeightMap
 
 
 class Layer:

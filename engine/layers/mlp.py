@@ -12,16 +12,16 @@ from stentor.kernels.forward import Traced
 from stentor.kernels.moe.reference import ALPHA, LIMITS
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.mlp_spec import MLPSpec
-from ..model_config.model_spec import TaskAdapters
+from ..model_config.spec.mlp import MLPSpec
+from ..model_config.spec.model import TaskAdapters
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch
-from .layer_context import LayerContext
-from .linear import Linear, check_arranged
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear, check_arranged
+from .linear.quantized import Delta, Input, Stream, Unnormed, changed
+from .linear.weights import WeightMap
 from .moments import row_mean
-from .quantized import Delta, Input, Stream, Unnormed, changed
 from .rank_norm import SplitNorm
-from .weights import WeightMap
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
 """The slope at zero, and the largest input below it; checkpoints store both beside the learned values."""

@@ -9,12 +9,12 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone, Norms
+from ..model_config.spec.model import Backbone, Norms
 from .elementwise import elementwise
-from .layer_context import LayerContext
-from .linear import Linear
-from .quantized import Delta, Input, Stream, Unadded, Unnormed, multiplied
-from .weights import WeightMap
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear
+from .linear.quantized import Delta, Input, Stream, Unadded, Unnormed, multiplied
+from .linear.weights import WeightMap
 
 _NOT_COMPUTED: Final = (Unadded, Traced)
 

@@ -7,15 +7,15 @@ import torch
 
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone, PerLayerSpec
-from ..model_config.projection import Projection
+from ..model_config.spec.model import Backbone, PerLayerSpec
+from ..model_config.spec.projection import Projection
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, MediaBatch
-from .layer_context import LayerContext
-from .linear import Linear, PlainLinear, plain_weight
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear, PlainLinear, plain_weight
+from .linear.quantized import Stream
+from .linear.weights import WeightMap
 from .norm import RMSNorm
-from .quantized import Stream
-from .weights import WeightMap
 
 
 class PerLayerInputs:

@@ -9,14 +9,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone
+from ..model_config.spec.model import Backbone
 from .forward_batch import ForwardBatch
 from .layer import make_feed_forward
-from .layer_context import LayerContext
-from .linear import Linear
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear
+from .linear.quantized import Delta, Stream
+from .linear.weights import WeightMap
 from .norm import RMSNorm, added_
-from .quantized import Delta, Stream
-from .weights import WeightMap
 
 
 class PictureLayer:

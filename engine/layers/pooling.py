@@ -5,9 +5,9 @@ from typing import Final
 
 import torch
 
-from ..model_config.sentence_config import Dense, DenseActivation, LayerNormed, Module, PoolingMode
-from .layer_context import LayerContext
-from .weights import WeightMap
+from ..model_config.encoders.sentence import Dense, DenseActivation, LayerNormed, Module, PoolingMode
+from .linear.layer_context import LayerContext
+from .linear.weights import WeightMap
 
 ACTIVATE: Final[Mapping[DenseActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
     "identity": lambda x: x,

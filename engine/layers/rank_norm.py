@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from .elementwise import elementwise
-from .layer_context import LayerContext
+from .linear.layer_context import LayerContext
+from .linear.quantized import Stream, changed
+from .linear.rank_group import RankGroup
+from .linear.weights import WeightMap
 from .norm import RMSNorm
-from .quantized import Stream, changed
-from .rank_group import RankGroup
-from .weights import WeightMap
 
 
 class SplitNorm:

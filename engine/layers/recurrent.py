@@ -1,7 +1,7 @@
 """Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba, lightning attention,
 RG-LRU.
 
-Their structure is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of :mod:`stentor.kernels`. A
+Their structure is in :mod:`..model_config.spec.recurrent`; the recurrences are operations of :mod:`stentor.kernels`. A
 CPU's program calls them between stretches.
 """
 
@@ -16,15 +16,15 @@ from torch.nn.functional import gelu, silu, softplus
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone, RecurrentSpec
-from ..model_config.recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
+from ..model_config.spec.model import Backbone, RecurrentSpec
+from ..model_config.spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
-from .layer_context import LayerContext
-from .linear import Linear
-from .quantized import Input, Stream
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear
+from .linear.quantized import Input, Stream
+from .linear.weights import WeightMap
 from .rank_norm import rms_over_ranks
-from .weights import WeightMap
 
 _LEAST_STEP: Final = 1e-30
 """Of RG-LRU: what is added to a state is divided by its step."""

@@ -11,9 +11,9 @@ from functools import partial
 
 import torch
 
-from ..model_config.attention_spec import RopeConfig
-from .layer_context import LayerContext
-from .weights import WeightMap
+from ..model_config.spec.attention import RopeConfig
+from .linear.layer_context import LayerContext
+from .linear.weights import WeightMap
 
 _TWO_PI = 2 * math.pi
 

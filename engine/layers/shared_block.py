@@ -8,17 +8,17 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone
-from ..model_config.projection import Projection
-from ..model_config.shared_block_spec import SharedBlockSpec
-from .attention import attend_cached, cache_scales
+from ..model_config.spec.model import Backbone
+from ..model_config.spec.projection import Projection
+from ..model_config.spec.shared_block import SharedBlockSpec
+from .attention.attention import attend_cached, cache_scales
 from .forward_batch import ForwardBatch
-from .layer_context import LayerContext
-from .linear import Linear
+from .linear.layer_context import LayerContext
+from .linear.linear import Linear
+from .linear.quantized import Stream
+from .linear.weights import WeightMap
 from .norm import RMSNorm
-from .quantized import Stream
 from .rotary import RotaryTables
-from .weights import WeightMap
 
 
 class SharedWeights:

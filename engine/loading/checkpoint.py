@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Literal
 from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
-from ..model_config.encoder_config import EncoderConfig
-from ..model_config.encoder_decoder_config import EncoderDecoderConfig
-from ..model_config.framewise_config import FramewiseConfig
-from ..model_config.gguf_config import model_spec_from_gguf
-from ..model_config.hf_text_part import described_part, is_of_tower, text_name
-from ..model_config.model_spec import HEADS, Backbone, ModelSpec
-from ..model_config.pooling_config import PoolingConfig
+from ..model_config.encoders.pooling import PoolingConfig
+from ..model_config.gguf.config import model_spec_from_gguf
+from ..model_config.hf.text_part import described_part, is_of_tower, text_name
 from ..model_config.registry import read_config
+from ..model_config.spec.encoder import EncoderConfig
+from ..model_config.spec.model import HEADS, Backbone, ModelSpec
+from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
+from ..model_config.speech.framewise import FramewiseConfig
+from ..model_config.speech.voxtral_realtime import ARCHITECTURE as VOXTRAL_REALTIME
+from ..model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
+from ..model_config.speech.whisper import ARCHITECTURE as WHISPER
 from ..model_config.tensor_parallel.rank_part import RankPart
+from ..model_config.towers.vision_spec import VisionSpec
 from ..model_config.transformers_config import TransformersSpec
-from ..model_config.vision_spec import VisionSpec
-from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
-from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
-from ..model_config.whisper_config import ARCHITECTURE as WHISPER
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.stored_tensors import correct_by_tensors

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..model_config.whisper_config import WhisperConfig, whisper_config_from_ct2
+from ..model_config.speech.whisper import WhisperConfig, whisper_config_from_ct2
 from .ct2_file import CT2File, CT2Variable
 from .errors import CheckpointError
 from .safetensors_index import read_json

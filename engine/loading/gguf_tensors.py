@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-from ..model_config.attention_spec import AttentionSpec
-from ..model_config.draft_head_spec import mtp_head_stored, mtp_layer, mtp_prefix
-from ..model_config.latent_attention_spec import LatentAttentionSpec
-from ..model_config.mlp_spec import MLPSpec, MoESpec
-from ..model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
-from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
-from ..model_config.streams_spec import AltUpSpec, LaurelSpec
+from ..model_config.hf.draft_head import mtp_head_stored, mtp_layer, mtp_prefix
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.latent_attention import LatentAttentionSpec
+from ..model_config.spec.mlp import MLPSpec, MoESpec
+from ..model_config.spec.model import BesideSpec, LayerSpec, MixerSpec, ModelSpec
+from ..model_config.spec.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..model_config.spec.streams import AltUpSpec, LaurelSpec
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType

@@ -10,10 +10,10 @@ from typing import Final
 
 import torch
 
-from ..model_config.attention_spec import AttentionSpec
-from ..model_config.draft_head_spec import mtp_prefix
-from ..model_config.gguf_config import gguf_architecture
-from ..model_config.model_spec import ModelSpec
+from ..model_config.gguf.config import gguf_architecture
+from ..model_config.hf.draft_head import mtp_prefix
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.model import ModelSpec
 from .checkpoint import Checkpoint
 from .dequantize import dequantize
 from .errors import CheckpointError

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..model_config.encoder_hf import is_encoder
+from ..model_config.encoders.hf import is_encoder
 from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]

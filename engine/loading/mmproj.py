@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..model_config.config_fields import ConfigError
-from ..model_config.media_spec import tapped_layers
-from ..model_config.mmproj_config import described_by, is_native, seeing, tower_spec
-from ..model_config.mmproj_file import ProjectorFile, TextFile
-from ..model_config.model_spec import ModelSpec
-from ..model_config.vision_spec import VisionSpec
+from ..model_config.gguf.mmproj_config import described_by, is_native, seeing, tower_spec
+from ..model_config.gguf.mmproj_file import ProjectorFile, TextFile
+from ..model_config.spec.model import ModelSpec
+from ..model_config.towers.media_spec import tapped_layers
+from ..model_config.towers.vision_spec import VisionSpec
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from .errors import CheckpointError
 from .gguf_file import GGUFFile

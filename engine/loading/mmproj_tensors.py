@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..model_config.mlp_spec import MLPSpec
-from ..model_config.model_spec import LayerSpec
-from ..model_config.vision_spec import ProjectorSpec, VisionSpec
+from ..model_config.spec.mlp import MLPSpec
+from ..model_config.spec.model import LayerSpec
+from ..model_config.towers.vision_spec import ProjectorSpec, VisionSpec
 
 _BLOCK: Final = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")
 _TAP: Final = re.compile(r"v\.deepstack\.(\d+)\.(norm|fc1|fc2)\.(weight|bias)")
@@ -53,7 +53,7 @@ class TowerParts:
     """The names of one file."""
 
     def __init__(self, spec: VisionSpec, *, swapped: bool) -> None:
-        """``swapped``: see :attr:`..model_config.mmproj_config.ProjectorFile.swapped`."""
+        """``swapped``: see :attr:`..model_config.gguf.mmproj_config.ProjectorFile.swapped`."""
         self._spec = spec
         interleaved = spec.source == "sized"  # Pixtral
         self._layers = [dict(_of_layer(layer, swapped=swapped)) for layer in spec.layers]

@@ -9,14 +9,9 @@ import msgspec
 
 from stentor.protocols.ipc.config import ModelImpl
 
-from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError, Fields, UnknownArchitectureError
-from ..model_config.encoder_config import EncoderConfig
-from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
-from ..model_config.hf_config import model_spec_from_hf
-from ..model_config.hf_text_part import MEDIA_FAMILIES
-from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
-from ..model_config.pooling_config import (
+from ..model_config.encoders.hf import encoder_config_from_hf, is_encoder
+from ..model_config.encoders.pooling import (
     JINA_VL,
     PoolingConfig,
     ScoreHead,
@@ -29,10 +24,15 @@ from ..model_config.pooling_config import (
     sparse_head,
     yes_no_head,
 )
+from ..model_config.encoders.retrievers import retriever_from_hf
+from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, SentenceModules
+from ..model_config.encoders.transformers_config import TransformersEncoder, transformers_encoder
+from ..model_config.hf.config import model_spec_from_hf
+from ..model_config.hf.text_part import MEDIA_FAMILIES
 from ..model_config.registry import run_by_transformers
-from ..model_config.retrievers import retriever_from_hf
-from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
-from ..model_config.transformers_encoder_config import TransformersEncoder, transformers_encoder
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.encoder import EncoderConfig
+from ..model_config.spec.model import Backbone, ModelSpec, with_mixers
 from ..quantization.stored_tensors import correct_by_tensors
 from .checkpoint import Checkpoint, described_quantization, sizes_of, text_and_tower
 from .errors import CheckpointError

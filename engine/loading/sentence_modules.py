@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from ..model_config.config_fields import ConfigError, Fields
-from ..model_config.sentence_config import (
+from ..model_config.encoders.sentence import (
     Dense,
     DenseActivation,
     LayerNormed,

@@ -7,7 +7,7 @@ an architecture whose class never ties them (Nemotron-H, Ling 3.0).
 from collections.abc import Iterable
 from typing import Final
 
-from ..model_config.model_spec import ModelSpec
+from ..model_config.spec.model import ModelSpec
 from .errors import CheckpointError
 from .safetensors_index import StoredTensor
 

@@ -11,12 +11,12 @@ from zlib import crc32
 
 import torch
 
-from ..model_config.hf_text_part import RETRIEVER, is_of_tower, text_name
-from ..model_config.mmproj_file import ProjectorFile
-from ..model_config.model_spec import ModelSpec
-from ..model_config.pooling_config import PoolingConfig
-from ..model_config.vision_spec import VisionSpec
-from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..model_config.encoders.pooling import PoolingConfig
+from ..model_config.gguf.mmproj_file import ProjectorFile
+from ..model_config.hf.text_part import RETRIEVER, is_of_tower, text_name
+from ..model_config.spec.model import ModelSpec
+from ..model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
+from ..model_config.towers.vision_spec import VisionSpec
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors

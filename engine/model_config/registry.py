@@ -1,7 +1,7 @@
 """All generating architectures by name, with the reader of their description.
 
-The type of the description determines the worker's family (:mod:`..worker.setup`). Pooling models are recognised by
-more than a name: :mod:`..loading.pooling_checkpoint`.
+The type of the description determines the worker's family (:mod:`..worker.setup.setup`). Pooling models are recognised
+by more than a name: :mod:`..loading.pooling_checkpoint`.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,8 +9,10 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
-from .encoder_decoder_config import EncoderDecoderConfig
-from .fast_conformer_config import (
+from .hf.config import DECODERS, DecoderFamily, named_architecture
+from .spec.model import ModelSpec, checked
+from .speech.encoder_decoder import EncoderDecoderConfig
+from .speech.fast_conformer import (
     CANARY,
     CANARY_TYPE,
     COHERE,
@@ -18,7 +20,7 @@ from .fast_conformer_config import (
     canary_config_from_hf,
     cohere_asr_config_from_hf,
 )
-from .framewise_config import (
+from .speech.framewise import (
     CTC,
     CTC_TYPE,
     NEMOTRON,
@@ -36,19 +38,17 @@ from .framewise_config import (
     parakeet_rnnt_config_from_hf,
     parakeet_tdt_config_from_hf,
 )
-from .hf_config import DECODERS, DecoderFamily, named_architecture
-from .model_spec import ModelSpec, checked
-from .moonshine_config import ARCHITECTURE as MOONSHINE
-from .moonshine_config import MODEL_TYPE as MOONSHINE_TYPE
-from .moonshine_config import moonshine_config_from_hf
-from .moonshine_streaming_config import ARCHITECTURE as MOONSHINE_STREAMING
-from .moonshine_streaming_config import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
-from .moonshine_streaming_config import moonshine_streaming_config_from_hf
+from .speech.moonshine import ARCHITECTURE as MOONSHINE
+from .speech.moonshine import MODEL_TYPE as MOONSHINE_TYPE
+from .speech.moonshine import moonshine_config_from_hf
+from .speech.moonshine_streaming import ARCHITECTURE as MOONSHINE_STREAMING
+from .speech.moonshine_streaming import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
+from .speech.moonshine_streaming import moonshine_streaming_config_from_hf
+from .speech.voxtral_realtime import ARCHITECTURE as VOXTRAL_REALTIME
+from .speech.voxtral_realtime import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
+from .speech.whisper import ARCHITECTURE as WHISPER
+from .speech.whisper import whisper_config_from_hf
 from .transformers_config import transformers_spec
-from .voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
-from .voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
-from .whisper_config import ARCHITECTURE as WHISPER
-from .whisper_config import whisper_config_from_hf
 
 T = TypeVar("T")
 Implementation = Literal["auto", "native", "transformers"]

@@ -7,10 +7,10 @@ Embeddings, the last norm and the head are whole in each.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .attention_spec import AttentionSpec
 from .config_fields import ConfigError
-from .latent_attention_spec import LatentAttentionSpec
-from .model_spec import LayerSpec, ModelSpec, Norms
+from .spec.attention import AttentionSpec
+from .spec.latent_attention import LatentAttentionSpec
+from .spec.model import LayerSpec, ModelSpec, Norms
 
 
 def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:

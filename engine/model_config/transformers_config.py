@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
-from .mlp_spec import OpaqueSpec
-from .model_spec import LayerSpec, ModelSpec, checked
+from .spec.attention import AttentionSpec
+from .spec.mlp import OpaqueSpec
+from .spec.model import LayerSpec, ModelSpec, checked
 
 _ATTENDING: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _FOREIGN: Final = ("auto_map", "transformers_version", "_name_or_path")

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..model_config.whisper_config import SECONDS_PER_POSITION
+from ..model_config.speech.whisper import SECONDS_PER_POSITION
 
 _LEAST = 1e-12
 """Lower bound of a standard deviation."""

@@ -10,16 +10,16 @@ import torch
 
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import joined
-from ..layers.quantized import Delta, Stream
 from ..layers.rotary import RotaryTables
-from ..layers.weights import WeightMap
-from ..model_config.audio_hf import audio_spec_from_hf
-from ..model_config.audio_spec import AudioSpec
 from ..model_config.config_fields import ConfigError
-from ..model_config.vision_spec import ProjectorSpec
+from ..model_config.towers.audio_hf import audio_spec_from_hf
+from ..model_config.towers.audio_spec import AudioSpec
+from ..model_config.towers.vision_spec import ProjectorSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
 from .vision_projector import Projector, stored_as_multiplied
@@ -135,7 +135,7 @@ class AudioTower(Tower):
 
 
 class _Groups:
-    """Groups embeddings, as a :class:`..model_config.audio_spec.SoundGroups` describes."""
+    """Groups embeddings, as a :class:`..model_config.towers.audio_spec.SoundGroups` describes."""
 
     def __init__(self, weights: WeightMap, spec: AudioSpec, context: LayerContext) -> None:
         assert spec.groups is not None

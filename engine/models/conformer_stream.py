@@ -9,9 +9,9 @@ from typing import Final
 
 import torch
 
-from ..layers.log_mel import HOP, samples_of
-from ..layers.preemphasized_mel import HALF_WINDOW, MARGIN, PreemphasizedMel, emphasised
-from ..model_config.fast_conformer_config import FEWEST_SAMPLES, CausalSpec
+from ..layers.audio.log_mel import HOP, samples_of
+from ..layers.audio.preemphasized_mel import HALF_WINDOW, MARGIN, PreemphasizedMel, emphasised
+from ..model_config.speech.fast_conformer import FEWEST_SAMPLES, CausalSpec
 
 _KEPT: Final = MARGIN + 1
 """Samples before the middle of the next frame that it needs: emphasis takes one more than the frame."""

@@ -14,25 +14,25 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
-from ..layers.altup import AltUp, Streams
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
-from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear, PlainLinear
+from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear, PlainLinear
+from ..layers.linear.packed import PackedTable
+from ..layers.linear.quantized import Stream
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
-from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
 from ..layers.picture_layer import PictureLayer
-from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
 from ..layers.shared_block import SharedWeights
-from ..layers.stream_mix import MixedLayer, MixedStreams
-from ..layers.weights import WeightMap
-from ..model_config.attention_spec import AttentionSpec
-from ..model_config.model_spec import HEADS, ModelSpec
-from ..model_config.streams_spec import AltUpSpec, HyperSpec, StreamMixSpec
+from ..layers.streams.altup import AltUp, Streams
+from ..layers.streams.hyper import HyperConnected, HyperStreams
+from ..layers.streams.stream_mix import MixedLayer, MixedStreams
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.model import HEADS, ModelSpec
+from ..model_config.spec.streams import AltUpSpec, HyperSpec, StreamMixSpec
 from .programs import Body, Programs
 
 
@@ -147,7 +147,7 @@ class Decoder:
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
-        tied head. Raises :class:`..layers.weights.WeightError`."""
+        tied head. Raises :class:`..layers.linear.weights.WeightError`."""
         tied = HEADS[:1] if self.config.tie_embeddings else ()
         first, prefix = len(self.config.layers), self.config.prefix
         apart = self.config.mtp is not None and self.config.mtp.prefix

@@ -1,4 +1,4 @@
-"""Draft heads of a decoder; see :mod:`..model_config.draft_head_spec`."""
+"""Draft heads of a decoder; see :mod:`..model_config.hf.draft_head`."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,14 +7,14 @@ import torch
 
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.quantized import multiplied
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import RMSNorm
-from ..layers.quantized import multiplied
 from ..layers.rotary import RotaryTables
-from ..layers.weights import WeightMap
-from ..model_config.draft_head_spec import DraftHeadSpec
-from ..model_config.model_spec import ModelSpec
+from ..model_config.hf.draft_head import DraftHeadSpec
+from ..model_config.spec.model import ModelSpec
 from .decoder import Decoder
 
 _PASSED_OVER: Final = ("rotary_emb.inv_freq", "t2d", "shared_head.head.weight")
@@ -75,7 +75,7 @@ class DraftHead:
             self.weights.pass_over("d2t")
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
         named = ((self.spec.name_of(name), tensor) for name, tensor in tensors)
         passed = _PASSED_OVER if self.spec.embeds else (*_PASSED_OVER, "embed_tokens.weight")
         self.weights.load(named, ignore=passed)

@@ -1,7 +1,7 @@
 """Encoders of whole texts: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE, Jina's, and those of CLIP and
 SigLIP.
 
-They differ in their :class:`..model_config.encoder_config.EncoderConfig`, not in code. Texts are concatenated without
+They differ in their :class:`..model_config.spec.encoder.EncoderConfig`, not in code. Texts are concatenated without
 padding.
 """
 
@@ -13,18 +13,18 @@ import torch
 
 from stentor import kernels
 
-from ..layers.adapters import AdapterRows
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
+from ..layers.linear.adapters import AdapterRows
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.packed import PackedTable
+from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.task_adapters import AdaptedTable
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import LayerNorm, joined
-from ..layers.packed import PackedTable
-from ..layers.quantized import Delta, Stream
 from ..layers.rotary import RotaryTables
-from ..layers.task_adapters import AdaptedTable
-from ..layers.weights import WeightMap
-from ..model_config.encoder_config import EncoderConfig
+from ..model_config.spec.encoder import EncoderConfig
 from .encoder_names import parts_of
 
 

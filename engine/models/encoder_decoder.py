@@ -17,21 +17,21 @@ import torch
 
 from stentor import kernels
 
+from ..layers.audio.sinusoids import sinusoid_angles
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear, PlainLinear
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear, PlainLinear
+from ..layers.linear.packed import PackedTable
+from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, joined, make_norm
-from ..layers.packed import PackedTable
-from ..layers.quantized import Delta, Stream
 from ..layers.rotary import RotaryTables
-from ..layers.sinusoids import sinusoid_angles
-from ..layers.weights import WeightMap
-from ..model_config.encoder_decoder_config import ENCODER_BLOCK, EncoderDecoderConfig
-from ..model_config.fast_conformer_config import FastConformerConfig
-from ..model_config.moonshine_config import MoonshineConfig
-from ..model_config.moonshine_streaming_config import MoonshineStreamingConfig
-from ..model_config.whisper_config import WhisperConfig
+from ..model_config.speech.encoder_decoder import ENCODER_BLOCK, EncoderDecoderConfig
+from ..model_config.speech.fast_conformer import FastConformerConfig
+from ..model_config.speech.moonshine import MoonshineConfig
+from ..model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ..model_config.speech.whisper import WhisperConfig
 from .alignment import Aligned, token_times
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
 from .fast_conformer import FastConformer, Projection
@@ -61,7 +61,7 @@ class EncoderDecoder:
     """Audio and token ids in, hidden states and logits out.
 
     ``caches`` are those of the decoder's self-attention. ``cross_caches`` are those of the config's ``cross_group``, in
-    blocks of :data:`..model_config.encoder_decoder_config.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both have
+    blocks of :data:`..model_config.speech.encoder_decoder.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both have
     one a layer, made by :func:`..worker.caches.allocate_caches`.
     """
 
@@ -111,7 +111,7 @@ class EncoderDecoder:
         return table
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
         copied = () if self.config.head else ("proj_out.weight",)  # the embeddings
         tensors = ((self.config.name_of(stored), tensor) for stored, tensor in tensors)
         self.weights.load(tensors, ignore=(*copied, *_UNUSED))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from ..model_config.encoder_config import EncoderFamily
+from ..model_config.spec.encoder import EncoderFamily
 
 Split = tuple[str, ...]
 """The parts of a fused tensor, in order along its outputs."""

@@ -14,19 +14,19 @@ from torch.nn.functional import batch_norm, conv1d, conv2d, glu, pad, scaled_dot
 
 from stentor import kernels
 
-from ..layers.convolution import Convolution
+from ..layers.audio.convolution import Convolution
+from ..layers.audio.log_mel import samples_of
+from ..layers.audio.preemphasized_mel import PreemphasizedMel
+from ..layers.audio.sinusoids import sinusoid_angles
 from ..layers.forward_batch import ForwardBatch
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
-from ..layers.log_mel import samples_of
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.weights import WeightMap
 from ..layers.mlp import MLP
 from ..layers.norm import LayerNorm
-from ..layers.preemphasized_mel import PreemphasizedMel
-from ..layers.sinusoids import sinusoid_angles
 from ..layers.varlen_batch import VarlenBatch
-from ..layers.weights import WeightMap
-from ..model_config.fast_conformer_config import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec
-from ..model_config.mlp_spec import MLPSpec
+from ..model_config.spec.mlp import MLPSpec
+from ..model_config.speech.fast_conformer import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec
 from .conformer_stream import BlockState, ConformerStream
 from .encoder_stack import EncodedWindows, Windows, go_on
 

@@ -13,12 +13,12 @@ from torch.nn.functional import one_hot
 
 from stentor import kernels
 
-from ..layers.convolution import Convolution
+from ..layers.audio.convolution import Convolution
 from ..layers.forward_batch import ForwardBatch
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
-from ..layers.weights import WeightMap
-from ..model_config.framewise_config import FramewiseConfig, LanguagePromptSpec, TransducerSpec
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.weights import WeightMap
+from ..model_config.speech.framewise import FramewiseConfig, LanguagePromptSpec, TransducerSpec
 from .conformer_stream import ConformerStream
 from .encoder_stack import EncodedWindows, Windows
 from .fast_conformer import FastConformer, Projection
@@ -74,7 +74,7 @@ class FramewiseTranscriber:
         self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
         self.weights.load(tensors, ignore=_UNUSED)
 
     def transcribe(

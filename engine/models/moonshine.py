@@ -7,11 +7,11 @@ import torch
 
 from stentor import kernels
 
-from ..layers.convolution import Convolution
-from ..layers.layer_context import LayerContext
-from ..layers.log_mel import samples_of
-from ..layers.weights import WeightMap
-from ..model_config.moonshine_config import CONVOLUTIONS, MoonshineConfig
+from ..layers.audio.convolution import Convolution
+from ..layers.audio.log_mel import samples_of
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightMap
+from ..model_config.speech.moonshine import CONVOLUTIONS, MoonshineConfig
 from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 _EPS = 1e-5

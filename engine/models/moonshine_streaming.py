@@ -6,12 +6,12 @@ import torch
 
 from stentor import kernels
 
-from ..layers.convolution import Convolution
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
-from ..layers.log_mel import samples_of
-from ..layers.weights import WeightMap
-from ..model_config.moonshine_streaming_config import FRAME, WIDTH, MoonshineStreamingConfig
+from ..layers.audio.convolution import Convolution
+from ..layers.audio.log_mel import samples_of
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.weights import WeightMap
+from ..model_config.speech.moonshine_streaming import FRAME, WIDTH, MoonshineStreamingConfig
 from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 _EPS = 1e-6

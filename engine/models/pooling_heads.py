@@ -5,10 +5,10 @@ from typing import Final
 
 import torch
 
-from ..layers.layer_context import LayerContext
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightError, WeightMap, check_shape
 from ..layers.pooling import ACTIVATE, normalize, pool
-from ..layers.weights import WeightError, WeightMap, check_shape
-from ..model_config.pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
+from ..model_config.encoders.pooling import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
 
 _TOKENS: Final = 128
 """Tokens whose logits are held at once: 128 MB of float32 for a vocabulary of 250k."""
@@ -81,7 +81,7 @@ class Scorer:
     def take_rows(self, embedding: torch.Tensor) -> None:
         """Take the output embedding, as stored, if the head is the difference of two of its rows.
 
-        Raises :class:`..layers.weights.WeightError` if the rows do not exist.
+        Raises :class:`..layers.linear.weights.WeightError` if the rows do not exist.
         """
         assert isinstance(self._out, torch.Tensor)
         if max(self.head.tied_rows) >= len(embedding):
@@ -121,7 +121,7 @@ class SpladeWeights:
     def take_words(self, words: torch.Tensor) -> None:
         """Take the word embeddings [vocabulary, size], as stored, as the output layer.
 
-        Raises :class:`..layers.weights.WeightError` for another shape.
+        Raises :class:`..layers.linear.weights.WeightError` for another shape.
         """
         check_shape("the word embedding", words, tuple(self._words.shape))
         self._words.copy_(words)

@@ -8,12 +8,12 @@ import torch
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..layers.forward_batch import ForwardBatch, LayerCache
-from ..layers.layer_context import LayerContext
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.pooling import PostPooling, normalize, pool
-from ..layers.weights import WeightError, WeightMap
-from ..model_config.encoder_config import EncoderConfig
-from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
-from ..model_config.transformers_encoder_config import TransformersEncoder
+from ..model_config.encoders.pooling import PoolingConfig, SparseHead, TokenWeights, tasks_of
+from ..model_config.encoders.transformers_config import TransformersEncoder
+from ..model_config.spec.encoder import EncoderConfig
 from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_names import canonical
@@ -130,7 +130,7 @@ class PoolingModel:
         return 0 if isinstance(self._backbone, Decoder) else self._backbone.config.token_types
 
     def adapter_numbers(self, adapters: Sequence[str]) -> list[int]:
-        """The number of each text's adapter in :attr:`..model_config.pooling_config.PoolingConfig.adapters`; -1 for
+        """The number of each text's adapter in :attr:`..model_config.encoders.pooling.PoolingConfig.adapters`; -1 for
         other names.
 
         Empty if the model has none.
@@ -157,7 +157,7 @@ class PoolingModel:
     def load(self, tensors: Tensors, files: Callable[[str], Tensors]) -> None:
         """Load all weights from the checkpoint's ``tensors``; ``files`` reads others by file or folder name.
 
-        Raises :class:`..layers.weights.WeightError`.
+        Raises :class:`..layers.linear.weights.WeightError`.
         """
         kept: dict[WeightMap, list[tuple[str, torch.Tensor]]] = {weights: [] for weights in self._heads()}
         shared: dict[str, torch.Tensor] = {}

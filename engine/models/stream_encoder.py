@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
-from ..layers.log_mel import HOP, WINDOW, mel_filters
+from ..layers.audio.log_mel import HOP, WINDOW, mel_filters
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import RMSNorm
-from ..layers.weights import WeightMap
-from ..model_config.voxtral_realtime_config import HALF_WINDOW, VoxtralRealtimeConfig
+from ..model_config.speech.voxtral_realtime import HALF_WINDOW, VoxtralRealtimeConfig
 
 _FLOOR = 1e-10
 _LOUDEST = 1.5

@@ -10,12 +10,12 @@ import torch
 from stentor import kernels
 
 from ..layers.forward_batch import Texts
-from ..layers.layer_context import LayerContext
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.parts import BeforePart
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, make_norm
-from ..layers.parts import BeforePart
 from ..layers.varlen_batch import VarlenBatch
-from ..layers.weights import WeightMap
-from ..model_config.model_spec import Backbone
+from ..model_config.spec.model import Backbone
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint
 from .payload import Encoded, Payload
 
@@ -67,7 +67,7 @@ class Tower(ABC):
 
     @abstractmethod
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.weights.WeightError`."""
+        """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.linear.weights.WeightError`."""
 
     @abstractmethod
     def encode(self, payload: Payload) -> Encoded:

@@ -15,8 +15,8 @@ import torch
 from stentor import kernels
 
 from ..layers.forward_batch import ForwardBatch
-from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
+from ..model_config.spec.attention import AttentionSpec
 
 PAGED: Final = "stentor_paged"
 PROBED: Final = "stentor_probed"

@@ -6,8 +6,8 @@ from typing import Final
 import torch
 
 from ..layers.forward_batch import ForwardBatch
-from ..layers.layer_context import LayerContext
-from ..layers.weights import WeightMap
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightMap
 from ..model_config.transformers_config import TransformersSpec
 from .transformers_attention import PAGED, PagedAttention
 from .transformers_modules import check_decoder, fix_positions, layer_numbers, make_modules
@@ -46,8 +46,8 @@ class TransformersDecoder:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load the modules from a checkpoint's tensors.
 
-        Raises :class:`..layers.weights.WeightError` for a tensor that is missing, unknown or of another shape, and if
-        modules compute something else here than in transformers.
+        Raises :class:`..layers.linear.weights.WeightError` for a tensor that is missing, unknown or of another
+        shape, and if modules compute something else here than in transformers.
         """
         modules = self._modules
         named = module_tensors(modules.head, modules.conversions, modules.tensors, tensors)

@@ -10,12 +10,12 @@ from typing import Any, Final
 import torch
 
 from ..layers.forward_batch import ForwardBatch
-from ..layers.layer_context import LayerContext
-from ..layers.weights import WeightError, WeightMap
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightError, WeightMap
 from ..model_config.config_fields import ConfigError
-from ..model_config.pooling_config import ScoreHead
+from ..model_config.encoders.pooling import ScoreHead
+from ..model_config.encoders.transformers_config import TransformersEncoder
 from ..model_config.transformers_config import configuration, first_line
-from ..model_config.transformers_encoder_config import TransformersEncoder
 from .transformers_names import module_tensors
 
 _TRIAL_TOKENS: Final = 3

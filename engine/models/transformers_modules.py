@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import torch
 
-from ..layers.weights import WeightError
-from ..model_config.attention_spec import AttentionSpec
+from ..layers.linear.weights import WeightError
 from ..model_config.config_fields import ConfigError
-from ..model_config.model_spec import LayerSpec
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.model import LayerSpec
 from ..model_config.transformers_config import KeptKeys, TransformersSpec, configuration, drawing_class, first_line
 from .transformers_attention import HANDED, PAGED, PROBED, PassAttention, ProbedAttention, register
 from .transformers_falcon import FALCON, AttentionAsCache, register_falcon

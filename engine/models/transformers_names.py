@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..layers.weights import WeightError
+from ..layers.linear.weights import WeightError
 
 
 def module_tensors(

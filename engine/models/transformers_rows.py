@@ -15,7 +15,7 @@ from stentor import kernels
 from stentor.kernels.attention.reference import gather
 
 from ..layers.forward_batch import CacheScales, ForwardBatch, LayerCache
-from ..layers.weights import WeightError
+from ..layers.linear.weights import WeightError
 from ..model_config.transformers_config import TransformersSpec
 from .transformers_modules import TRIED_TOKENS, Modules
 

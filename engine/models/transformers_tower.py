@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import torch
 
-from ..layers.parts import BeforePart
-from ..layers.weights import WeightMap
+from ..layers.linear.parts import BeforePart
+from ..layers.linear.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
-from ..model_config.deepseek_ocr import with_known_tower
-from ..model_config.media_spec import TWO_TOWERS, lacks_timm
-from ..model_config.nemotron_omni import in_transformers_form
-from ..model_config.thinker import thinker
+from ..model_config.hf.deepseek_ocr import with_known_tower
+from ..model_config.hf.nemotron_omni import in_transformers_form
+from ..model_config.hf.thinker import thinker
+from ..model_config.towers.media_spec import TWO_TOWERS, lacks_timm
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
 from .transformers_names import module_tensors
@@ -116,7 +116,7 @@ class TransformersTower:
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.weights.WeightError`."""
+        """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.linear.weights.WeightError`."""
         seen = (each for each in tensors if not each[0].startswith(self._unseen)) if self._unseen else tensors
         named = module_tensors(self._model, self._conversions, self._tensors, seen)
         self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import torch
 
-from ..model_config.vision_spec import AxialRope, PositionKind
+from ..model_config.towers.vision_spec import AxialRope, PositionKind
 
 Grid = tuple[int, int]
 """Rows and columns of patches of a picture or a video frame."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ..model_config.vision_spec import MARKS, VisionSpec
+from ..model_config.towers.vision_spec import MARKS, VisionSpec
 from .vision_projector import stored_as_multiplied
 
 _TOWER: Final = re.compile(
@@ -71,7 +71,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Adeepstack_merger_list\.(\d+)\.", r"deepstack.\1.projector."),
     ),
 }
-"""(pattern, replacement) by :attr:`..model_config.vision_spec.VisionSpec.names`."""
+"""(pattern, replacement) by :attr:`..model_config.towers.vision_spec.VisionSpec.names`."""
 
 
 _PAIRED: Final = re.compile(r"\.attention\.w([qk])\.weight\Z")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..model_config.vision_spec import VisionSpec
+from ..model_config.towers.vision_spec import VisionSpec
 from .vision_grids import Grid, layout
 
 

@@ -8,18 +8,18 @@ import torch
 
 from stentor import kernels
 
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import LayerNorm, Norm, RMSNorm
-from ..layers.weights import WeightMap
-from ..model_config.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
+from ..model_config.towers.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
 
 _WIDE_ROWS: Final = 256
 """Embeddings computed at a time if each is a mean over a whole vocabulary."""
 
 
 class Projector:
-    """A projector described by a :class:`..model_config.vision_spec.ProjectorSpec`."""
+    """A projector described by a :class:`..model_config.towers.vision_spec.ProjectorSpec`."""
 
     def __init__(
         self, weights: WeightMap, spec: ProjectorSpec, hidden: int, merge: int, context: LayerContext, prefix: str = ""

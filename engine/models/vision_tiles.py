@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..model_config.vision_spec import TileSpec
+from ..model_config.towers.vision_spec import TileSpec
 
 _MOST_STRETCHED = 1.1
 """Largest excess of a side that is not resized."""

@@ -1,8 +1,8 @@
 """Vision towers on our own layers: SigLIP's (arXiv:2303.15343), CLIP's (arXiv:2103.00020), Pixtral's (arXiv:2410.07073)
 and Qwen-VL's (arXiv:2409.12191, arXiv:2502.13923).
 
-They differ in their :class:`..model_config.vision_spec.VisionSpec`, not in code. Pictures of several sizes run in one
-pass, concatenated without padding, with attention within each.
+They differ in their :class:`..model_config.towers.vision_spec.VisionSpec`, not in code. Pictures of several sizes
+run in one pass, concatenated without padding, with attention within each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from stentor import kernels
 
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
-from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear
+from ..layers.linear.quantized import Delta, Input, Stream
+from ..layers.linear.weights import WeightMap
 from ..layers.norm import joined, make_norm
-from ..layers.quantized import Delta, Input, Stream
 from ..layers.rotary import RotaryTables
-from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError
-from ..model_config.vision_hf import vision_spec_from_hf
-from ..model_config.vision_spec import MARKS, VisionSpec
+from ..model_config.towers.vision_hf import vision_spec_from_hf
+from ..model_config.towers.vision_spec import MARKS, VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
 from .vision_grids import Layout, axial_rotation, layout, learned

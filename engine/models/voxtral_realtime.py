@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from ..layers.forward_batch import ForwardBatch
-from ..layers.layer_context import LayerContext
-from ..layers.weights import WeightMap
-from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightMap
+from ..model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
 from .decoder import Decoder
 from .stream_encoder import StreamEncoder
 
@@ -36,7 +36,7 @@ class VoxtralRealtime:
         self.weights = _Weights(self.decoder.weights, audio)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
         audio: list[tuple[str, torch.Tensor]] = []
         self.decoder.load(self._language(tensors, audio))
         self.weights.audio.load(audio)

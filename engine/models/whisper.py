@@ -6,11 +6,11 @@ import torch
 
 from stentor import kernels
 
-from ..layers.convolution import Convolution
-from ..layers.layer_context import LayerContext
-from ..layers.log_mel import LogMel
-from ..layers.weights import WeightMap
-from ..model_config.whisper_config import WhisperConfig
+from ..layers.audio.convolution import Convolution
+from ..layers.audio.log_mel import LogMel
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightMap
+from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 

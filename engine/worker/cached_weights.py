@@ -13,7 +13,7 @@ from stentor.kernels import native
 from stentor.kernels.native.memory import HUGE, SharedHuge, empty_huge
 from stentor.protocols.ipc.config import WorkerConfig
 
-from ..layers.layer_context import LayerContext
+from ..layers.linear.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..sharing.weight_cache import DATA_START, WeightHeader, clear, read_header, write_header
 

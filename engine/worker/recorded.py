@@ -2,8 +2,8 @@
 
 import torch
 
-from ..layers.layer_context import LayerContext
-from ..model_config.model_spec import ModelSpec
+from ..layers.linear.layer_context import LayerContext
+from ..model_config.spec.model import ModelSpec
 from ..models.decoder import Decoder
 from .caches import allocate_caches
 

@@ -15,19 +15,19 @@ from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from ..channel import Endpoint, PeerDied
 from ..channel.arena import ArenaReader
 from ..channel.pieces import result_frames
-from ..layers.rank_group import RankLost
-from ..layers.weights import WeightError
+from ..layers.linear.rank_group import RankLost
+from ..layers.linear.weights import WeightError
 from ..loading.errors import CheckpointError
 from ..processes.exception_groups import one_line
 from ..processes.logs import set_up_logging
 from ..sharing.lease import Member
-from .adapter_store import AdapterStore
-from .device_lease import AloneOnDevice, DeviceLease, SharedDevice
+from .adapters.store import AdapterStore
+from .compute.executor import Executor, capture_failure
+from .device.graphs import CaptureError
+from .device.lease import AloneOnDevice, DeviceLease, SharedDevice
 from .errors import SetupError
-from .executor import Executor, capture_failure
-from .graphs import CaptureError
-from .rows import with_forks
-from .setup import set_up
+from .rows.rows import with_forks
+from .setup.setup import set_up
 from .step_trace import StepTrace
 
 logger = logging.getLogger(__name__)

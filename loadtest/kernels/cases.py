@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from stentor import kernels
-from stentor.engine.model_config.attention_spec import AttentionSpec
-from stentor.engine.model_config.model_spec import ModelSpec, dense_mlp
+from stentor.engine.model_config.spec.attention import AttentionSpec
+from stentor.engine.model_config.spec.model import ModelSpec, dense_mlp
 from stentor.kernels import sampling
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice

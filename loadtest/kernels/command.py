@@ -20,7 +20,7 @@ from rich.console import Console
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.kernels.tuning.timing import Call, Ceilings, machine, measure_ceilings, rotated, time_call
 
 from ..gpu.rows import append

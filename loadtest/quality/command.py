@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from rich.console import Console
 
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.worker.errors import SetupError

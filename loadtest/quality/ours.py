@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult, TokenLogprobs
@@ -33,7 +33,7 @@ class Scores:
 class Scorer:
     """A worker with one model. :meth:`close` gives its memory back.
 
-    The constructor raises what :func:`stentor.engine.worker.setup.set_up` raises.
+    The constructor raises what :func:`stentor.engine.worker.setup.setup.set_up` raises.
     """
 
     def __init__(self, config: WorkerConfig) -> None:

@@ -95,7 +95,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_pooling: bool = False
     """Whether the model computes vectors or scores of prompts instead of tokens."""
     pooler: str = ""
-    """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` that overrides the model's files."""
+    """A :data:`stentor.engine.model_config.encoders.sentence.PoolingMode` that overrides the model's files."""
     load_format: Annotated[LoadFormat, Flag("format of the weights; dummy draws random ones", group="model")] = "auto"
     profiler_folder: Annotated[
         str,

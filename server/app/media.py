@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.kind import architectures_of
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.hf_text_part import MEDIA_FAMILIES, described_part
-from stentor.engine.model_config.media_spec import MediaSpec, media_spec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES, described_part
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
 
 from ..asr.asking import ASKING, Asking
 from ..config.config import Config

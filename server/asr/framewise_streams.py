@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stentor.engine.client.request import EngineRequest
-from stentor.engine.model_config.framewise_config import STREAM_SECONDS
+from stentor.engine.model_config.speech.framewise import STREAM_SECONDS
 from stentor.protocols.ipc.actors import PromptPart
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape

@@ -11,9 +11,9 @@ from typing import Final
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config import framewise_config
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.fast_conformer_config import HOP, SUBSAMPLING
+from stentor.engine.model_config.speech import framewise as framewise_config
+from stentor.engine.model_config.speech.fast_conformer import HOP, SUBSAMPLING
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.framewise_config import LanguagePromptSpec
+from stentor.engine.model_config.speech.framewise import LanguagePromptSpec
 
 _AUTO: Final = "auto"
 _MOST_NAMES: Final = 4096

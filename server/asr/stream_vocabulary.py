@@ -14,7 +14,7 @@ from stentor.engine.client.request import EngineRequest
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.voxtral_realtime_config import (
+from stentor.engine.model_config.speech.voxtral_realtime import (
     ARCHITECTURE,
     VoxtralRealtimeConfig,
     voxtral_realtime_config_from_hf,

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.model_config import fast_conformer_config, moonshine_config, moonshine_streaming_config
 from stentor.engine.model_config.config_fields import Fields
+from stentor.engine.model_config.speech import fast_conformer as fast_conformer_config
+from stentor.engine.model_config.speech import moonshine as moonshine_config
+from stentor.engine.model_config.speech import moonshine_streaming as moonshine_streaming_config
 from stentor.protocols.ipc.audio import SAMPLE_RATE, TokenRules
 
 from ..text.tokenizer import Tokenizer

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from stentor.engine.loading.checkpoint import Checkpoint
-from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.model_config.encoders.pooling import PoolingConfig
+from stentor.engine.model_config.spec.model import ModelSpec
 
 _HEADS: Final = re.compile(r"(?:For[A-Z]\w*|LMHeadModel|Model)$")
 """The end of an architecture's name, which names the task."""

@@ -11,7 +11,7 @@ from msgspec import Meta
 from stentor.engine.loading.hub import (
     DEFAULT_MODEL,
 )
-from stentor.engine.model_config.sentence_config import PoolingMode
+from stentor.engine.model_config.encoders.sentence import PoolingMode
 from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT, DType
 from stentor.protocols.ipc.flag import Flag
 

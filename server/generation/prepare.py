@@ -8,7 +8,7 @@ of the client's protocol.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stentor.engine.model_config.media_spec import Modality
+from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.chat import ChatRequest

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import Final
 
-from stentor.engine.model_config import nemotron_omni
-from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
-from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import Fields
-from stentor.engine.model_config.draft_head_spec import mtp_head_stored
-from stentor.engine.model_config.hf_config import DECODERS
-from stentor.engine.model_config.hf_text_part import MEDIA_FAMILIES
-from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
-from stentor.engine.model_config.mlp_spec import MoESpec
-from stentor.engine.model_config.mmproj_config import projector_names
-from stentor.engine.model_config.model_spec import ModelSpec, checked
-from stentor.engine.model_config.vision_hf import NATIVE_TOWERS
+from stentor.engine.model_config.gguf.mmproj_config import projector_names
+from stentor.engine.model_config.hf import nemotron_omni
+from stentor.engine.model_config.hf.config import DECODERS
+from stentor.engine.model_config.hf.draft_head import mtp_head_stored
+from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
+from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
+from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
+from stentor.engine.model_config.spec.mlp import MoESpec
+from stentor.engine.model_config.spec.model import ModelSpec, checked
+from stentor.engine.model_config.towers.audio_hf import NATIVE_ENCODERS
+from stentor.engine.model_config.towers.vision_hf import NATIVE_TOWERS
 
 from .tested import FORMATS, MEDIA, PARITY
 

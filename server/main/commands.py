@@ -205,7 +205,7 @@ def _pull(config: Config) -> int:
 
 def _precompile(config: Config, gpu: str | None, capability: int, folder: Path) -> int:
     from stentor.engine.worker.errors import SetupError  # late: torch and every kernel
-    from stentor.engine.worker.precompile import precompile
+    from stentor.engine.worker.setup.precompile import precompile
 
     for role, engine in fetch(config).engines().items():
         try:

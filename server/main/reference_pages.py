@@ -9,8 +9,8 @@ from typing import Final, Protocol, TypeVar
 
 from prometheus_client.core import Metric
 
-from stentor.engine.model_config.gguf_config import gguf_names
-from stentor.engine.model_config.hf_config import DECODERS
+from stentor.engine.model_config.gguf.config import gguf_names
+from stentor.engine.model_config.hf.config import DECODERS
 from stentor.protocols.ipc.actors import EngineReady, Stats
 
 from ..common import exit_codes

@@ -13,8 +13,8 @@ import transformers as untyped_transformers
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 from transformers.processing_utils import ProcessorMixin
 
-from stentor.engine.model_config.media_spec import media_spec
-from stentor.engine.model_config.nemotron_omni import in_transformers_form
+from stentor.engine.model_config.hf.nemotron_omni import in_transformers_form
+from stentor.engine.model_config.towers.media_spec import media_spec
 
 from .model_files import ModelFiles
 from .processor_name import FILES

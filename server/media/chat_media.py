@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 
 from stentor.engine.client.media import Media
-from stentor.engine.model_config.media_spec import MediaSpec, Modality
+from stentor.engine.model_config.towers.media_spec import MediaSpec, Modality
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.actors import EngineReady

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stentor.engine.model_config.media_spec import MediaSpec, Modality
+from stentor.engine.model_config.towers.media_spec import MediaSpec, Modality
 from stentor.protocols.common.bounds import LIST_TOO_LONG
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.openai.media_parts import EMBEDS_PART, MEDIA_PARTS, field_of

@@ -12,7 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.gguf_file import GGUFFile
 from stentor.engine.model_config.config_fields import ConfigError, Fields
-from stentor.engine.model_config.thinker import thinker
+from stentor.engine.model_config.hf.thinker import thinker
 
 from .model_files import GivenFiles
 
@@ -249,7 +249,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
         **_OF_QWEN3_ASR,
     ),
 }
-"""By the model type of :mod:`stentor.engine.model_config.mmproj_config`."""
+"""By the model type of :mod:`stentor.engine.model_config.gguf.mmproj_config`."""
 _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics3Processor": ("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"),
     "Gemma3Processor": ("<start_of_image>", "<end_of_image>"),

@@ -20,9 +20,9 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
-from stentor.engine.model_config import nemotron_omni
-from stentor.engine.model_config.media_spec import lacks_timm
-from stentor.engine.model_config.thinker import thinker
+from stentor.engine.model_config.hf import nemotron_omni
+from stentor.engine.model_config.hf.thinker import thinker
+from stentor.engine.model_config.towers.media_spec import lacks_timm
 
 from .audio_processors import (
     AudioFlamingo3Processor,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from stentor.engine.model_config.media_spec import Modality
+from stentor.engine.model_config.towers.media_spec import Modality
 
 Detail = Literal["auto", "low", "high", "original"]
 

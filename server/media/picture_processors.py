@@ -10,8 +10,8 @@ from transformers import Idefics3Processor
 from transformers.processing_utils import ProcessorMixin
 
 from stentor.engine.model_config.config_fields import Fields
-from stentor.engine.model_config.deepseek_ocr import FIRST
-from stentor.engine.model_config.vision_fields import side_of
+from stentor.engine.model_config.hf.deepseek_ocr import FIRST
+from stentor.engine.model_config.towers.vision_fields import side_of
 
 from ..text.placeholders import AGAIN, INDEX, NUMBER, SPACE
 from .audio_processors import ParakeetSounds

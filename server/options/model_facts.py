@@ -15,16 +15,15 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.stored_cuts import stored_block
-from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec
-from stentor.engine.model_config.audio_hf import audio_spec_from_hf
-from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.encoder_decoder_config import EncoderDecoderConfig
-from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
-from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
-from stentor.engine.model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
-from stentor.engine.model_config.pooling_config import PoolingConfig
-from stentor.engine.model_config.recurrent_spec import (
+from stentor.engine.model_config.encoders.pooling import PoolingConfig
+from stentor.engine.model_config.encoders.transformers_config import TransformersEncoder
+from stentor.engine.model_config.spec.attention import AttentionSpec, CacheSpec
+from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
+from stentor.engine.model_config.spec.latent_attention import IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.spec.mlp import FeedForwardSpec, MLPSpec, OpaqueSpec
+from stentor.engine.model_config.spec.model import BesideSpec, LayerSpec, MixerSpec, ModelSpec
+from stentor.engine.model_config.spec.recurrent import (
     GatedDeltaSpec,
     LightningSpec,
     Mamba2Spec,
@@ -32,12 +31,13 @@ from stentor.engine.model_config.recurrent_spec import (
     RGLRUSpec,
     ShortConvSpec,
 )
-from stentor.engine.model_config.streams_spec import LaurelSpec
+from stentor.engine.model_config.spec.streams import LaurelSpec
+from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
+from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.model_config.transformers_config import TransformersSpec
-from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
-from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stentor.engine.model_config.encoder_config import EncoderConfig
-from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
+from stentor.engine.model_config.encoders.pooling import PoolingConfig, tasks_of
+from stentor.engine.model_config.spec.encoder import EncoderConfig
 from stentor.protocols.ipc.pooling import PoolingTask
 
 from ..config.model_facts import ModelFacts

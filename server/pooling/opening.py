@@ -8,9 +8,9 @@ import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.encoder_config import EncoderConfig
-from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.pooling_config import JINA_VL, PoolingConfig
+from stentor.engine.model_config.encoders.pooling import JINA_VL, PoolingConfig
+from stentor.engine.model_config.spec.encoder import EncoderConfig
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.protocols.ipc.config import ModelImpl
 
 from ..config.model_facts import facts_of

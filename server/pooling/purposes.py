@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.model_config.encoders.pooling import PoolingConfig
 from stentor.protocols.common.errors import refused
 
 _SAME: Final = (

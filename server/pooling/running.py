@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from stentor.engine.client.request import EngineRequest
-from stentor.engine.model_config.pooling_config import PoolingConfig, looks_at_all
+from stentor.engine.model_config.encoders.pooling import PoolingConfig, looks_at_all
 from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone

@@ -18,16 +18,16 @@ import pytest
 import torch
 
 from stentor import kernels
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.caches import allocate_caches
-from stentor.engine.worker.device_sampler import DeviceSampler
-from stentor.engine.worker.device_step import DeviceStep, RowBuffers
-from stentor.engine.worker.graphs import GraphCapture, GraphSize
-from stentor.engine.worker.model_pass import ModelPass
-from stentor.engine.worker.pass_graphs import PassGraphs
-from stentor.engine.worker.rows import RowTable
-from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
+from stentor.engine.worker.device.graphs import GraphCapture, GraphSize
+from stentor.engine.worker.device.staging import Shape, staged_bytes, view_inputs
+from stentor.engine.worker.passes.device_step import DeviceStep, RowBuffers
+from stentor.engine.worker.passes.model_pass import ModelPass
+from stentor.engine.worker.passes.pass_graphs import PassGraphs
+from stentor.engine.worker.rows.rows import RowTable
+from stentor.engine.worker.sampling.device_sampler import DeviceSampler
 from stentor.kernels import compiled
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.quantize import ActivationScheme

@@ -8,17 +8,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
-from stentor.engine.model_config.model_spec import ModelSpec, with_layers
-from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.model_config.spec.latent_attention import IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.spec.model import ModelSpec, with_layers
+from stentor.engine.model_config.spec.recurrent import GatedDeltaSpec, Mamba2Spec
 from stentor.engine.models import decoder
 from stentor.engine.worker.caches import allocate_caches
-from stentor.engine.worker.device_sampler import DeviceSampler
-from stentor.engine.worker.device_step import DeviceStep, RowBuffers
-from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
+from stentor.engine.worker.device.graphs import GraphSize
+from stentor.engine.worker.device.staging import Shape, staged_bytes, view_inputs
+from stentor.engine.worker.passes.device_step import DeviceStep, RowBuffers
+from stentor.engine.worker.rows.states import RowStates, StateDTypes
+from stentor.engine.worker.sampling.device_sampler import DeviceSampler
 from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import table
 from stentor.tests.engine.dense_spec import dense_spec

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.layers import experts, quantized
-from stentor.engine.layers.adapters import AdapterPlaces, TableSizes
-from stentor.engine.layers.coded import block_kind
+from stentor.engine.layers.experts import experts
 from stentor.engine.layers.forward_batch import MediaBatch, MixerInputs
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.layers.linear import quantized
+from stentor.engine.layers.linear.adapters import AdapterPlaces, TableSizes
+from stentor.engine.layers.linear.coded import block_kind
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.model_config.registry import read_config
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.formats import (
     Format,
@@ -28,12 +29,12 @@ from stentor.engine.quantization.formats import (
     QuantizationRule,
     QuantizedCheckpoint,
 )
-from stentor.engine.worker.async_compute import LogprobReader
 from stentor.engine.worker.caches import allocate_caches
-from stentor.engine.worker.device_sampler import DeviceSampler, TableWrite
-from stentor.engine.worker.device_step import DeviceStep, RowBuffers
-from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.staging import Inputs, Shape, staged_bytes, view_inputs
+from stentor.engine.worker.compute.async_compute import LogprobReader
+from stentor.engine.worker.device.staging import Inputs, Shape, staged_bytes, view_inputs
+from stentor.engine.worker.passes.device_step import DeviceStep, RowBuffers
+from stentor.engine.worker.rows.states import RowStates, StateDTypes
+from stentor.engine.worker.sampling.device_sampler import DeviceSampler, TableWrite
 from stentor.kernels import WholeSpan
 from stentor.kernels.linear_coded.blocks import empty_blocks
 from stentor.kernels.linear_gguf import empty_weight as empty_gguf
@@ -52,7 +53,7 @@ PROJECTIONS = r"re:.*proj$"
 
 DECODE = Shape(rows=SLOTS, tokens=SLOTS, draws=SLOTS, updates=SLOTS), SLOTS
 DRAFTED = Shape(rows=SLOTS, tokens=SLOTS, draws=0)
-"""A graph of :mod:`stentor.engine.worker.pass_graphs`: each row has a token, which may be a draft."""
+"""A graph of :mod:`stentor.engine.worker.passes.pass_graphs`: each row has a token, which may be a draft."""
 MIXED = Shape(rows=4, tokens=200, draws=4), 3
 PROMPTS = Shape(rows=2, tokens=40, draws=2), 0
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.engine.worker.precompile import precompile
+from stentor.engine.worker.setup.precompile import precompile
 from stentor.kernels.dry_run import compiling
 from stentor.kernels.launch import launch
 from stentor.kernels.native import load as native_load
@@ -95,7 +95,7 @@ def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
         with stubbed_cuda():
             return len([kernel.run for kernel in kernels])  # finds what starts it, and has the driver load it
 
-    with patch("stentor.engine.worker.precompile.fill", load):
+    with patch("stentor.engine.worker.setup.precompile.fill", load):
         loaded = fill(model, Path())
     assert not native_load._state.attempted, "a start on a GPU waits for no kernels of the CPU"
     return loaded, programs

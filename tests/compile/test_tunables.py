@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_iter
 
-from stentor.engine.worker.dry_device import dry_device
+from stentor.engine.worker.device.dry import dry_device
 from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.launch import interpreted
 from stentor.kernels.tuning import Config, Tunable, overridden, untuned

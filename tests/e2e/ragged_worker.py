@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from zlib import crc32
 
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows.rows import with_forks
 from stentor.loadtest.echo_worker import serve
 from stentor.protocols.ipc.steps import StepPlan, StepResult, TokenLogprobs
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from stentor.engine.model_config.attention_spec import AttentionSpec, RopeConfig
-from stentor.engine.model_config.mlp_spec import FUSED_MLP, SPLIT_MLP, Activation, MLPSpec
-from stentor.engine.model_config.model_spec import PRE, LayerSpec, ModelSpec, Norms, with_mixers
+from stentor.engine.model_config.spec.attention import AttentionSpec, RopeConfig
+from stentor.engine.model_config.spec.mlp import FUSED_MLP, SPLIT_MLP, Activation, MLPSpec
+from stentor.engine.model_config.spec.model import PRE, LayerSpec, ModelSpec, Norms, with_mixers
 
 
 def dense_spec(

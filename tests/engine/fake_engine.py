@@ -14,7 +14,7 @@ from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.scheduler.refusals import spans_refusal_of
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.core.sequence import SequenceState
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows.rows import with_forks
 from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter
 from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of

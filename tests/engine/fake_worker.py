@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stentor.engine.client.media import Media
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows.rows import with_forks
 from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
 from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.steps import (

@@ -13,12 +13,12 @@ from stentor.engine.client.stream import RoutedExperts
 from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.core.request import NOTHING
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.rows import with_forks
-from stentor.engine.worker.setup import set_up
-from stentor.engine.worker.setup_parts import Setup
+from stentor.engine.worker.families.setup_parts import Setup
+from stentor.engine.worker.rows.rows import with_forks
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, Resource, Resumed, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterRef, DropAdapter
 from stentor.protocols.ipc.cache_groups import group_of

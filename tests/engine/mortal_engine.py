@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows.rows import with_forks
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 

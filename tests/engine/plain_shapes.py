@@ -2,9 +2,9 @@
 
 import torch
 
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.encoder_decoder_config import EncoderDecoderConfig
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.models.encoder_decoder import EncoderDecoder
 

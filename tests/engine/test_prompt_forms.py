@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from stentor.engine.worker.rows import EXPANDED_FROM
+from stentor.engine.worker.rows.rows import EXPANDED_FROM
 from stentor.kernels import native
 from stentor.kernels.native.processor import TileForm, force_tiles, tile_form
 from stentor.protocols.ipc.sampling import SamplingParams

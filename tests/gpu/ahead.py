@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT
-from stentor.engine.worker.async_compute import AsyncCompute
-from stentor.engine.worker.pending import Pending
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.compute.async_compute import AsyncCompute
+from stentor.engine.worker.compute.pending import Pending
+from stentor.engine.worker.rows.rows import with_forks
 from stentor.tests.engine.local import LocalEngine, model_config, never
 
 

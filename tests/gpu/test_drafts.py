@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.engine.worker.pass_graphs import advance_all
-from stentor.engine.worker.sync_compute import SyncCompute
+from stentor.engine.worker.compute.sync_compute import SyncCompute
+from stentor.engine.worker.passes.pass_graphs import advance_all
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
-from stentor.engine.model_config.mlp_spec import MoESpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
+from stentor.engine.model_config.spec.mlp import MoESpec
 from stentor.engine.worker.errors import SetupError
 from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from stentor.engine.worker.sampler import Sampler
+from stentor.engine.worker.sampling.sampler import Sampler
 from stentor.kernels import sampling
 from stentor.kernels.sampling import SamplerTables, pack_params
 from stentor.kernels.sampling.tables import IN_PROMPT, INDEX, PARAMS, pack_mask, unpack_mask

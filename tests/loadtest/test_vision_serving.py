@@ -13,10 +13,10 @@ import transformers as untyped_transformers
 from PIL import Image
 from rich.console import Console
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
-from stentor.engine.model_config.vision_spec import VisionSpec
+from stentor.engine.model_config.towers.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.loadtest.bench import main

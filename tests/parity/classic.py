@@ -1,4 +1,4 @@
-"""Tiny configurations of the families that :mod:`stentor.engine.model_config.hf_classic` reads."""
+"""Tiny configurations of the families that :mod:`stentor.engine.model_config.hf.classic` reads."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tiny configurations of the families that :mod:`stentor.engine.model_config.hf_hybrid` reads."""
+"""Tiny configurations of the families that :mod:`stentor.engine.model_config.hf.hybrid` reads."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import torch
 
-from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.layers.linear.rank_group import RankGroup
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.choose import Backend
-from stentor.engine.worker.adapter_rows import AdapterRowsOf
-from stentor.engine.worker.adapter_setup import places_for
-from stentor.engine.worker.adapter_store import AdapterStore
-from stentor.engine.worker.batch import build_batch
+from stentor.engine.worker.adapters.setup import places_for
+from stentor.engine.worker.adapters.store import AdapterStore
 from stentor.engine.worker.caches import allocate_caches
-from stentor.engine.worker.families import Text
-from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.rows import RowTable
-from stentor.engine.worker.setup import open_family
-from stentor.engine.worker.setup_parts import layer_context
+from stentor.engine.worker.families.family import Text
+from stentor.engine.worker.families.setup_parts import layer_context
+from stentor.engine.worker.passes.adapter_rows import AdapterRowsOf
+from stentor.engine.worker.rows.batch import build_batch
+from stentor.engine.worker.rows.rows import RowTable
+from stentor.engine.worker.rows.states import RowStates, StateDTypes
+from stentor.engine.worker.setup.setup import open_family
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.ipc.adapters import AdapterRef

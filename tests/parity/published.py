@@ -11,7 +11,7 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.model_config.deepseek_ocr import with_known_tower
+from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
 from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.layers.linear.rank_group import RankGroup
 from stentor.tests.parity.cuts import LENGTH, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.layers.adapters import AdapterPlaces
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.layers.linear.adapters import AdapterPlaces
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.models.decoder import Decoder
 from stentor.server.main.architectures import described
 from stentor.tests.parity import tiny

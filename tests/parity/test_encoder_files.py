@@ -12,11 +12,11 @@ import transformers
 from safetensors.torch import save_file
 
 from stentor.engine.layers.forward_batch import ForwardBatch
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
+from stentor.engine.model_config.encoders.hf import encoder_config_from_hf
 from stentor.engine.models.pooling_model import PoolingModel
 
 SIZES: dict[str, Any] = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

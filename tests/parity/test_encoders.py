@@ -11,11 +11,11 @@ import transformers
 from safetensors.torch import load_file
 
 from stentor.engine.layers.forward_batch import ForwardBatch
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
+from stentor.engine.model_config.encoders.hf import encoder_config_from_hf
 from stentor.engine.models.encoder import Encoder
 from stentor.engine.models.encoder_names import canonical
 from stentor.kernels import native

@@ -7,9 +7,9 @@ import gguf
 import pytest
 import torch
 
-from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.layers.linear.rank_group import RankGroup
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import open_family
+from stentor.engine.worker.setup.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.tests.engine.loading import test_gguf_experts as gguf_experts
 from stentor.tests.engine.loading.tiny_gguf import write_gguf

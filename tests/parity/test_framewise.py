@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.framewise import FramewiseTranscriber

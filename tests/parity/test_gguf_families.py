@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers.models.mpt.configuration_mpt import MptAttentionConfig
 
-from stentor.engine.layers.adapters import AdapterPlaces
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.adapters import AdapterPlaces
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
@@ -20,7 +20,7 @@ from stentor.engine.loading.gguf_tensors import CONSUMED, read_floats
 from stentor.engine.loading.gguf_types import GGMLType
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.gguf_config import model_spec_from_gguf
+from stentor.engine.model_config.gguf.config import model_spec_from_gguf
 from stentor.engine.models.decoder import Decoder
 from stentor.tests.engine.loading.gguf_families import Convert, as_it_is, delta, qwen_next, write_family
 from stentor.tests.engine.loading.k_quants import quantize

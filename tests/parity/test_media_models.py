@@ -16,7 +16,7 @@ from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.models.transformers_tower import TransformersTower
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import open_family, set_up
+from stentor.engine.worker.setup.setup import open_family, set_up
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.sampling import SamplingParams

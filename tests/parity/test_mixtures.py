@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes

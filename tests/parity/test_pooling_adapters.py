@@ -11,7 +11,7 @@ import transformers
 
 from stentor.engine.models.encoder_names import parts_of
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams

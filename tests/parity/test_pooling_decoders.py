@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.engine.worker.setup import set_up_on
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -11,14 +11,14 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.forward_batch import ForwardBatch
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling, pooling_config
 from stentor.engine.loading.weights import tensors_from
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.pooling_family import PoolingFamily
+from stentor.engine.worker.families.pooling import PoolingFamily
 from stentor.protocols.ipc.config import ModelImpl, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape

@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.layers.linear.rank_group import RankGroup
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.model_spec import ModelSpec, with_layers
-from stentor.engine.model_config.recurrent_spec import Mamba2Spec
+from stentor.engine.model_config.spec.model import ModelSpec, with_layers
+from stentor.engine.model_config.spec.recurrent import Mamba2Spec
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
-from stentor.engine.worker.families import Text
-from stentor.engine.worker.setup import open_family
+from stentor.engine.worker.families.family import Text
+from stentor.engine.worker.setup.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.tests.engine.loading.gguf_families import write_family
 from stentor.tests.parity import tiny

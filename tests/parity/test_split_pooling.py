@@ -14,11 +14,11 @@ import transformers
 
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.model_spec import TaskAdapters
+from stentor.engine.model_config.spec.model import TaskAdapters
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import open_family
+from stentor.engine.worker.setup.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.tests.parity.test_pooling_decoders import EMBED, GPT2, LABELS, LLM, SCORE, Rows, pooled, saved

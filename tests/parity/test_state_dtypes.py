@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.worker.row_states import StateDTypes
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.rows.states import StateDTypes
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import StateDType, WorkerConfig
 from stentor.server.options.model_facts import describe_model

@@ -11,12 +11,12 @@ import gguf
 import pytest
 import torch
 
-from stentor.engine.layers.rank_group import RankGroup
-from stentor.engine.layers.weights import WeightError, cut_tensor
+from stentor.engine.layers.linear.rank_group import RankGroup
+from stentor.engine.layers.linear.weights import WeightError, cut_tensor
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.tensor_parallel.cuts import Cut
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import open_family
+from stentor.engine.worker.setup.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.server.options.model_facts import CACHE_BYTES, GPU_SHARE, describe_model
 from stentor.tests.engine.loading.tiny_gguf import write_gguf

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.models.transformers_decoder import TransformersDecoder
 from stentor.protocols.ipc.cache_groups import windows_of

@@ -11,7 +11,7 @@ from stentor.engine.client.media import Media
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.models.payload import Payload, write_payload
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.pooling_family import PoolingFamily
+from stentor.engine.worker.families.pooling import PoolingFamily
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers as untyped_transformers
 
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 

@@ -1,4 +1,4 @@
-"""Tiny configurations of the families that :mod:`stentor.engine.model_config.hf_variants` reads."""
+"""Tiny configurations of the families that :mod:`stentor.engine.model_config.hf.variants` reads."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

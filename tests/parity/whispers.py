@@ -9,11 +9,11 @@ import transformers as untyped_transformers
 
 from stentor import kernels
 from stentor.engine.layers.forward_batch import Encoded, ForwardBatch
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.model_config.encoder_decoder_config import ENCODER_BLOCK
-from stentor.engine.model_config.whisper_config import WhisperConfig
+from stentor.engine.model_config.speech.encoder_decoder import ENCODER_BLOCK
+from stentor.engine.model_config.speech.whisper import WhisperConfig
 from stentor.engine.models.encoder_decoder import EncoderDecoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.kernels import native

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor.engine.model_config.gguf_architectures import ARCHITECTURES
-from stentor.engine.model_config.gguf_families import TRANSLATIONS
-from stentor.engine.model_config.hf_config import DECODERS, model_spec_from_hf, named_architecture
+from stentor.engine.model_config.gguf.architectures import ARCHITECTURES
+from stentor.engine.model_config.gguf.families import TRANSLATIONS
+from stentor.engine.model_config.hf.config import DECODERS, model_spec_from_hf, named_architecture
 from stentor.server.main.architectures import computed, described, kinds, parity_models, remarks
 from stentor.server.main.tested import FORMATS, MEDIA, MEDIA_FILE, PARITY, PARITY_FILE, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf

@@ -13,7 +13,7 @@ import pytest
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.generation_config import GenerationConfig
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
 from stentor.server.config.media import MediaConfig, MediaCounts

@@ -19,7 +19,7 @@ import openai.types.responses
 import pydantic
 import pytest
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.app.state import ServerState
 from stentor.server.config.media import MediaConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel

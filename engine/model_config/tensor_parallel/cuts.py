@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..config_fields import ConfigError
-from ..projection import Projection
+from ..spec.projection import Projection
 
 Ranges = tuple[tuple[int, int], ...]
 """Parts of one dimension, each as (first index, count)."""

@@ -6,12 +6,12 @@ Where there are fewer key-value heads than workers, several workers have the sam
 from dataclasses import replace
 from itertools import repeat
 
-from ..attention_spec import AttentionSpec
-from ..compressed_attention_spec import CompressedAttentionSpec
 from ..config_fields import ConfigError
-from ..latent_attention_spec import LatentAttentionSpec
-from ..model_spec import MixerSpec
-from ..projection import Projection
+from ..spec.attention import AttentionSpec
+from ..spec.compressed_attention import CompressedAttentionSpec
+from ..spec.latent_attention import LatentAttentionSpec
+from ..spec.model import MixerSpec
+from ..spec.projection import Projection
 from .cuts import Cut, Cuts, Ranges, Rank
 from .recurrent import split_recurrent
 

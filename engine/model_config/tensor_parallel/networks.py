@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import lcm
 
 from ..config_fields import ConfigError
-from ..mlp_spec import ExpertNames, FeedForwardSpec, MLPSpec, MoESpec
+from ..spec.mlp import ExpertNames, FeedForwardSpec, MLPSpec, MoESpec
 from .cuts import BlockOf, Cut, Cuts, Ranges, Rank
 
 

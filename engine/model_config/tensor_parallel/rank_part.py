@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..model_spec import Backbone
+from ..spec.model import Backbone
 from .cuts import Cut
 
 

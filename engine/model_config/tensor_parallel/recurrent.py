@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ..model_spec import BesideSpec, RecurrentSpec
-from ..recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
-from ..streams_spec import LaurelSpec
+from ..spec.model import BesideSpec, RecurrentSpec
+from ..spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
+from ..spec.streams import LaurelSpec
 from .cuts import Cut, Cuts, Ranges, Rank
 
 

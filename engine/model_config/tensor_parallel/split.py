@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..config_fields import ConfigError
-from ..encoder_config import EncoderConfig
-from ..mlp_spec import MoESpec
-from ..model_spec import Backbone, LayerSpec, ModelSpec
+from ..spec.encoder import EncoderConfig
+from ..spec.mlp import MoESpec
+from ..spec.model import Backbone, LayerSpec, ModelSpec
 from .cuts import BlockOf, Cut, Rank
 from .mixers import split_mixer
 from .networks import split_network

@@ -9,9 +9,9 @@ from stentor.protocols.ipc.steps import NewRow, RowStep
 from ...layers.forward_batch import LayerCache
 from ...models.decoder import Decoder
 from ...models.draft_head import DraftHead
-from ..model_pass import ModelPass, PassResult
-from ..rows import RowTable
-from ..sampler import Sampler
+from ..passes.model_pass import ModelPass, PassResult
+from ..rows.rows import RowTable
+from ..sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from stentor.protocols.ipc.steps import RowStep
 
 from ...layers.forward_batch import LayerCache
 from ...models.draft_head import DraftHead
-from ..batch import build_batch
-from ..model_pass import PassResult
-from ..rows import RowTable
+from ..passes.model_pass import PassResult
+from ..rows.batch import build_batch
+from ..rows.rows import RowTable
 
 
 class HeadPass:

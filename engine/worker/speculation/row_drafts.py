@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from stentor.protocols.ipc.steps import RowDrafts, RowStep, StepPlan
 
-from ..rows import Int64
+from ..rows.rows import Int64
 from .proposer import Proposer
 
 _NO_DRAFTS: Final[Sequence[int]] = ()

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.engine.model_config.pooling_config import ScoreHead
+from stentor.engine.model_config.encoders.pooling import ScoreHead
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.pooling import Pooled

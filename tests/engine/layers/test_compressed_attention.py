@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from stentor import kernels
-from stentor.engine.layers.compressed_attention import CompressedAttention
-from stentor.engine.layers.compressor import written_
-from stentor.engine.layers.entry_blocks import EntryBlocks
-from stentor.engine.layers.entry_index import EntryIndex
-from stentor.engine.layers.moe import _experts_of_tokens
-from stentor.engine.layers.token_history import TokenHistory
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.attention.compressed_attention import CompressedAttention
+from stentor.engine.layers.attention.compressor import written_
+from stentor.engine.layers.attention.entry_blocks import EntryBlocks
+from stentor.engine.layers.attention.entry_index import EntryIndex
+from stentor.engine.layers.attention.token_history import TokenHistory
+from stentor.engine.layers.experts.moe import _experts_of_tokens
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.tests.kernels.helpers import assert_same_bits, normal
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, prompt_of

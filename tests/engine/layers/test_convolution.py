@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from stentor.engine.layers.convolution import Convolution
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.layers.weights import WeightError, WeightMap
+from stentor.engine.layers.audio.convolution import Convolution
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.layers.linear.weights import WeightError, WeightMap
 
 
 def made(inputs: int, outputs: int, *, packed: bool, stride: int = 1) -> tuple[Convolution, WeightMap]:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.layers import latent_attention
-from stentor.engine.layers.latent_attention import LatentAttention
+from stentor.engine.layers.attention import latent_attention
+from stentor.engine.layers.attention.latent_attention import LatentAttention
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
+from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers as untyped_transformers
 
-from stentor.engine.layers.log_mel import LogMel, mel_filters
+from stentor.engine.layers.audio.log_mel import LogMel, mel_filters
 
 transformers: Any = untyped_transformers
 WINDOW = 480_000

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.pooling import PostPooling, pool
-from stentor.engine.model_config.sentence_config import Dense, LayerNormed, Normalized, PoolingMode
+from stentor.engine.model_config.encoders.sentence import Dense, LayerNormed, Normalized, PoolingMode
 
 HIDDEN = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
 STARTS = torch.tensor([0, 1, 6, 9])

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stentor import kernels
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.kernels.variants import force_variant
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import model_config

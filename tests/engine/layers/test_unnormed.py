@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stentor import kernels
-from stentor.engine.layers import linear
+from stentor.engine.layers.linear import linear
 from stentor.kernels import NormedProduct
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import PagedDecoder

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stentor.engine.layers.weights import WeightError, WeightMap
+from stentor.engine.layers.linear.weights import WeightError, WeightMap
 
 
 def _map() -> tuple[WeightMap, torch.Tensor]:

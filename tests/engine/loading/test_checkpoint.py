@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig
-from stentor.engine.model_config.model_spec import dense_mlp
+from stentor.engine.model_config.spec.model import dense_mlp
 from stentor.engine.quantization.formats import GGUFFormat
 from stentor.protocols.ipc.config import LoadFormat
 from stentor.tests.engine.loading.tiny_gguf import header, key, tiny_model, write_gguf

@@ -9,8 +9,8 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MoESpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.mlp import MoESpec
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.parity.paged import PagedDecoder

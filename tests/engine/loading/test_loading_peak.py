@@ -14,7 +14,7 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import save_file
 
-from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.kernels import native
 from stentor.tests.engine.loading.tiny_gguf import write_metadata
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
@@ -16,7 +16,7 @@ from stentor.engine.loading.gguf_types import GGMLType
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
 from stentor.engine.loading.weights import tower_weights
-from stentor.engine.model_config.vision_spec import VisionSpec
+from stentor.engine.model_config.towers.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.tests.parity.seeing import MAKERS

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.sentence_modules import read_sentence_modules
-from stentor.engine.model_config.sentence_config import Dense, Normalized, SentenceModules
+from stentor.engine.model_config.encoders.sentence import Dense, Normalized, SentenceModules
 
 
 def write(folder: Path, files: dict[str, Any]) -> Path:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.media_spec import MediaSpec, media_spec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.stages import stage_ends
+from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
 from stentor.engine.models.transformers_tower import TransformersTower
 from stentor.tests.parity import tiny
 from stentor.tests.parity.seeing import CONFIGS

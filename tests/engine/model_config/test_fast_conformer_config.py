@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.fast_conformer_config import (
+from stentor.engine.model_config.speech.fast_conformer import (
     CausalSpec,
     canary_config_from_hf,
     cohere_asr_config_from_hf,
 )
-from stentor.engine.model_config.framewise_config import (
+from stentor.engine.model_config.speech.framewise import (
     LanguagePromptSpec,
     nemotron_3_5_asr_config_from_hf,
     nemotron_asr_config_from_hf,

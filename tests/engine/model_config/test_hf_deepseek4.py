@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.compressed_attention_spec import CompressedAttentionSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MoESpec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
+from stentor.engine.model_config.spec.mlp import MoESpec
+from stentor.engine.model_config.spec.model import ModelSpec
 
 FLASH: dict[str, Any] = {
     "architectures": ["DeepseekV4ForCausalLM"],

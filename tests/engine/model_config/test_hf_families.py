@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
+from stentor.engine.model_config.spec.model import ModelSpec
 
 SIZES = {
     "vocab_size": 320,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.attention_spec import BlockIndexSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.attention import BlockIndexSpec
 
 EXAONE: dict[str, Any] = {
     "architectures": ["ExaoneForCausalLM"],

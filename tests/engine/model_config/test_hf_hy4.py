@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
-from stentor.engine.model_config.streams_spec import HyperSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
+from stentor.engine.model_config.spec.streams import HyperSpec
 
 HY4: Mapping[str, Any] = {
     "architectures": ["HYV4ForCausalLM"],

@@ -10,13 +10,13 @@ import pytest
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.attention_spec import CacheSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.latent_attention_spec import IndexSpec, LatentAttentionSpec
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
-from stentor.engine.model_config.model_spec import ModelSpec, with_layers
-from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.attention import CacheSpec
+from stentor.engine.model_config.spec.latent_attention import IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec, RouterSpec
+from stentor.engine.model_config.spec.model import ModelSpec, with_layers
+from stentor.engine.model_config.spec.recurrent import GatedDeltaSpec
 from stentor.engine.worker.caches import BlockGroup, block_groups_of
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import latent, tiny

@@ -7,15 +7,15 @@ import pytest
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.attention_spec import CacheSpec
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.hf_text_part import text_name
-from stentor.engine.model_config.latent_attention_spec import LatentAttentionSpec
-from stentor.engine.model_config.media_spec import media_spec
-from stentor.engine.model_config.mlp_spec import MoESpec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.text_part import text_name
+from stentor.engine.model_config.spec.attention import CacheSpec
+from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
+from stentor.engine.model_config.spec.mlp import MoESpec
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.stages import stage_ends
+from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import tiny
 

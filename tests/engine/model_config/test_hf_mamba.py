@@ -10,10 +10,10 @@ from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
-from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.recurrent_spec import Mamba2Spec, MambaSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.spec.recurrent import Mamba2Spec, MambaSpec
 from stentor.engine.model_config.stages import stage_ends
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec, RouterSpec
 
 MIXTRAL_8X7B: Mapping[str, Any] = {
     "architectures": ["MixtralForCausalLM"],

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.draft_head_spec import mtp_head
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.draft_head import mtp_head
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 
 _WINDOW, _FULL = "sliding_attention", "full_attention"
 STEP: Mapping[str, Any] = {

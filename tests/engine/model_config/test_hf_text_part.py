@@ -13,11 +13,11 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.hf_text_part import MEDIA_FAMILIES, is_of_tower, text_name
-from stentor.engine.model_config.media_spec import MediaSpec, media_spec
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES, is_of_tower, text_name
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
 from stentor.tests.parity import tiny
 
 transformers: Any = untyped_transformers

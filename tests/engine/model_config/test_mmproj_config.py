@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 import transformers as untyped_transformers
 
-from stentor.engine.model_config.attention_spec import AttentionSpec, RopeConfig
-from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.mlp_spec import MLPSpec
-from stentor.engine.model_config.mmproj_config import (
+from stentor.engine.model_config.gguf.mmproj_config import (
     PROJECTORS,
     described_by,
     projector_names,
     seeing,
     tower_spec,
 )
-from stentor.engine.model_config.mmproj_file import ProjectorFile, TextFile
-from stentor.engine.model_config.model_spec import PRE, LayerSpec, ModelSpec
+from stentor.engine.model_config.gguf.mmproj_file import ProjectorFile, TextFile
+from stentor.engine.model_config.spec.attention import AttentionSpec, RopeConfig
+from stentor.engine.model_config.spec.mlp import MLPSpec
+from stentor.engine.model_config.spec.model import PRE, LayerSpec, ModelSpec
+from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.moonshine_config import moonshine_config_from_hf
-from stentor.engine.model_config.moonshine_streaming_config import moonshine_streaming_config_from_hf
+from stentor.engine.model_config.speech.moonshine import moonshine_config_from_hf
+from stentor.engine.model_config.speech.moonshine_streaming import moonshine_streaming_config_from_hf
 
 TINY: dict[str, Any] = {
     "architectures": ["MoonshineForConditionalGeneration"],

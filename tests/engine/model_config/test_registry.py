@@ -4,9 +4,9 @@ import pytest
 import transformers
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.registry import ARCHITECTURES, read_config
-from stentor.engine.model_config.whisper_config import WhisperConfig
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.speech.whisper import WhisperConfig
 
 
 @pytest.mark.parametrize(

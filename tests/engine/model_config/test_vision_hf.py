@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import transformers as untyped_transformers
 
-from stentor.engine.model_config.media_spec import tapped_layers
-from stentor.engine.model_config.model_spec import dense_mlp
-from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.model_config.spec.model import dense_mlp
+from stentor.engine.model_config.towers.media_spec import tapped_layers
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 
 transformers: Any = untyped_transformers
 HIDDEN = 512

@@ -10,7 +10,7 @@ import pytest
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.voxtral_realtime_config import voxtral_realtime_config_from_hf
+from stentor.engine.model_config.speech.voxtral_realtime import voxtral_realtime_config_from_hf
 from stentor.tests.engine.tiny_voxtral import write_voxtral
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.whisper_config import (
+from stentor.engine.model_config.speech.whisper import (
     WhisperConfig,
     checked_whisper,
     whisper_config_from_ct2,

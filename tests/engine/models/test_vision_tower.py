@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 import torch
 
-from stentor.engine.layers.adapters import AdapterPlaces
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.adapters import AdapterPlaces
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower, native_tower
 from stentor.engine.quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.errors import SetupError
 from stentor.protocols.ipc.config import OnlineQuantization

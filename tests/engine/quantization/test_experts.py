@@ -10,10 +10,10 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from stentor.engine.layers.experts import Experts, PackedExperts, StoredExperts
+from stentor.engine.layers.experts.experts import Experts, PackedExperts, StoredExperts
+from stentor.engine.layers.experts.moe import MoE
 from stentor.engine.layers.layer import Layer
-from stentor.engine.layers.moe import MoE
-from stentor.engine.layers.weights import WeightError
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.stored import StoredError, gpt_oss_weight
 from stentor.kernels import CodedMatrices, quantize_weight_int8

@@ -10,9 +10,9 @@ import gguf
 import pytest
 import torch
 
-from stentor.engine.layers.layer_context import LayerContext
-from stentor.engine.layers.linear import Linear
-from stentor.engine.layers.weights import WeightError, WeightMap
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.layers.linear.linear import Linear
+from stentor.engine.layers.linear.weights import WeightError, WeightMap
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.quantization.choose import LinearTraits, select
 from stentor.engine.quantization.formats import (

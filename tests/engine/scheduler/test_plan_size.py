@@ -1,6 +1,6 @@
 """What a plan carries: what sequences share once, and never more at a time than a step may bring."""
 
-from stentor.engine.worker.rows import with_forks
+from stentor.engine.worker.rows.rows import with_forks
 from stentor.protocols.ipc.actors import Resumed, Submit
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import StreamShape, total_bytes

@@ -1,4 +1,4 @@
-"""A device in host memory that is late on purpose: it keeps the promises of :mod:`stentor.engine.worker.device`
+"""A device in host memory that is late on purpose: it keeps the promises of :mod:`stentor.engine.worker.device.device`
 and no more, so that a runner which relies on more is caught.
 
 Work runs when it is queued, but nobody is told before they wait. What a download brings is there once a mark
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stentor.engine.worker.device import MemoryReading
+from stentor.engine.worker.device.device import MemoryReading
 
 GIB = 1 << 30
 _POISON = 0xA5

@@ -11,18 +11,18 @@ import torch
 from stentor.engine.core.request import NOTHING
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.forward_batch import ForwardBatch, LayerCache
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.worker.async_compute import AsyncCompute, Launched, TextExtras
 from stentor.engine.worker.caches import allocate_caches, block_groups_of, cache_groups, host_memory, kv_block_bytes
-from stentor.engine.worker.graphs import GraphCapture, GraphSize
-from stentor.engine.worker.pending import Pending
-from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.rows import RowLimits, with_forks
-from stentor.engine.worker.runner import ModelRunner
-from stentor.engine.worker.sync_compute import SyncCompute
+from stentor.engine.worker.compute.async_compute import AsyncCompute, Launched, TextExtras
+from stentor.engine.worker.compute.pending import Pending
+from stentor.engine.worker.compute.runner import ModelRunner
+from stentor.engine.worker.compute.sync_compute import SyncCompute
+from stentor.engine.worker.device.graphs import GraphCapture, GraphSize
+from stentor.engine.worker.rows.rows import RowLimits, with_forks
+from stentor.engine.worker.rows.states import RowStates, StateDTypes
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Resource, Submit
 from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.worker import service, setup, setup_family
+from stentor.engine.worker import service
+from stentor.engine.worker.compute.sync_compute import SyncCompute
+from stentor.engine.worker.device.graphs import GraphSize, graph_sizes
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.graphs import GraphSize, graph_sizes
-from stentor.engine.worker.pass_graphs import advance_all
+from stentor.engine.worker.families.setup_parts import Setup
+from stentor.engine.worker.passes.pass_graphs import advance_all
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import set_up_on
-from stentor.engine.worker.setup_parts import Setup
-from stentor.engine.worker.sync_compute import SyncCompute
+from stentor.engine.worker.setup import decoder as setup_family
+from stentor.engine.worker.setup import setup
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Progress, Shutdown, StartWorker
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter

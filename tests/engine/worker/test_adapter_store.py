@@ -14,10 +14,11 @@ import torch
 from safetensors.torch import save_file
 
 from stentor.engine.channel import Endpoint
-from stentor.engine.layers.adapters import AdapterPlaces, AdapterRows
-from stentor.engine.worker import adapter_store, service
-from stentor.engine.worker.adapter_store import AdapterStore
-from stentor.engine.worker.executor import Executor
+from stentor.engine.layers.linear.adapters import AdapterPlaces, AdapterRows
+from stentor.engine.worker import service
+from stentor.engine.worker.adapters import store as adapter_store
+from stentor.engine.worker.adapters.store import AdapterStore
+from stentor.engine.worker.compute.executor import Executor
 from stentor.kernels import native
 from stentor.kernels.low_rank import LowRankSum
 from stentor.protocols.ipc.actors import Shutdown

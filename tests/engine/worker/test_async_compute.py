@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.worker import staging
-from stentor.engine.worker.graphs import CaptureError, GraphSize, graph_sizes
-from stentor.engine.worker.staging import Shape
+from stentor.engine.worker.device import staging
+from stentor.engine.worker.device.graphs import CaptureError, GraphSize, graph_sizes
+from stentor.engine.worker.device.staging import Shape
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -234,7 +234,7 @@ def test_pinned_memory_of_log_probabilities_is_used_again_and_never_freed(model:
 @pytest.fixture
 def _tight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Buffers without room to spare; layouts are kept, and none may come from before or stay."""
-    monkeypatch.setattr("stentor.engine.worker.async_compute._SPARE_BYTES", 0)
+    monkeypatch.setattr("stentor.engine.worker.compute.async_compute._SPARE_BYTES", 0)
     monkeypatch.setattr(staging, "_ALIGNMENT", 8)
     staging._layout.cache_clear()
     yield

@@ -9,10 +9,10 @@ import torch
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from stentor.engine.models.encoder_decoder import EncoderDecoder
+from stentor.engine.worker.compute.sync_compute import SyncCompute
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.limits import TRANSCRIPTION
-from stentor.engine.worker.setup import set_up_on
-from stentor.engine.worker.sync_compute import SyncCompute
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.protocols.ipc.audio import Alignment
 from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -3,8 +3,8 @@
 import torch
 
 from stentor.engine.layers.forward_batch import LayerCache
-from stentor.engine.worker.batch import Batch, build_batch
-from stentor.engine.worker.rows import RowTable
+from stentor.engine.worker.rows.batch import Batch, build_batch
+from stentor.engine.worker.rows.rows import RowTable
 from stentor.kernels import AttentionBatch
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep

@@ -13,8 +13,8 @@ import transformers
 from safetensors.torch import save_file
 
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header, write_header
-from stentor.engine.worker import setup_family
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup import decoder as setup_family
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask

@@ -21,9 +21,10 @@ from stentor.engine.sharing.weight_cache import (
     read_header,
     write_header,
 )
-from stentor.engine.worker import cached_weights, setup_family
+from stentor.engine.worker import cached_weights
 from stentor.engine.worker.cached_weights import CachedWeights, weights_key
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup import decoder as setup_family
+from stentor.engine.worker.setup.setup import set_up
 from stentor.kernels import native
 from stentor.kernels.native.memory import HUGE, SharedHuge
 from stentor.protocols.ipc.actors import WorkerReady

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stentor.engine.sharing.lease import Member, peek
-from stentor.engine.worker.device_lease import AloneOnDevice, SharedDevice
+from stentor.engine.worker.device.lease import AloneOnDevice, SharedDevice
 from stentor.tests.engine.lease_child import STEPS, inside
 from stentor.tests.engine.test_lease import Members, ended, line_of
 

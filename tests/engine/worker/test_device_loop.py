@@ -19,9 +19,9 @@ from stentor.engine.core.worker_life import WorkerLife
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.processes.process import Child
 from stentor.engine.worker import service
-from stentor.engine.worker.profile import _MEASURED_GRAPHS
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import set_up_on
+from stentor.engine.worker.setup.profile import _MEASURED_GRAPHS
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
 from stentor.protocols.ipc.codec import decode_client, decode_engine_worker, encoder

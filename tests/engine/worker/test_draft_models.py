@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from stentor.engine.layers.forward_batch import ForwardBatch
-from stentor.engine.model_config.recurrent_spec import StateTensor
+from stentor.engine.model_config.spec.recurrent import StateTensor
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.families import fit_states, state_places, with_rows
-from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.families.family import fit_states, state_places, with_rows
+from stentor.engine.worker.rows.states import RowStates, StateDTypes
+from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.worker.dry_device import indexed
+from stentor.engine.worker.device.dry import indexed
 
 NUMBERS = torch.arange(2 * 3 * 4).view(2, 3, 4)
 

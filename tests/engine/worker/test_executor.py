@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stentor.engine.channel import PeerDied
-from stentor.engine.worker import executor as stepper
-from stentor.engine.worker.executor import AsyncExecutor, SyncExecutor
+from stentor.engine.worker.compute import executor as stepper
+from stentor.engine.worker.compute.executor import AsyncExecutor, SyncExecutor
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
@@ -213,7 +213,7 @@ def test_a_worker_whose_step_has_just_ended_is_busy_still(
 ) -> None:
     """The next one is on its way, and would wait for a capture that is not needed."""
     now = 100.0
-    monkeypatch.setattr("stentor.engine.worker.executor.time.monotonic", lambda: now)
+    monkeypatch.setattr("stentor.engine.worker.compute.executor.time.monotonic", lambda: now)
     steps = _ahead(runner, outbox)
     steps.take(_plan(0))
     runner.gates[0].set()

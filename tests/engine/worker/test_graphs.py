@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from stentor.engine.worker.graphs import (
+from stentor.engine.worker.device.graphs import (
     Body,
     CaptureError,
     GraphCapture,

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from stentor.engine.layers.adapters import AdapterPlaces
-from stentor.engine.worker.adapter_store import AdapterStore
+from stentor.engine.layers.linear.adapters import AdapterPlaces
+from stentor.engine.worker.adapters.store import AdapterStore
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.tests.examples import examples
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.core.grammar.token_sets import MaskWriter, set_of
-from stentor.engine.worker.masks import lowest, mask_bytes, restrict_rows_, slot_masks
-from stentor.engine.worker.sampler import Sampler
+from stentor.engine.worker.sampling.masks import lowest, mask_bytes, restrict_rows_, slot_masks
+from stentor.engine.worker.sampling.sampler import Sampler
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, NewRow, RowMask, RowStep, StepPlan
 from stentor.tests.engine.worker.runners import Pair, WatchedDecoder, prompt

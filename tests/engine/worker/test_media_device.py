@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.engine.worker.setup import set_up_on
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stentor.engine.models.payload import Payload, read_payload, write_payload
-from stentor.engine.worker.media_positions import MediaPositions
-from stentor.engine.worker.media_rows import MediaRows
+from stentor.engine.worker.media.positions import MediaPositions
+from stentor.engine.worker.media.rows import MediaRows
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowSpan, TokenLogprobs
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -10,8 +10,8 @@ import torch
 
 from stentor.engine.layers.forward_batch import LayerCache
 from stentor.engine.worker.caches import cache_tensors
-from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.sync_compute import SyncCompute
+from stentor.engine.worker.compute.sync_compute import SyncCompute
+from stentor.engine.worker.device.graphs import GraphSize
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan

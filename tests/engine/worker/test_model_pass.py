@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from stentor.engine.layers.forward_batch import ForwardBatch
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.caches import allocate_caches
-from stentor.engine.worker.model_pass import ModelPass
-from stentor.engine.worker.rows import RowTable
+from stentor.engine.worker.passes.model_pass import ModelPass
+from stentor.engine.worker.rows.rows import RowTable
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep

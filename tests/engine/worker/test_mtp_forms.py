@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.models.longcat_flash import modeling_longcat_flash
 
-from stentor.engine.model_config.draft_head_spec import mtp_head_stored
-from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.draft_head import mtp_head_stored
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.caches import allocate_caches, block_groups_of, cache_tensors
-from stentor.engine.worker.executor import SyncExecutor
-from stentor.engine.worker.graphs import GraphCapture, GraphSize, draft_sizes
-from stentor.engine.worker.model_pass import ModelPass
-from stentor.engine.worker.pass_graphs import PassGraphs, advance_all
-from stentor.engine.worker.rows import RowTable
-from stentor.engine.worker.setup import set_up_on
-from stentor.engine.worker.sync_compute import SyncCompute
+from stentor.engine.worker.compute.executor import SyncExecutor
+from stentor.engine.worker.compute.sync_compute import SyncCompute
+from stentor.engine.worker.device.graphs import GraphCapture, GraphSize, draft_sizes
+from stentor.engine.worker.passes.model_pass import ModelPass
+from stentor.engine.worker.passes.pass_graphs import PassGraphs, advance_all
+from stentor.engine.worker.rows.rows import RowTable
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.kernels.variants import Variant
 from stentor.protocols.ipc.actors import Failed

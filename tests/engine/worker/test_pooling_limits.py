@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 import transformers
 
-from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
-from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.pooling_config import PoolingConfig
-from stentor.engine.model_config.sentence_config import SentenceModules
-from stentor.engine.worker.pooling_family import suited_limits
+from stentor.engine.model_config.encoders.hf import encoder_config_from_hf
+from stentor.engine.model_config.encoders.pooling import PoolingConfig
+from stentor.engine.model_config.encoders.sentence import SentenceModules
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.worker.families.pooling import suited_limits
 
 MINILM: dict[str, Any] = {
     "hidden_size": 384,

@@ -6,9 +6,9 @@ import pytest
 import torch
 import transformers
 
-from stentor.engine.layers.weights import WeightError
-from stentor.engine.worker.runner import ModelRunner
-from stentor.engine.worker.setup import set_up_on
+from stentor.engine.layers.linear.weights import WeightError
+from stentor.engine.worker.compute.runner import ModelRunner
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -4,9 +4,9 @@ import mmap
 import pytest
 import torch
 
-from stentor.engine.worker import prefault
-from stentor.engine.worker.executor import SyncExecutor
-from stentor.engine.worker.prefault import Prefault
+from stentor.engine.worker.compute.executor import SyncExecutor
+from stentor.engine.worker.device import prefault
+from stentor.engine.worker.device.prefault import Prefault
 from stentor.kernels.native.memory import HUGE, empty_huge, take_pages
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
@@ -127,7 +127,7 @@ def test_pages_are_taken_one_at_a_time_and_only_when_no_message_has_come_for_a_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("stentor.engine.worker.executor.time.monotonic", lambda: now)
+    monkeypatch.setattr("stentor.engine.worker.compute.executor.time.monotonic", lambda: now)
     taken = _instead_of_taking(monkeypatch, succeeds=True)
     steps = SyncExecutor(StillRunner(), lambda message: None, None, Prefault(_tensors(), 2 * HUGE))  # type: ignore[arg-type]
     steps.take(_entering([0]))

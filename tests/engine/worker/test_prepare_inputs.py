@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_step
-from stentor.engine.worker.rows import RowTable
+from stentor.engine.worker.device.graphs import GraphSize
+from stentor.engine.worker.passes.prepare_inputs import no_rows, number_step, pad_step
+from stentor.engine.worker.rows.rows import RowTable
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from stentor.engine.worker.executor import NAMED, RowNames, SyncExecutor, names_in
+from stentor.engine.worker.compute.executor import NAMED, RowNames, SyncExecutor, names_in
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.engine.model_config.recurrent_spec import StateTensor
-from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_step
-from stentor.engine.worker.row_states import RowStates, StateDTypes
-from stentor.engine.worker.rows import RowTable
-from stentor.engine.worker.staged_step import no_changes, stage
+from stentor.engine.model_config.spec.recurrent import StateTensor
+from stentor.engine.worker.device.graphs import GraphSize
+from stentor.engine.worker.passes.prepare_inputs import no_rows, number_step, pad_step
+from stentor.engine.worker.passes.staged_step import no_changes, stage
+from stentor.engine.worker.rows.rows import RowTable
+from stentor.engine.worker.rows.states import RowStates, StateDTypes
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.engine.worker.rows import RowTable
+from stentor.engine.worker.rows.rows import RowTable
 from stentor.protocols.ipc.actors import PromptDone
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.worker.sampler import Sampler
+from stentor.engine.worker.sampling.sampler import Sampler
 from stentor.kernels.sampling import native
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs

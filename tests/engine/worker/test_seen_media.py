@@ -1,6 +1,6 @@
 """Which media the positions of a row attend to."""
 
-from stentor.engine.worker.seen_media import SeenSpan, seen_media, seen_within
+from stentor.engine.worker.media.seen_media import SeenSpan, seen_media, seen_within
 from stentor.protocols.ipc.steps import RowSpan
 
 SPANS = [RowSpan(5, 3, 1), RowSpan(6, 9, 1), RowSpan(7, 10, 1)]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from stentor.engine.worker import service
-from stentor.engine.worker.async_compute import AsyncCompute
-from stentor.engine.worker.pending import Pending
+from stentor.engine.worker.compute.async_compute import AsyncCompute
+from stentor.engine.worker.compute.pending import Pending
+from stentor.engine.worker.families.setup_parts import Setup
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import set_up_on
-from stentor.engine.worker.setup_parts import Setup
+from stentor.engine.worker.setup.setup import set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.quantization.formats import (
     Format,
     FP4Format,
@@ -26,14 +26,15 @@ from stentor.engine.quantization.formats import (
 from stentor.engine.sharing.cpu_plan import CpuPlan
 from stentor.engine.sharing.cpu_topology import Cpu, CpuTopology
 from stentor.engine.sharing.lease import create_lease, peek
-from stentor.engine.worker import memory, setup_parts
+from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, cache_tensors, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.families import size_cache
+from stentor.engine.worker.families import setup_parts
+from stentor.engine.worker.families.family import size_cache
+from stentor.engine.worker.families.setup_parts import cache_note, choose_dtype, hold, longest_of, multiplied_from_codes
 from stentor.engine.worker.memory import available_memory, format_bytes
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import choose_device, set_up
-from stentor.engine.worker.setup_parts import cache_note, choose_dtype, hold, longest_of, multiplied_from_codes
+from stentor.engine.worker.setup.setup import choose_device, set_up
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.sharing.lease import Member
-from stentor.engine.worker import setup as whole_setup
-from stentor.engine.worker import setup_device
 from stentor.engine.worker.caches import kv_block_bytes
-from stentor.engine.worker.device import MemoryReading
+from stentor.engine.worker.device.device import MemoryReading
+from stentor.engine.worker.device.graphs import graph_sizes
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.graphs import graph_sizes
-from stentor.engine.worker.profile import worst_steps
-from stentor.engine.worker.setup import device_of_worker, set_up, set_up_on
-from stentor.engine.worker.setup_parts import Setup
+from stentor.engine.worker.families.setup_parts import Setup
+from stentor.engine.worker.setup import device as setup_device
+from stentor.engine.worker.setup import setup as whole_setup
+from stentor.engine.worker.setup.profile import worst_steps
+from stentor.engine.worker.setup.setup import device_of_worker, set_up, set_up_on
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of
 from stentor.protocols.ipc.config import DraftMethod, SpeculativeConfig, WorkerConfig

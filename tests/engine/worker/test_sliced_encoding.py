@@ -10,12 +10,12 @@ from typing import Any, Final
 import pytest
 import torch
 
-from stentor.engine.layers.parts import Pace
+from stentor.engine.layers.linear.parts import Pace
 from stentor.engine.models.payload import Encoded, Payload, write_payload
-from stentor.engine.worker import media_time
-from stentor.engine.worker.media_rows import MediaRows
-from stentor.engine.worker.media_time import MediaTime
-from stentor.engine.worker.sliced_encoding import SlicedEncoding
+from stentor.engine.worker.media import media_time
+from stentor.engine.worker.media.media_time import MediaTime
+from stentor.engine.worker.media.rows import MediaRows
+from stentor.engine.worker.media.sliced_encoding import SlicedEncoding
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowSpan, RowStep, StepPlan, StepResult

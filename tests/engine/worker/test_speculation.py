@@ -10,7 +10,7 @@ import torch
 
 from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.setup.setup import set_up
 from stentor.engine.worker.speculation import verify
 from stentor.kernels import sampling
 from stentor.protocols.ipc.config import SpeculativeConfig

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.engine.worker.pinned import PinnedPool, StepMemory
-from stentor.engine.worker.staging import SECTIONS, Inputs, Numbers, Shape, Staging, staged_bytes, view_inputs
+from stentor.engine.worker.device.pinned import PinnedPool, StepMemory
+from stentor.engine.worker.device.staging import SECTIONS, Inputs, Numbers, Shape, Staging, staged_bytes, view_inputs
 from stentor.tests.engine.worker.fake_device import FakeDevice, OrderError
 
 SHAPE = Shape(

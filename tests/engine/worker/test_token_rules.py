@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.worker.token_rules import RuleTable
+from stentor.engine.worker.sampling.token_rules import RuleTable
 from stentor.protocols.ipc.audio import TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow

@@ -9,8 +9,8 @@ import pytest
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.worker.errors import SetupError
-from stentor.engine.worker.setup import open_family, set_up
-from stentor.engine.worker.transformers_family import TransformersText
+from stentor.engine.worker.families.transformers import TransformersText
+from stentor.engine.worker.setup.setup import open_family, set_up
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.loading.tiny_gguf import tiny_model, write_gguf
 from stentor.tests.engine.local import model_config

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.warmup import counts, warm_up, warm_up_drafts
+from stentor.engine.worker.device.graphs import GraphSize
+from stentor.engine.worker.setup.warmup import counts, warm_up, warm_up_drafts
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult

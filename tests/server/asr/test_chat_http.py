@@ -16,7 +16,7 @@ from openai.types import audio as sdk
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from transformers.models.nemotron3_5_asr.processing_nemotron3_5_asr import DEFAULT_PROMPT_DICTIONARY
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.model_config.framewise_config import LanguagePromptSpec
+from stentor.engine.model_config.speech.framewise import LanguagePromptSpec
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.server.app.auxiliary_models import open_transcription
 from stentor.server.asr.framewise_vocabulary import FramewiseVocabulary

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings

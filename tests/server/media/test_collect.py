@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.media import MediaConfig, MediaCounts
 from stentor.server.media.collect import TEXT_ONLY, Accepted, collect_media

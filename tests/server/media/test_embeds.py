@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load, save
 from safetensors.torch import save as save_torch
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.media import MediaConfig
 from stentor.server.media.chat_media import ChatMedia

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.model_config.media_spec import Modality
+from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.loadtest.hostile_files import IMAGES
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.limits import ProcessorLimits

@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load
 
-from stentor.engine.model_config.media_spec import MediaAxes
+from stentor.engine.model_config.towers.media_spec import MediaAxes
 from stentor.engine.models.transformers_tower import _METHODS
-from stentor.engine.worker.media_positions import MediaPositions
+from stentor.engine.worker.media.positions import MediaPositions
 from stentor.protocols.ipc.steps import RowSpan
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_files import ModelFiles

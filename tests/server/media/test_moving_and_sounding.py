@@ -10,7 +10,7 @@ import transformers as untyped_transformers
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
-from stentor.engine.model_config.media_spec import Modality
+from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.media.decoded import DecodedLimits

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.media_spec import media_spec
+from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits

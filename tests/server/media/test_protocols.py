@@ -9,7 +9,7 @@ import anthropic
 import openai
 import pytest
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.config.media import MediaConfig, MediaCounts
 from stentor.server.media.collect import TEXT_ONLY, Accepted, adds_special_tokens
 from stentor.server.text.renderers.choose import TemplateRenderer

@@ -9,14 +9,14 @@ import torch
 import transformers
 from safetensors.numpy import load, save
 
-from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
-from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.deepseek_ocr import with_known_tower
-from stentor.engine.model_config.media_spec import media_spec
-from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
+from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
+from stentor.engine.model_config.towers.media_spec import media_spec
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.models.audio_tower import native_audio_tower
 from stentor.engine.models.payload import read_payload
 from stentor.engine.models.transformers_tower import TransformersTower

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
-from stentor.engine.model_config.media_spec import MediaSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import StoreConfig

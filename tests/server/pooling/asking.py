@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import httpx
 
-from stentor.engine.model_config.pooling_config import SparseHead, TokenVectors
+from stentor.engine.model_config.encoders.pooling import SparseHead, TokenVectors
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.pooling.pooler import DIMENSIONS, FakePooler, config, model_of, state_of
 

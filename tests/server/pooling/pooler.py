@@ -16,9 +16,9 @@ from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.media import Media, MediaStore
 from stentor.engine.client.request import EngineRequest
 from stentor.engine.client.stream import Event
-from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
-from stentor.engine.model_config.pooling_config import PoolingConfig, ScoreHead
-from stentor.engine.model_config.sentence_config import Normalized, SentenceModules
+from stentor.engine.model_config.encoders.hf import encoder_config_from_hf
+from stentor.engine.model_config.encoders.pooling import PoolingConfig, ScoreHead
+from stentor.engine.model_config.encoders.sentence import Normalized, SentenceModules
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooled, Pooling

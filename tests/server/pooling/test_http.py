@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from stentor.engine.model_config.sentence_config import SentenceModules
+from stentor.engine.model_config.encoders.sentence import SentenceModules
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.pooling.formats import Endianness

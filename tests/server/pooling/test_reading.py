@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.model_config.sentence_config import SentenceModules
+from stentor.engine.model_config.encoders.sentence import SentenceModules
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.pooling.common import PoolingFields
 from stentor.server.pooling.pairs import PairRules, cut_longest, read_pairs

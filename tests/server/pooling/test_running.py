@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.model_config.pooling_config import TokenVectors
+from stentor.engine.model_config.encoders.pooling import TokenVectors
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.server.common.errors import GenerationFailed, Overloaded

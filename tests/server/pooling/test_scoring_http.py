@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from stentor.engine.model_config.sentence_config import SentenceModules
+from stentor.engine.model_config.encoders.sentence import SentenceModules
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.pooling import scoring
 from stentor.server.pooling.model import LateInteraction

@@ -1,0 +1,1 @@
+"""Attention of every kind, and what chooses the keys that it reads."""

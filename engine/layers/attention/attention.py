@@ -1,0 +1,480 @@
+"""Self-attention."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, overload
+
+import torch
+from torch.nn.functional import pad
+
+from stentor import kernels
+from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
+from stentor.kernels.rotate_and_write import rotate_and_write_kv_
+
+from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.model import Backbone
+from ..elementwise import elementwise
+from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
+from ..linear.layer_context import LayerContext
+from ..linear.linear import Linear, check_arranged
+from ..linear.parts import BeforePart, tiles
+from ..linear.quantized import Delta, Input, Stream, changed
+from ..linear.weights import WeightMap
+from ..norm import RMSNorm
+from ..rank_norm import SplitNorm, rms_over_ranks
+from ..rotary import RotaryTables
+from .block_index import BlockIndex
+
+_LEAST_QUERIES: Final = 64
+"""Least queries of a part of an attention; for fewer, laying out the keys takes longer."""
+
+
+class HeadLayerNorm:
+    """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, *, own: bool
+    ) -> None:
+        """``own``: each head has its own weights, without a bias. They are stored in one tensor, or in one each if
+        ``name`` has a place for the head's number."""
+        self._dim, self._eps = dim, eps
+        self._weight = context.empty(heads if own else 1, dim, dtype=torch.float32)
+        self._bias = None if own else context.empty(dim, dtype=torch.float32)
+        if self._bias is not None:
+            weights.add(f"{name}.bias", self._bias)
+            weights.add(f"{name}.weight", self._weight, shape=(dim,))
+        elif "{}" not in name:
+            weights.add(f"{name}.weight", self._weight)
+        else:
+            for head in range(heads):
+                weights.add(f"{name.format(head)}.weight", self._weight[head])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, heads, dim] → a new tensor; computed in float32 and rounded once."""
+        normed = torch.nn.functional.layer_norm(x.float(), (self._dim,), eps=self._eps) * self._weight
+        return (normed if self._bias is None else normed + self._bias).to(x.dtype)
+
+
+class Attention:
+    """Grouped-query attention with rotary positions, optional QK-norm, window, soft cap, sinks and gate."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    ) -> None:
+        self._spec = spec = model.layers[layer].attention
+        at = model.layer_prefix(layer)
+        prefix = f"{at}.{spec.name}"
+        self._cache = model.cache_index(layer)
+        self._dtype = context.dtype
+        self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
+        self._before, self._invariant, self._ranks = context.before_part, context.invariant, context.ranks
+        self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
+        self.into, self.out = _projections(weights, at, spec, model, context)
+        self._v_norm = RMSNorm(weights, None, spec.head_dim, self._eps, context) if spec.v_norm else None
+        norms = _query_and_key_norms(weights, prefix, spec, model, context)
+        self._head_norms = norms if spec.qk_norm == "head" else None
+        self._full_norms = norms if spec.qk_norm == "full" else None
+        own = spec.qk_norm == "layer_own"
+        self._layer_norms = [
+            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, self._eps, context, own=own)
+            for which, heads in spec.layer_norms
+        ]
+        self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)
+        self._out_norm: SplitNorm | None = None
+        if spec.out_norm:
+            size = spec.heads * spec.value_dim
+            self._out_norm = SplitNorm(weights, f"{prefix}.{spec.out_norm}", size, self._eps, context)
+        self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
+        self._interleaved = spec.rope is not None and spec.rope.interleaved
+        self._query_scales: torch.Tensor | None = None
+        if spec.temperature_beta:
+            self._query_scales = rotary.query_scales(
+                spec.temperature_beta, spec.temperature_floor, spec.temperature_first
+            )
+        self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
+        self._index: BlockIndex | None = None
+        if spec.index is not None:
+            self._index = BlockIndex(weights, at, model, spec, rotary, context)
+            self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
+        self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
+        _pass_over_unused(weights, prefix, spec)
+
+    @overload
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream: ...
+
+    @overload
+    def __call__(self, x: Input, batch: ForwardBatch, *, late: bool) -> Delta: ...
+
+    def __call__(self, x: Input, batch: ForwardBatch, *, late: bool = False) -> Delta:
+        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]; writes K and V if there are caches.
+
+        ``late``: the last product may be left to the next norm.
+        """
+        out = self.out.late if late else self.out
+        made: Stream = self.into(x, batch.adapter_rows)
+        if clip := self._spec.clip:
+            made = changed(made, "clipped queries, keys and values", lambda rows: rows.clamp_(-clip, clip))
+        if self._full_norms is not None and self._ranks is not None:
+            made = self._normed_over_ranks(made)
+        parts: Sequence[Stream] = made.split_with_sizes(self._sizes, dim=1)  # split() is slow Python
+        q, k, v, *index = parts
+        if self._full_norms is not None and self._ranks is None:
+            q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
+        found: Stream
+        if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
+            found = self._traced(q, k, v, batch, *index)
+        elif not index:
+            found = self.attend(q, k, v, batch)
+        else:
+            found = self.attend(q, k, v, batch, *(each for each in index if isinstance(each, torch.Tensor)))
+        return out(found if self._out_norm is None else self._out_norm(found), batch.adapter_rows)
+
+    def _normed_over_ranks(self, made: Stream) -> Stream:
+        """Norm queries and keys over the heads of all workers; [tokens, q, k and v] → the same."""
+        if isinstance(made, Traced):
+            return made.call("norms over workers", lambda rows, _: self._norm_rows(rows), made.width)
+        return self._norm_rows(made)
+
+    def _norm_rows(self, made: torch.Tensor) -> torch.Tensor:
+        assert self._full_norms is not None
+        assert self._ranks is not None
+        *asked, v = made.split_with_sizes(self._sizes, dim=1)
+        normed = rms_over_ranks(asked, self._eps, self._ranks)
+        weighted = [part * norm.factors for part, norm in zip(normed, self._full_norms, strict=True)]
+        return torch.cat([*(part.to(v.dtype) for part in weighted), v], dim=1)
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
+    ) -> torch.Tensor:
+        """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
+        value_dim]. ``index``: the queries and key of an index of blocks."""
+        spec, gate = self._spec, None
+        if spec.gated:
+            if spec.gate:
+                queries, gate = q.split((spec.q_size, spec.gates), dim=1)
+                gate = gate.unflatten(1, (spec.heads, -1))
+            else:
+                queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
+            q = queries.contiguous()
+        q = q.view(-1, spec.heads, spec.head_dim)
+        k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.value_dim)
+        if spec.v_dim:
+            v = pad(v, (0, spec.head_dim - spec.v_dim))
+        if self._v_norm is not None:
+            v = self._v_norm.plain(v)
+        if self._layer_norms:
+            q, k = (norm(part) for norm, part in zip(self._layer_norms, (q, k), strict=True))
+        if batch.texts is None:
+            found = self._attend_cached(q, k, v, batch, *index)
+        else:
+            found = self._attend_whole(q, k, v, batch)
+        if spec.v_dim:
+            return found[:, :, : spec.v_dim].flatten(1)
+        if gate is None:
+            return found.view(-1, spec.q_size)
+        if spec.gate_activation == "softplus":
+            opened = elementwise(torch.nn.functional.softplus, gate.float()).to(found.dtype)
+        else:
+            opened = elementwise(torch.sigmoid, gate)
+        return (found * opened).view(-1, spec.q_size)
+
+    def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Attention within whole texts; q, k, v [tokens, heads, head_dim] → the shape of q."""
+        texts, spec = batch.texts, self._spec
+        assert texts is not None
+        q, k = self._turned(q, k, batch)
+        q = self._scaled(q, batch.positions)
+        if texts.seen is not None:
+            k, v = k[texts.seen], v[texts.seen]
+        if texts.bias is not None:
+            return _attend_biased(q, k, v, texts, spec.scale)
+        assert not spec.chunked, "no embedder attends in chunks"
+        assert not spec.slopes, "no embedder has a bias by distance"
+        if self._before is None or spec.window:
+            starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
+            return self._see_whole(q, k, v, starts, texts, self._sinks)
+        return self._see_in_parts(q, k, v, texts, self._before)
+
+    def _see_whole(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        q_start: torch.Tensor,
+        texts: Texts,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        side = self._spec.window - 1 if self._spec.window else -1  # the window includes the token itself
+        return kernels.varlen_attention(
+            q,
+            k,
+            v,
+            q_start,
+            texts.cu_seqlens,
+            texts.varlen.max_seqlen,
+            texts.varlen.max_seqlen,
+            scale=self._spec.scale,
+            causal=self._spec.causal,
+            window=(side, side if self._spec.ahead < 0 else self._spec.ahead),
+            softcap=self._spec.softcap,
+            sinks=sinks,
+            layout=texts.layout,
+        )
+
+    def _see_in_parts(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, before: BeforePart
+    ) -> torch.Tensor:
+        """Attend some heads at a time, laying out their keys once; for a long head, some queries at a time."""
+        spec, out = self._spec, q.new_empty(q.shape)
+        starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
+        group = spec.heads // spec.kv_heads
+        work = 2 * texts.varlen.max_seqlen * spec.head_dim * group
+        for kv_heads, rows in tiles(spec.kv_heads, len(q), work, before, _LEAST_QUERIES):
+            heads = slice(group * kv_heads.start, group * kv_heads.stop)
+            sinks = None if self._sinks is None else self._sinks[heads]
+            own = (starts - rows.start).clamp(0, rows.stop - rows.start)
+            found = self._see_whole(q[rows, heads], k[:, kv_heads], v[:, kv_heads], own, texts, sinks)
+            if found.shape == q.shape:
+                return found
+            out[rows, heads] = found
+        return out
+
+    def _turned(self, q: torch.Tensor, k: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normed and rotated queries and keys, in the spec's order; mutates its inputs."""
+        norms, last = self._head_norms, self._spec.rotated_first
+        if norms is not None and not last:
+            q, k = norms[0].plain(q), norms[1].plain(k)
+        if self._spec.rope is not None:
+            cos, sin = (self._cos, self._sin) if batch.rotation is None else batch.rotation
+            kernels.rotary_(q, k, cos, sin, batch.positions, interleaved=self._interleaved)
+        return (norms[0].plain(q), norms[1].plain(k)) if norms is not None and last else (q, k)
+
+    def _scaled(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Queries [tokens, heads, head_dim] scaled by position."""
+        scales = self._query_scales
+        return q if scales is None else q * scales[positions].to(q.dtype)[:, None, None]
+
+    def _attend_cached(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
+    ) -> torch.Tensor:
+        """Causal attention over the cache; q, k, v [tokens, heads, head_dim] → the shape of q."""
+        cache, spec = batch.caches[self._cache], self._spec
+        attention = batch.attention[cache.group]
+        q_norm, k_norm = self._head_norms or (None, None)
+        k_scale, v_scale = scales = cache.scales(self._scales)
+        if spec.rotated_first or (self._invariant and self._head_norms is not None):
+            # a fused launch sums a head's squares in an order that depends on the number of tokens
+            q, k = self._turned(q, k, batch)
+            kernels.write_kv_(k, v, cache.k, cache.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
+        else:
+            q = rotate_and_write_kv_(
+                q,
+                k,
+                v,
+                self._cos,
+                self._sin,
+                batch.positions,
+                cache.k,
+                cache.v,
+                attention.slots,
+                q_norm=q_norm.weight if q_norm else None,
+                k_norm=k_norm.weight if k_norm else None,
+                eps=self._eps,
+                plus_one=self._plus_one,
+                interleaved=self._interleaved,
+                k_scale=k_scale,
+                v_scale=v_scale,
+            )
+        if self._query_scales is not None:
+            q = self._scaled(q, batch.positions)
+        if self._index is not None:
+            found = self._index.attend(q, index[0], index[1], batch, cache)
+            if found is not None:
+                return found
+        return attend_cached(
+            q,
+            batch,
+            cache,
+            spec,
+            scales,
+            window=self._window,
+            chunk=self._chunk,
+            sinks=self._sinks,
+            slopes=self._slopes,
+            invariant=self._invariant,
+        )
+
+    def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
+        """:meth:`attend` while a pass is recorded."""
+        spec, norms = self._spec, self._head_norms
+        assert isinstance(q, Traced)
+        assert isinstance(k, Traced)
+        assert isinstance(v, Traced)
+        cache = batch.caches[self._cache]
+        if index:
+            beside = [part for part in index if isinstance(part, Traced)]
+            return q.beside(k, v, *beside).call("attention to chosen blocks", self._attend_rows, spec.q_size)
+        if spec.gated or self._layer_norms or spec.v_dim:
+            what = "attention with layer norms of heads" if self._layer_norms else "attention with narrow values"
+            what = "attention with a gate" if spec.gated else what
+            return q.beside(k, v).call(what, self._attend_rows, spec.heads * spec.value_dim)
+        if spec.whole_spans and batch.media is not None:
+            return q.beside(k, v).call("attention within a picture", self._attend_rows, spec.q_size)
+        if self._v_norm is not None:
+            v = v.normed_each(self._v_norm.factors, self._eps)
+        heads = CachedHeads(
+            self._cache,
+            *(spec.heads, spec.kv_heads, spec.head_dim),
+            group=cache.group,
+            scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
+        )
+        rotation = Rotation(
+            self._cos,
+            self._sin,
+            interleaved=self._interleaved,
+            norms=None if norms is None else (norms[0].factors, norms[1].factors),
+            eps=self._eps,
+            rotated_first=spec.rotated_first,
+            query_scales=self._query_scales,
+        )
+        scores = Scores(spec.scale, self._window, self._chunk, spec.softcap, self._sinks, self._slopes)
+        return q.attend(k, v, heads, rotation, scores)
+
+    def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
+        """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""
+        q, k, v, *index = qkv.to(self._dtype).split(self._sizes, dim=1)
+        return self.attend(q, k, v, batch, *index)
+
+
+def _projections(
+    weights: WeightMap, at: str, spec: AttentionSpec, model: Backbone, context: LayerContext
+) -> tuple[Linear, Linear]:
+    """The product for queries, keys and values of the layer named ``at``, and the one for its output."""
+    into, out = spec.projections(model.hidden_size)
+    tasks = model.adapters
+    # an adapter's B has its rows in the order of the stored weights
+    adaptable = not (spec.by_group or spec.regrouped)
+    made = (
+        Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
+        Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),
+    )
+    if spec.by_group:
+        check_arranged(f"{at}.{spec.name}.{spec.into}", context)
+        for name, shape in into.shapes(at):
+            weights.arrange(name, shape, partial(_one_kind_after_another, spec))
+    if spec.tied_values:
+        weights.share(f"{at}.{spec.name}.k_proj", f"{at}.{spec.name}.v_proj")
+    return made
+
+
+def _query_and_key_norms(
+    weights: WeightMap, prefix: str, spec: AttentionSpec, model: Backbone, context: LayerContext
+) -> tuple[RMSNorm, RMSNorm] | None:
+    """Norms of each head's queries and keys, or of all heads together; None without such norms."""
+    if (sizes := spec.qk_norm_sizes) is None:
+        return None
+    names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
+    q_norm, k_norm = (
+        RMSNorm(weights, which and f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
+        for which, size in zip(names, sizes, strict=True)
+    )
+    return q_norm, k_norm
+
+
+def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
+    """float32 [heads]: a score of each head that takes part in its softmax and has no value."""
+    if not spec.sinks:
+        return None
+    sinks = context.empty(spec.heads, dtype=torch.float32)
+    weights.add(f"{prefix}.{spec.sinks_name}", sinks)
+    weights.alias(f"{prefix}.sinks", f"{prefix}.{spec.sinks_name}")  # transformers' name
+    return sinks
+
+
+def _slopes(spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
+    """float32 [heads]: what a head's scores lose with distance (ALiBi)."""
+    if not spec.slopes:
+        return None
+    slopes = context.empty(spec.heads, dtype=torch.float32)
+    if not context.filled:
+        slopes.copy_(torch.tensor(spec.slopes))
+    return slopes
+
+
+def _pass_over_unused(weights: WeightMap, prefix: str, spec: AttentionSpec) -> None:
+    """Name the stored tensors that this attention does not read."""
+    weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks in old files
+    weights.pass_over(*(f"{prefix}.{each}" for each in spec.unused))
+    # scales of quantised queries and probabilities, which are not quantised here
+    unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
+    weights.pass_over(*(f"{prefix}.{name}" for name in unused))
+
+
+def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
+    """Reorder rows stored as :attr:`AttentionSpec.by_group` to all queries, all keys, all values."""
+    group = spec.heads // spec.kv_heads
+    heads = stored.view(spec.kv_heads, group + 2, spec.head_dim, *stored.shape[1:])
+    return torch.cat([part.flatten(0, 2) for part in heads.split([group, 1, 1], dim=1)])
+
+
+def attend_cached(
+    q: torch.Tensor,
+    batch: ForwardBatch,
+    cache: LayerCache,
+    spec: AttentionSpec,
+    scales: CacheScales,
+    *,
+    window: int,
+    chunk: int = 0,
+    sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
+    invariant: bool = False,
+) -> torch.Tensor:
+    """Attention of q [tokens, heads, head_dim] over each token's row; with ``spec.whole_spans`` within pictures in both
+    directions.
+
+    ``scales``: of keys and of values, if the cache has any.
+    """
+    attention, (k_scale, v_scale) = batch.attention[cache.group], scales
+    shared: dict[str, Any] = {
+        "scale": spec.scale,
+        "window": window,
+        "softcap": spec.softcap,
+        "sinks": sinks,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+    }
+    out = kernels.paged_attention(
+        q, cache.k, cache.v, attention, chunk=chunk, slopes=slopes, invariant=invariant, **shared
+    )
+    if spec.whole_spans and batch.media is not None:
+        spans = batch.media.spans
+        kernels.attend_whole_spans_(out, q, cache.k, cache.v, attention, spans, windowed=spec.windowed_spans, **shared)
+    return out
+
+
+def cache_scales(
+    weights: WeightMap, prefix: str, kv_heads: int, context: LayerContext
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales of float8 keys and values of a layer, float32 [kv_heads] each: 1 unless stored."""
+    return _cache_scale(weights, prefix, "k", kv_heads, context), _cache_scale(weights, prefix, "v", kv_heads, context)
+
+
+def _cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:
+    scale = context.ones(kv_heads)
+    for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
+        weights.offer(f"{prefix}.{name}", scale)
+    return scale
+
+
+def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, scale: float) -> torch.Tensor:
+    """Attention with the texts' bias on scores, on padded texts, since no kernel supports it without padding."""
+    assert texts.bias is not None
+    out = torch.empty_like(q)
+    for group in texts.padded:
+        length = group.rows.shape[1]
+        queries, keys, values = (part[group.rows].transpose(1, 2) for part in (q, k, v))
+        mask = texts.bias[None, :, :length, :length].masked_fill(~group.real[:, None, None, :], -torch.inf).to(q.dtype)
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+        out[group.rows[group.real]] = attended.transpose(1, 2)[group.real]
+    return out

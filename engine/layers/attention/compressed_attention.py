@@ -1,0 +1,233 @@
+"""Attention to the last tokens and to compressed entries of everything before them (DeepSeek-V4)."""
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ...model_config.spec.compressed_attention import CompressedAttentionSpec
+from ...model_config.spec.model import Backbone
+from ..elementwise import elementwise
+from ..forward_batch import ForwardBatch, LayerCache
+from ..linear.layer_context import LayerContext
+from ..linear.linear import Linear, plain_weight
+from ..linear.quantized import Input, Stream
+from ..linear.weights import WeightMap
+from ..norm import RMSNorm
+from ..rotary import RotaryTables
+from .compressor import Compressor, rotated, written_
+from .entry_blocks import EntryBlocks
+from .entry_index import EntryIndex
+from .token_history import TokenHistory
+
+_BYTES_AT_ONCE: Final = 64 << 20
+"""Most bytes of keys that are brought together at once on a device."""
+
+
+class _Tokens(NamedTuple):
+    """Where each token of a pass stands."""
+
+    rows: torch.Tensor
+    """int64 [tokens]"""
+    offsets: torch.Tensor
+    """int64 [tokens]: among the tokens of its row in the pass."""
+    positions: torch.Tensor
+    """int64 [tokens]"""
+
+
+class CompressedAttention:
+    """All heads see the same vectors, which are keys and values at once. Each head has a learned score without a
+    value. Outputs are rotated back, so that what a vector gives depends on its distance alone.
+
+    On a CPU each token is computed over exactly what it sees, so that its bits do not depend on the batch. On a device
+    all tokens have as many keys as the longest may see, some of them masked: nothing is read from it.
+    """
+
+    into: Linear | None = None
+    """Several linears take the input, some of them of plain weights."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    ) -> None:
+        spec, prefix = model.layers[layer].mixer, model.layer_prefix(layer)
+        assert isinstance(spec, CompressedAttentionSpec)
+        hidden, name = model.hidden_size, f"{prefix}.{spec.name}"
+        self._spec, self._layer, self._cache = spec, layer, model.cache_index(layer)
+        self._dtype, self._invariant = context.dtype, context.invariant
+        self._by_token = context.device.type == "cpu"
+
+        def linear(projection: Any) -> Linear:
+            return Linear.of(weights, prefix, projection, context, adaptable=True, dtype=context.dtype)
+
+        self._into, self._queries = linear(spec.into(hidden)), linear(spec.queries())
+        self._grouped = plain_weight(weights, prefix, spec.grouped(), context)
+        self._out = Linear.of(
+            weights, prefix, spec.out(hidden), context, adaptable=True, dtype=context.stream, summed=True
+        )
+        self._low_norm = RMSNorm(weights, f"{name}.q_norm", spec.q_lora_rank, spec.norm_eps, context)
+        self._norm = RMSNorm(weights, f"{name}.kv_norm", spec.head_dim, spec.norm_eps, context)
+        weights.alias(f"{name}.norm.weight", f"{name}.kv_norm.weight")  # as transformers 5.23 saves it
+        self._head_norm = RMSNorm(weights, None, spec.head_dim, spec.norm_eps, context)
+        self._sinks = context.empty(spec.heads, dtype=torch.float32)
+        weights.add(f"{name}.attn_sink", self._sinks)
+        table = self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
+        self._compressing = linear(spec.compressing(hidden)) if spec.ratio else None
+        self._compressors = [
+            Compressor(weights, prefix, part, size, spec, table, context) for part, size in spec.compressed
+        ]
+        self._index = EntryIndex(weights, prefix, spec, hidden, table, context) if spec.index else None
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same; writes vectors to states, and entries to the cache."""
+        if isinstance(x, Traced):
+            found: Stream = x.call("compressed attention", self._attend, self._spec.out_size)
+        else:
+            assert isinstance(x, torch.Tensor)
+            found = self._attend(x, batch)
+        return self._out(found, batch.adapter_rows)
+
+    def _attend(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """The layer's input [tokens, hidden], possibly float32 → the groups' outputs [tokens, groups · rank]"""
+        spec, rows, adapters = self._spec, batch.states.rows, batch.adapter_rows
+        x = x.to(self._dtype)
+        tokens = _tokens(rows, batch.positions)
+        low, vector = self._into(x, adapters).split_with_sizes((spec.q_lora_rank, spec.head_dim), dim=1)
+        low = self._low_norm.plain(low.contiguous())
+        queries = self._queries(low, adapters).view(-1, spec.head_dim)
+        q = self._rotated(self._head_norm.plain(queries).view(len(x), spec.heads, spec.head_dim), batch.positions)
+        vector = self._rotated(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
+        states = batch.states.of_layer[self._layer]
+        window = TokenHistory(vector, states[0], rows)
+        blocks, cache, chosen = None, None, None
+        if self._compressing is not None:
+            cache = batch.caches[self._cache]
+            attention = batch.attention[cache.group]
+            blocks = EntryBlocks(attention.block_tables, cache.block, spec.ratio)
+            inputs = TokenHistory(self._compressing(x, adapters), states[1], rows)
+            self._compress(inputs, tokens, cache, blocks)
+            most = attention.max_seq_len // spec.ratio
+            chosen = torch.arange(most, device=x.device).expand(len(x), -1)
+            if self._index is not None and self._index.chooses(most):
+                chosen = self._index(x, low, tokens.rows, tokens.positions, attention, cache, blocks)
+            self._keep_inputs(inputs.x, batch)
+            batch.states.note(self._keep_inputs, inputs.x)
+        attend = self._attended if self._by_token else self._attended_together
+        found = attend(q, window, tokens, cache, blocks, chosen)
+        self._keep_window(vector, batch)
+        batch.states.note(self._keep_window, vector)
+        found = self._rotated(found, batch.positions, back=True)
+        groups = found.view(len(x), spec.out_groups, -1)
+        weight = self._grouped.view(spec.out_groups, spec.out_rank, -1)
+        return kernels.linear_heads(groups, weight, invariant=self._invariant).flatten(1)
+
+    def _keep_window(self, vector: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Write the last vectors [tokens, head_dim] of each row to its state."""
+        TokenHistory(vector, batch.states.of_layer[self._layer][0], batch.states.rows).keep_()
+        return vector
+
+    def _keep_inputs(self, inputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Write what the next entry of each row is made of, [tokens, channels], to its state."""
+        TokenHistory(inputs, batch.states.of_layer[self._layer][1], batch.states.rows).keep_()
+        return inputs
+
+    def _rotated(self, x: torch.Tensor, positions: torch.Tensor, *, back: bool = False) -> torch.Tensor:
+        """x [tokens, heads, head_dim] with its last dimensions rotated by ``positions`` [tokens], or ``back``."""
+        sin = -self._sin if back else self._sin
+        return rotated(x, self._cos, sin, positions, self._spec.rope_dim)
+
+    def _compress(self, inputs: TokenHistory, tokens: _Tokens, cache: LayerCache, blocks: EntryBlocks) -> None:
+        """Write the entries that tokens of the pass complete."""
+        ratio, depth = self._spec.ratio, self._spec.depth
+        completes = (tokens.positions + 1) % ratio == 0
+        if inputs.x.device.type == "cpu":
+            last = completes.nonzero()[:, 0]
+            if not len(last):
+                return
+            real = completes[last]
+        else:
+            # a row of n tokens completes at most n / ratio + 1
+            most = min(len(completes), len(completes) // ratio + len(inputs.rows))
+            at = torch.where(completes, completes.cumsum(0) - 1, most).clamp(max=most)
+            numbers = torch.arange(len(completes), device=completes.device)
+            last = numbers.new_zeros(most + 1).scatter_(0, at, numbers)[:most]
+            real = torch.arange(most, device=last.device) < completes.sum()
+        rows, positions = tokens.rows[last], tokens.positions[last]
+        made = inputs.until(rows, tokens.offsets[last], depth)
+        numbers = torch.where(real, positions // ratio, -1)
+        first = (positions // ratio * ratio).contiguous()
+        widths = [2 * self._spec.halves * size for _, size in self._spec.compressed]
+        parts = made.split_with_sizes(widths, dim=2)
+        for compressor, part, target in zip(self._compressors, parts, cache.tensors, strict=True):
+            written_(compressor(part, first), target, blocks, rows, numbers)
+
+    def _attended(
+        self,
+        q: torch.Tensor,
+        window: TokenHistory,
+        tokens: _Tokens,
+        cache: LayerCache | None,
+        blocks: EntryBlocks | None,
+        chosen: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """[tokens, heads, head_dim] → the same, a token at a time. ``chosen``: int64 [tokens, most], entries in any
+        order, of which those that are not complete, or below 0, are not seen."""
+        spec, out = self._spec, torch.empty_like(q)
+        positions, sinks = tokens.positions.tolist(), self._sinks[:, None]
+        seen: torch.Tensor | None = None
+        places: torch.Tensor | None = None
+        if blocks is not None and chosen is not None:
+            seen = (chosen >= 0) & (chosen < ((tokens.positions + 1) // spec.ratio)[:, None])
+            places = blocks.slots(tokens.rows, chosen.clamp(min=0))
+        for at, position in enumerate(positions):
+            count = min(position + 1, spec.window)
+            one = slice(at, at + 1)
+            keys = window.until(tokens.rows[one], tokens.offsets[one], count)[0]
+            if places is not None and seen is not None and cache is not None:
+                entries = cache.latents.view(-1, spec.head_dim)[places[at][seen[at]]]
+                keys = torch.cat([keys, entries.to(keys.dtype)])
+            keys = keys.float()
+            scores = torch.cat([q[at].float() @ keys.T * spec.scale, sinks], dim=1)
+            raised = elementwise(torch.exp, scores - scores.amax(1, keepdim=True))
+            out[at] = (raised[:, :-1] @ keys / raised.sum(1, keepdim=True)).to(out.dtype)
+        return out
+
+    def _attended_together(
+        self,
+        q: torch.Tensor,
+        window: TokenHistory,
+        tokens: _Tokens,
+        cache: LayerCache | None,
+        blocks: EntryBlocks | None,
+        chosen: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """:meth:`_attended`, many tokens at a time."""
+        spec, out = self._spec, torch.empty_like(q)
+        back = torch.arange(spec.window - 1, -1, -1, device=q.device)
+        most = spec.window + (0 if chosen is None else chosen.shape[1])
+        for some in torch.arange(len(q)).split(max(1, _BYTES_AT_ONCE // (most * spec.head_dim * 4))):
+            part = slice(int(some[0]), int(some[-1]) + 1)
+            rows, positions = tokens.rows[part], tokens.positions[part]
+            keys = window.until(rows, tokens.offsets[part], spec.window).float()
+            seen = back[None] <= positions[:, None]
+            if blocks is not None and chosen is not None and cache is not None:
+                entries = chosen[part]
+                places = blocks.slots(rows, entries.clamp(min=0))
+                keys = torch.cat([keys, cache.latents.view(-1, spec.head_dim)[places].float()], dim=1)
+                visible = (entries >= 0) & (entries < ((positions + 1) // spec.ratio)[:, None])
+                seen = torch.cat([seen, visible], dim=1)
+            keys = keys.masked_fill(~seen[:, :, None], 0.0)
+            scores = torch.bmm(q[part].float(), keys.transpose(1, 2)) * spec.scale
+            scores = scores.masked_fill(~seen[:, None], -torch.inf)
+            sinks = self._sinks[None, :, None].expand(len(scores), -1, -1)
+            weights = torch.cat([scores, sinks], dim=2).softmax(2)[:, :, :-1]
+            out[part] = torch.bmm(weights, keys).to(out.dtype)
+        return out
+
+
+def _tokens(rows: kernels.StateRows, positions: torch.Tensor) -> _Tokens:
+    """Row and offset of each token. ``positions``: int64 [tokens]."""
+    starts, number = rows.cu_seqlens.long(), torch.arange(len(positions), device=positions.device)
+    of = torch.searchsorted(starts[1:].contiguous(), number, right=True).clamp(max=len(rows) - 1)
+    return _Tokens(of, number - starts[of], positions)

@@ -1,0 +1,88 @@
+"""Compresses the vectors of several tokens to one cached entry (DeepSeek-V4)."""
+
+import torch
+
+from stentor import kernels
+
+from ...model_config.spec.compressed_attention import CompressedAttentionSpec
+from ..elementwise import elementwise
+from ..linear.layer_context import LayerContext
+from ..linear.weights import WeightMap
+from ..norm import RMSNorm
+from ..rotary import RotaryTable
+from .entry_blocks import EntryBlocks
+
+
+class Compressor:
+    """An entry is the sum of its tokens' vectors with a softmax of gates for each dimension, normed, and rotated as its
+    first token. With two halves, the first ones of the tokens before it and the second ones of its own are summed."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        prefix: str,
+        name: str,
+        size: int,
+        spec: CompressedAttentionSpec,
+        table: RotaryTable,
+        context: LayerContext,
+    ) -> None:
+        """``prefix``: of the layer. ``name``, ``size``: see
+        :attr:`...model_config.spec.compressed_attention.CompressedAttentionSpec.compressed`."""
+        self._spec, self._size, self._dtype = spec, size, context.dtype
+        self._cos, self._sin = table
+        self._bias = context.empty(spec.ratio, spec.halves * size, dtype=torch.float32)
+        weights.add(f"{prefix}.{name}.ape", self._bias)
+        self._norm = RMSNorm(weights, f"{prefix}.{name}.norm", size, spec.norm_eps, context)
+
+    def __call__(self, inputs: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """Entries [n, size] of the inputs of their tokens [n, depth, vectors and gates]; ``first``: int64 [n], the
+        position of each one's first own token."""
+        spec, size = self._spec, self._size
+        vectors, gates = inputs.float().chunk(2, dim=2)
+        if spec.halves > 1:
+            vectors, gates = self._halved(vectors), self._halved(gates)
+            gates = gates + torch.cat(self._bias.split(size, dim=1))
+            # nothing stands before the first entry
+            before = torch.arange(spec.depth, device=first.device) < spec.ratio
+            gates = gates.masked_fill(((first == 0)[:, None] & before)[:, :, None], -torch.inf)
+        else:
+            gates = gates + self._bias
+        raised = elementwise(torch.exp, gates - gates.amax(1, keepdim=True))
+        total, summed = raised[:, 0], vectors[:, 0] * raised[:, 0]
+        for at in range(1, spec.depth):  # in one order, however many entries there are
+            total = total + raised[:, at]
+            summed = summed + vectors[:, at] * raised[:, at]
+        entries = self._norm.plain((summed / total).to(self._dtype))
+        return rotated(entries[:, None], self._cos, self._sin, first, spec.rope_dim)[:, 0]
+
+    def _halved(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, depth, 2 · size] → [n, depth, size]: the first half of the first tokens, the second of the others."""
+        ratio, size = self._spec.ratio, self._size
+        return torch.cat([x[:, :ratio, :size], x[:, ratio:, size:]], dim=1)
+
+
+def rotated(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, rotating: int
+) -> torch.Tensor:
+    """x [tokens, heads, dims] with its last dimensions rotated, neighbours together."""
+    still, turning = x.split_with_sizes((x.shape[2] - rotating, rotating), dim=2)
+    turning = turning.contiguous()
+    kernels.rotary_(turning, turning[:, :0], cos, sin, positions, interleaved=True)
+    return torch.cat([still, turning], dim=2)
+
+
+def written_(
+    entries: torch.Tensor, cache: torch.Tensor, blocks: EntryBlocks, rows: torch.Tensor, numbers: torch.Tensor
+) -> None:
+    """Write ``entries`` [n, size] to ``cache`` [blocks, places, size].
+
+    ``rows``, ``numbers``: int64 [n], the row of each entry and its number in the row. An entry with a number below 0 is
+    not written: it repeats the write of another one, or rewrites what the cache holds.
+    """
+    places = blocks.slots(rows, numbers.clamp(min=0))
+    flat, real = cache.view(-1, cache.shape[2]), numbers >= 0
+    some, at = real.max(0)
+    place = places.index_select(0, at[None])
+    same = torch.where(some, entries.index_select(0, at[None]), flat.index_select(0, place))
+    flat.index_copy_(0, torch.where(real, places, place), torch.where(real[:, None], entries.to(flat.dtype), same))

@@ -1,0 +1,1 @@
+"""What encoders of sounds have beside other layers."""

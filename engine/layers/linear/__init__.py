@@ -1,0 +1,1 @@
+"""Products by weights in every format, with adapters and over several workers."""

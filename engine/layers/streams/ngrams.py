@@ -1,0 +1,137 @@
+"""Embeddings of n-grams of tokens, added to several residual streams (Qwen4)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ...model_config.spec.model import Backbone
+from ...model_config.spec.streams import DIGITS, NGramSpec
+from ..elementwise import elementwise
+from ..forward_batch import ForwardBatch, StateBatch
+from ..linear.layer_context import LayerContext
+from ..linear.linear import Linear
+from ..linear.quantized import Stream
+from ..linear.weights import WeightMap
+
+_LEAST = 1e-6
+"""The magnitude of a score is taken to be no less."""
+
+
+def grouped_norm(
+    weights: WeightMap, name: str, streams: int, model: Backbone, context: LayerContext
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A norm of each stream, with (1 + weight) of its own: [tokens, streams · hidden] → the same, float32."""
+    weight = context.empty(streams * model.hidden_size, dtype=torch.float32)
+    weights.add(f"{name}.weight", weight)
+    ones = torch.ones(model.hidden_size, device=context.place)
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return kernels.rms_norm(x.float().view(-1, len(ones)), ones, model.norm_eps).view(x.shape) * (1 + weight)
+
+    return normed
+
+
+class NGrams:
+    """sigmoid(√(key · query)) · value of each stream, plus a convolution over these.
+
+    Keys and values are products with the embeddings of the n-grams that end at a token, queries are the normed streams.
+    The last tokens are the state of a second convolution, which returns them one by one: so a state's copies, its
+    reuse for other prompts and its repetition behind rejected drafts are those of all recurrent layers.
+    """
+
+    def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: NGramSpec, context: LayerContext) -> None:
+        self._layer, self._spec, self._hidden = layer, spec, model.hidden_size
+        self._dtype, self._stream = context.dtype, context.stream
+        prefix, wide = model.layer_prefix(layer), spec.streams * model.hidden_size
+        self._table = context.empty(spec.rows, spec.dim // len(spec.sizes))
+        for number, shard in enumerate(self._table.split_with_sizes(list(spec.shard_rows))):
+            weights.add(f"{prefix}.{spec.table}.shard_{number}.weight", shard)
+        own = f"{prefix}.{spec.name}"
+        derived = ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")
+        weights.pass_over(*(f"{own}.ple_embedding.{each}" for each in derived))
+        self._key, self._value = (
+            Linear.of(weights, prefix, each, context, adaptable=True) for each in spec.projections(model.hidden_size)
+        )
+        self._of_key, self._of_query, self._of_conv = (
+            grouped_norm(weights, f"{own}.norm_{which}", spec.streams, model, context)
+            for which in ("key", "query", "conv")
+        )
+        self._conv = context.empty(wide, spec.reach)
+        weights.add(f"{own}.conv1d.weight", self._conv, shape=(wide, 1, spec.width), read=self._spread)
+        self._multipliers = spec.multipliers
+        per_order = len(spec.sizes) // spec.before
+        sizes = torch.tensor(spec.sizes, device=context.place)
+        self._sizes = sizes.view(spec.before, per_order)
+        self._firsts = (sizes.cumsum(0) - sizes).view(spec.before, per_order)
+        shifts = torch.eye(spec.before + 1, dtype=context.dtype, device=context.place)[:-1].flip(0)
+        self._shifts = shifts.repeat_interleave(DIGITS, 0).contiguous()
+        self._places = 256 ** torch.arange(DIGITS, device=context.place)
+
+    def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
+        """The streams x [tokens, streams · hidden] → the addition to them, of the same shape."""
+        if isinstance(x, Traced):
+            return x.call("n-grams", self._made, x.width)
+        return self._made(x, batch).to(self._stream)
+
+    def _made(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """The addition to the streams x, float32 [tokens, streams · hidden]."""
+        rows, (streams, hidden) = batch.adapter_rows, (self._spec.streams, self._hidden)
+        embedded = self._table[self._hashes(batch)].flatten(1)
+        key, value = self._key(embedded, rows).float(), self._value(embedded, rows).float()
+        product = (self._of_key(key) * self._of_query(x)).view(-1, hidden)
+        score = kernels.linear(product, product.new_full((1, hidden), hidden**-0.5), invariant=True)
+        score = score.abs().clamp_min(_LEAST).sqrt() * score.sign()
+        gates = elementwise(torch.sigmoid, score).view(-1, streams, 1)
+        gated = (gates * value[:, None]).flatten(1)
+        return gated + self._convolved(self._of_conv(gated).to(self._dtype), batch).float()
+
+    def _hashes(self, batch: ForwardBatch) -> torch.Tensor:
+        """Rows of the tables, int64 [tokens, embeddings]."""
+        tokens, eos = batch.tokens, self._spec.eos
+        assert isinstance(tokens, torch.Tensor)
+        if batch.media is not None:
+            tokens = batch.media.named(tokens, self._spec.media_token)
+        # nothing is 0 in a state, so that a token is one more than its number
+        digits = ((tokens[:, None] + 1) // self._places % 256).to(self._dtype)
+        before = self._before(digits.repeat(1, self._spec.before), batch).long()
+        before = (before.view(-1, self._spec.before, DIGITS) * self._places).sum(2) - 1
+        last: torch.Tensor | None = None
+        found: list[torch.Tensor] = []
+        mixed = tokens * self._multipliers[0]
+        for order, multiplier in enumerate(self._multipliers[1:]):
+            seen = before[:, order]
+            ended = seen < 0 if last is None else (seen < 0) | (last == eos)
+            last = seen.masked_fill(ended, eos)
+            mixed = mixed ^ (last * multiplier)
+            found.append(mixed[:, None] % self._sizes[order] + self._firsts[order])
+        return torch.cat(found, dim=1)
+
+    def _before(self, digits: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Digits of tokens, once for each token that is seen before → those of the last one, of that before it, and so
+        on; zeros before the first."""
+        states = _noted(self._before, digits, batch)
+        *_, state = states.of_layer[self._layer]
+        return kernels.causal_conv(digits, self._shifts, None, state, states.rows, activation="none")
+
+    def _convolved(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """[tokens, streams · hidden] → the same"""
+        states = _noted(self._convolved, x, batch)
+        *_, state, _ = states.of_layer[self._layer]
+        return kernels.causal_conv(x, self._conv, None, state, states.rows, activation="silu")
+
+    def _spread(self, stored: torch.Tensor) -> torch.Tensor:
+        """[channels, 1, width] → [channels, reach], with zeros for tokens that the convolution passes by."""
+        wide = stored.new_zeros(len(stored), self._spec.reach)
+        wide[:, :: len(self._multipliers)] = stored[:, 0]
+        return wide
+
+
+def _noted(mix: Callable[[torch.Tensor, ForwardBatch], torch.Tensor], parts: torch.Tensor, batch: Any) -> StateBatch:
+    """The batch's states, which record the inputs of what changes them."""
+    states: StateBatch = batch.states
+    states.note(mix, parts)
+    return states

@@ -1,0 +1,1 @@
+"""Encoders of text, and what a pooling model makes of hidden states."""

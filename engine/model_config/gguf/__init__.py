@@ -1,0 +1,1 @@
+"""Readers of GGUF metadata: a decoder's specification, and that of a projector file."""

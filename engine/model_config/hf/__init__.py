@@ -1,0 +1,1 @@
+"""Readers of config.json: a decoder's specification from the fields of its family."""

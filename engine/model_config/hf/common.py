@@ -1,0 +1,133 @@
+"""Common parts of config.json readers: uniform layers, and which of them have a window."""
+
+from collections.abc import Mapping, Sequence
+
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.mlp import Activation, MLPSpec
+from ..spec.model import LayerSpec, LayerType, ModelSpec, alternating_layers, with_mixers
+from .rope import rope_from_hf, stretched_context
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "xielu": "xielu",
+}
+
+_LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_attention": "sliding"}
+
+
+def check_silu(fields: Fields, field: str = "hidden_act") -> None:
+    """Check the activation of recurrent layers' convolutions and gates. Raises :class:`ConfigError`."""
+    if (activation := fields.text(field, "silu")) not in ("silu", "swish"):
+        raise ConfigError(f"{field} is {activation!r}, expected 'silu'")
+
+
+def gelu_tanh(fields: Fields) -> str:
+    """The activation of a Gemma whose layers have an embedding of each token. Raises :class:`ConfigError`."""
+    activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
+    if activation not in ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"):
+        raise ConfigError(f"hidden_activation is {activation!r}, expected 'gelu_pytorch_tanh'")
+    return activation
+
+
+def common(
+    fields: Fields,
+    name: str,
+    *,
+    head_dim: int | None = None,
+    eps: float = 1e-6,
+    theta: float = 10000.0,
+    activation: str = "silu",
+    eps_field: str = "rms_norm_eps",
+) -> ModelSpec:
+    """The spec of uniform layers, from the fields that all architectures share.
+
+    The options are defaults: ``head_dim`` if it does not follow from the sizes, ``theta`` the rotary base.
+    ``eps_field``: name of the norms' epsilon.
+    """
+    hidden = fields.integer("hidden_size")
+    heads = fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", head_dim or max(1, hidden // heads))
+    activation = fields.text("hidden_act", activation)
+    if activation not in _ACTIVATIONS:
+        raise ConfigError(f"hidden_act is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    rope = rope_from_hf(fields.values, head_dim, theta=theta)
+    layer = LayerSpec(
+        AttentionSpec(
+            heads=heads,
+            kv_heads=fields.integer("num_key_value_heads", heads),
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            rope=rope,
+        ),
+        MLPSpec(fields.integer("intermediate_size"), _ACTIVATIONS[activation]),
+    )
+    return ModelSpec(
+        architecture=name,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        layers=(layer,) * fields.integer("num_hidden_layers", most=MOST_LAYERS),
+        max_position=stretched_context(rope, fields.integer("max_position_embeddings")),
+        norm_eps=fields.number(eps_field, eps),
+        tie_embeddings=fields.flag("tie_word_embeddings"),
+        bos_token_id=fields.token_id("bos_token_id"),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+    )
+
+
+def attention_bias(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    bias = fields.flag("attention_bias")
+    return with_mixers(spec, qkv_bias=bias, output_bias=bias)
+
+
+def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
+    """Rotary settings of layers with a window, without the file's top-level extension; ``theta``: default base."""
+    parameters = fields.table("rope_parameters") or {}
+    local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
+    values = {
+        "max_position_embeddings": fields.integer("max_position_embeddings"),
+        "partial_rotary_factor": fields.get("partial_rotary_factor"),
+        "rope_theta": theta,
+        "rope_parameters": local,
+    }
+    return rope_from_hf(values, head_dim)
+
+
+def clip_of(fields: Fields) -> float:
+    """The bound of queries, keys and values; null means none (0)."""
+    return fields.positive("clip_qkv", 0.0) if fields.has("clip_qkv") else 0.0
+
+
+def softcap_of(fields: Fields, name: str, default: float) -> float:
+    """The soft cap; null means none, and a missing field the default."""
+    return fields.number(name, 0.0 if name in fields.values else default)
+
+
+def sliding_layers(fields: Fields) -> list[bool]:
+    """Which layers have a window; empty if the file does not say."""
+    named = fields.texts("layer_types") or ()
+    unknown = next((kind for kind in named if kind not in _LAYER_TYPES), None)
+    if unknown is not None:
+        raise ConfigError(f"layer_types holds {unknown!r}, expected {' or '.join(_LAYER_TYPES)}")
+    return [_LAYER_TYPES[kind] == "sliding" for kind in named]
+
+
+def alternating(spec: ModelSpec, period: int) -> list[bool]:
+    return [kind == "sliding" for kind in alternating_layers(len(spec.layers), period)]
+
+
+def window_of(fields: Fields) -> int:
+    """The window; null means none (0), and a missing field transformers' default."""
+    return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
+
+
+def slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -> ModelSpec:
+    """The spec with a window in all layers, or in ``slides``. A window longer than the context counts as none."""
+    return with_mixers(spec, slides, window=window if window < spec.max_position else 0)

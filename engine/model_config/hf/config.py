@@ -1,0 +1,218 @@
+"""Reads a :class:`ModelSpec` from a config.json of any transformers version.
+
+Missing fields have their architecture's default in transformers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from ..config_fields import Fields, UnknownArchitectureError
+from ..spec.model import ModelSpec, checked
+from . import classic as hf_classic
+from . import deepseek4 as hf_deepseek4
+from . import dense as hf_dense
+from . import gemma3n as hf_gemma3n
+from . import gemma4 as hf_gemma4
+from . import hub as hf_hub
+from . import hy4 as hf_hy4
+from . import hybrid as hf_hybrid
+from . import latent as hf_latent
+from . import latent_variants as hf_latent_variants
+from . import llama4 as hf_llama4
+from . import mamba as hf_mamba
+from . import minimax as hf_minimax
+from . import moe as hf_moe
+from . import moe_variants as hf_moe_variants
+from . import step as hf_step
+from . import text_part as hf_text_part
+from . import variants as hf_variants
+
+
+def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
+    """The spec of a decoder. Raises :class:`..config_fields.ConfigError` for other models, and missing or wrong
+    fields."""
+    name = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
+    return checked(DECODERS[name].read(Fields(config), name))
+
+
+def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> str:
+    """The known architecture that a config.json names, or the one with its model type; ``known``: model type by
+    architecture.
+
+    Raises :class:`UnknownArchitectureError` if there is none.
+    """
+    fields = Fields(config)
+    named = fields.texts("architectures")
+    if named is None:
+        kind = fields.text("model_type", "")
+        if (found := next((name for name, each in known.items() if each == kind), None)) is None:
+            what = f"names no architecture and its model type {kind!r}" if kind else "names no architecture, which"
+            raise UnknownArchitectureError(f"it {what} is not native here{_nearest(kind, known.values())}")
+        return found
+    if (found := next((name for name in named if name in known), None)) is None:
+        nearest = _nearest(named[0], known) if named else ""
+        raise UnknownArchitectureError(f"its architecture {', '.join(map(repr, named))} is not native here{nearest}")
+    return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A clause with the most similar known name; "" if none is similar."""
+    stems = {_stem(each): each for each in known}
+    found = get_close_matches(_stem(name), list(stems), 1, cutoff=0.5)
+    return f" (nearest: {stems[found[0]]})" if found else ""
+
+
+def _stem(name: str) -> str:
+    """The distinguishing part of an architecture's name."""
+    return name.partition("For")[0].removesuffix("LMHeadModel").lower()
+
+
+class DecoderFamily(NamedTuple):
+    model_type: str
+    """In a config.json without ``architectures``."""
+    read: Callable[[Fields, str], ModelSpec]
+
+
+TEXT_DECODERS: Mapping[str, DecoderFamily] = {
+    "LlamaForCausalLM": DecoderFamily("llama", hf_dense.llama),
+    "MistralForCausalLM": DecoderFamily("mistral", hf_dense.mistral),
+    "Qwen2ForCausalLM": DecoderFamily("qwen2", hf_dense.qwen2),
+    "Qwen3ForCausalLM": DecoderFamily("qwen3", hf_dense.qwen3),
+    "Phi3ForCausalLM": DecoderFamily("phi3", hf_dense.phi3),
+    "GemmaForCausalLM": DecoderFamily("gemma", hf_dense.gemma),
+    "Gemma2ForCausalLM": DecoderFamily("gemma2", hf_dense.gemma2),
+    "Lfm2ForCausalLM": DecoderFamily("lfm2", hf_hybrid.lfm2),
+    "Lfm2MoeForCausalLM": DecoderFamily("lfm2_moe", hf_hybrid.lfm2_moe),
+    "Lfm3ForCausalLM": DecoderFamily("lfm3", hf_hybrid.lfm3),
+    "Qwen3_5ForCausalLM": DecoderFamily("qwen3_5_text", hf_hybrid.qwen3_5),
+    "Qwen3_5MoeForCausalLM": DecoderFamily("qwen3_5_moe_text", hf_hybrid.qwen3_5_moe),
+    "Qwen4ExpForCausalLM": DecoderFamily("qwen4_exp_text", hf_hybrid.qwen4),
+    "Qwen3NextForCausalLM": DecoderFamily("qwen3_next", hf_hybrid.qwen3_next),
+    "Gemma3ForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
+    "Gemma3TextForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
+    "Olmo2ForCausalLM": DecoderFamily("olmo2", hf_dense.olmo2),
+    "Olmo3ForCausalLM": DecoderFamily("olmo3", hf_dense.olmo3),
+    "GraniteForCausalLM": DecoderFamily("granite", hf_dense.granite),
+    "GraniteMoeHybridForCausalLM": DecoderFamily("granitemoehybrid", hf_hybrid.granite_hybrid),
+    "MambaForCausalLM": DecoderFamily("mamba", hf_mamba.mamba_alone),
+    "FalconMambaForCausalLM": DecoderFamily("falcon_mamba", hf_mamba.falcon_mamba),
+    "JambaForCausalLM": DecoderFamily("jamba", hf_mamba.jamba),
+    "Mamba2ForCausalLM": DecoderFamily("mamba2", hf_mamba.mamba2_alone),
+    "Zamba2ForCausalLM": DecoderFamily("zamba2", hf_mamba.zamba2),
+    "NemotronHForCausalLM": DecoderFamily("nemotron_h", hf_mamba.nemotron_h),
+    "FalconH1ForCausalLM": DecoderFamily("falcon_h1", hf_mamba.falcon_h1),
+    "BambaForCausalLM": DecoderFamily("bamba", hf_mamba.bamba),
+    "RecurrentGemmaForCausalLM": DecoderFamily("recurrent_gemma", hf_hybrid.recurrent_gemma),
+    "OlmoHybridForCausalLM": DecoderFamily("olmo_hybrid", hf_hybrid.olmo_hybrid),
+    "SmolLM3ForCausalLM": DecoderFamily("smollm3", hf_dense.smollm3),
+    "Exaone4ForCausalLM": DecoderFamily("exaone4", hf_dense.exaone4),
+    "SeedOssForCausalLM": DecoderFamily("seed_oss", hf_dense.seed_oss),
+    "GlmForCausalLM": DecoderFamily("glm", hf_variants.glm),
+    "Glm4ForCausalLM": DecoderFamily("glm4", hf_variants.glm4),
+    "Ernie4_5ForCausalLM": DecoderFamily("ernie4_5", hf_variants.ernie),
+    "HeliumForCausalLM": DecoderFamily("helium", hf_variants.helium),
+    "InternLM3ForCausalLM": DecoderFamily("internlm3", hf_variants.internlm3),
+    "IQuestCoderForCausalLM": DecoderFamily("iquestcoder", hf_variants.iquest_coder),
+    "VaultGemmaForCausalLM": DecoderFamily("vaultgemma", hf_variants.vault_gemma),
+    "BitNetForCausalLM": DecoderFamily("bitnet", hf_variants.bitnet),
+    "HyperCLOVAXForCausalLM": DecoderFamily("hyperclovax", hf_variants.hyperclovax),
+    "Jais2ForCausalLM": DecoderFamily("jais2", hf_variants.jais2),
+    "MinistralForCausalLM": DecoderFamily("ministral", hf_variants.ministral),
+    "Ministral3ForCausalLM": DecoderFamily("ministral3", hf_variants.ministral3),
+    "CohereForCausalLM": DecoderFamily("cohere", hf_variants.cohere),
+    "Cohere2ForCausalLM": DecoderFamily("cohere2", hf_variants.cohere2),
+    "HunYuanDenseV1ForCausalLM": DecoderFamily("hunyuan_v1_dense", hf_variants.hunyuan),
+    "ArceeForCausalLM": DecoderFamily("arcee", hf_variants.arcee),
+    "NemotronForCausalLM": DecoderFamily("nemotron", hf_variants.nemotron),
+    "ApertusForCausalLM": DecoderFamily("apertus", hf_variants.apertus),
+    "Starcoder2ForCausalLM": DecoderFamily("starcoder2", hf_variants.starcoder2),
+    "StableLmForCausalLM": DecoderFamily("stablelm", hf_variants.stablelm),
+    "PhiForCausalLM": DecoderFamily("phi", hf_variants.phi),
+    "OPTForCausalLM": DecoderFamily("opt", hf_classic.opt),
+    "GPT2LMHeadModel": DecoderFamily("gpt2", hf_classic.gpt2),
+    "GPTNeoXForCausalLM": DecoderFamily("gpt_neox", hf_classic.gpt_neox),
+    "GPTBigCodeForCausalLM": DecoderFamily("gpt_bigcode", hf_classic.gpt_bigcode),
+    "FalconForCausalLM": DecoderFamily("falcon", hf_classic.falcon),
+    "BloomForCausalLM": DecoderFamily("bloom", hf_classic.bloom),
+    "MptForCausalLM": DecoderFamily("mpt", hf_classic.mpt),
+    "MPTForCausalLM": DecoderFamily("mpt", hf_classic.mpt),
+    "GPTNeoForCausalLM": DecoderFamily("gpt_neo", hf_classic.gpt_neo),
+    "PersimmonForCausalLM": DecoderFamily("persimmon", hf_classic.persimmon),
+    "BioGptForCausalLM": DecoderFamily("biogpt", hf_classic.biogpt),
+    "GPTJForCausalLM": DecoderFamily("gptj", hf_classic.gptj),
+    "DeepseekV2ForCausalLM": DecoderFamily("deepseek_v2", hf_latent.deepseek_v2),
+    "DeepseekV3ForCausalLM": DecoderFamily("deepseek_v3", hf_latent.deepseek_v3),
+    "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),
+    "DeepseekV4ForCausalLM": DecoderFamily("deepseek_v4", hf_deepseek4.deepseek_v4),
+    "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
+    "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
+    "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
+    "Mistral4ForCausalLM": DecoderFamily("mistral4", hf_latent.mistral4),
+    "AXK1ForCausalLM": DecoderFamily("axk1", hf_latent.axk1),
+    "LongcatFlashForCausalLM": DecoderFamily("longcat_flash", hf_latent_variants.longcat_flash),
+    "Dots3NoteForCausalLM": DecoderFamily("dots3_note_text", hf_latent_variants.dots3_note),
+    "AXK2ForCausalLM": DecoderFamily("axk2", hf_latent_variants.axk2),
+    "Glm4MoeLiteForCausalLM": DecoderFamily("glm4_moe_lite", hf_latent.glm4_moe_lite),
+    "MixtralForCausalLM": DecoderFamily("mixtral", hf_moe.mixtral),
+    "Qwen3MoeForCausalLM": DecoderFamily("qwen3_moe", hf_moe.qwen3_moe),
+    "Qwen2MoeForCausalLM": DecoderFamily("qwen2_moe", hf_moe.qwen2_moe),
+    "OlmoeForCausalLM": DecoderFamily("olmoe", hf_moe.olmoe),
+    "GptOssForCausalLM": DecoderFamily("gpt_oss", hf_moe.gpt_oss),
+    "Glm4MoeForCausalLM": DecoderFamily("glm4_moe", hf_moe.glm4_moe),
+    "GraniteMoeForCausalLM": DecoderFamily("granitemoe", hf_moe.granite_moe),
+    "GraniteMoeSharedForCausalLM": DecoderFamily("granitemoeshared", hf_moe.granite_moe),
+    "MiniMaxForCausalLM": DecoderFamily("minimax", hf_minimax.minimax),
+    "MiniMaxText01ForCausalLM": DecoderFamily("MiniMaxText01", hf_minimax.minimax),
+    "MiniMaxM1ForCausalLM": DecoderFamily("minimax_m1", hf_minimax.minimax),
+    "MiniMaxM2ForCausalLM": DecoderFamily("minimax_m2", hf_moe.minimax_m2),
+    "MiniMaxM3SparseForCausalLM": DecoderFamily("minimax_m3", hf_minimax.minimax_m3),
+    "MiniMaxM3VLForCausalLM": DecoderFamily("minimax_m3_vl_text", hf_minimax.minimax_m3),
+    "Dots1ForCausalLM": DecoderFamily("dots1", hf_moe.dots1),
+    "CwmForCausalLM": DecoderFamily("cwm", hf_variants.cwm),
+    "OlmoForCausalLM": DecoderFamily("olmo", hf_variants.olmo),
+    "GraniteSWAForCausalLM": DecoderFamily("granite_swa", hf_variants.granite_swa),
+    "NanoChatForCausalLM": DecoderFamily("nanochat", hf_variants.nanochat),
+    "YoutuForCausalLM": DecoderFamily("youtu", hf_latent.youtu),
+    "MiniCPM3ForCausalLM": DecoderFamily("minicpm3", hf_latent.minicpm3),
+    "Ernie4_5_MoeForCausalLM": DecoderFamily("ernie4_5_moe", hf_moe_variants.ernie_moe),
+    "HunYuanMoEV1ForCausalLM": DecoderFamily("hunyuan_v1_moe", hf_moe_variants.hunyuan_moe),
+    "FlexOlmoForCausalLM": DecoderFamily("flex_olmo", hf_moe_variants.flex_olmo),
+    "SolarOpenForCausalLM": DecoderFamily("solar_open", hf_moe_variants.solar_open),
+    "ExaoneMoeForCausalLM": DecoderFamily("exaone_moe", hf_moe_variants.exaone_moe),
+    "GraniteMoeSWAForCausalLM": DecoderFamily("granitemoe_swa", hf_moe_variants.granite_moe_swa),
+    "LagunaForCausalLM": DecoderFamily("laguna", hf_moe_variants.laguna),
+    "MellumForCausalLM": DecoderFamily("mellum", hf_moe_variants.mellum),
+    "HYV4ForCausalLM": DecoderFamily("hy_v4", hf_hy4.hunyuan_v4),
+    "HYV3ForCausalLM": DecoderFamily("hy_v3", hf_moe_variants.hunyuan_v3),
+    "AriaTextForCausalLM": DecoderFamily("aria_text", hf_moe_variants.aria),
+    "AfmoeForCausalLM": DecoderFamily("afmoe", hf_moe_variants.afmoe),
+    "Cohere2MoeForCausalLM": DecoderFamily("cohere2_moe", hf_moe_variants.cohere2_moe),
+    "MiMoV2FlashForCausalLM": DecoderFamily("mimo_v2_flash", hf_moe_variants.mimo_v2_flash),
+    "PhimoeForCausalLM": DecoderFamily("phimoe", hf_moe_variants.phimoe),
+    "PhiMoEForCausalLM": DecoderFamily("phimoe", hf_moe_variants.phimoe),
+    "InternLM2ForCausalLM": DecoderFamily("internlm2", hf_hub.internlm2),
+    "ExaoneForCausalLM": DecoderFamily("exaone", hf_hub.exaone),
+    "MiniCPMForCausalLM": DecoderFamily("minicpm", hf_hub.minicpm),
+    "BailingMoeV2ForCausalLM": DecoderFamily("bailing_moe_v2", hf_hub.ling2),
+    "MiMoForCausalLM": DecoderFamily("mimo", hf_hub.mimo),
+    "DeciLMForCausalLM": DecoderFamily("nemotron-nas", hf_hub.nemotron_nas),
+    "Gemma3nForCausalLM": DecoderFamily("gemma3n_text", hf_gemma3n.gemma3n),
+    "Gemma4ForCausalLM": DecoderFamily("gemma4_text", hf_gemma4.gemma4),
+    "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
+    "Step3p5ForCausalLM": DecoderFamily("step3p5", hf_step.step),
+    "Llama4ForCausalLM": DecoderFamily("llama4_text", hf_llama4.llama4),
+}
+"""Text-only decoders by architecture."""
+BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {
+    family.model_type: family.read for family in TEXT_DECODERS.values()
+}
+"""Readers of these by model type."""
+DECODERS: Mapping[str, DecoderFamily] = {
+    **TEXT_DECODERS,
+    **{
+        name: DecoderFamily(family.model_type, hf_text_part.text_reader(family, BY_TYPE))
+        for name, family in hf_text_part.MEDIA_FAMILIES.items()
+    },
+}
+"""All decoders by architecture."""

@@ -1,0 +1,76 @@
+"""Reads the config.json of Hy4: latent attention with an index, sinks and gates, in several residual streams."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ..config_fields import ConfigError, Fields
+from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
+from ..spec.mlp import APART, STACKED
+from ..spec.model import ModelSpec, dense_mlp, with_layers
+from ..spec.streams import HyperSpec
+from .common import check_silu, common
+from .latent import index_shares, latent
+from .moe import deepseek_experts, sparse_kinds, with_experts
+
+_DEFAULTS: Final[Mapping[str, object]] = {
+    "moe_intermediate_size": 768,
+    "n_routed_experts": 256,
+    "routed_scaling_factor": 2.827,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+    "index_topk_freq": 4,
+    "index_skip_topk_offset": 2,
+    "rope_interleave": False,
+}
+_LIMIT: Final = 10.0
+"""Of gates and ups, for which kernels have an activation."""
+_ALSO: Final = ("gate_proj", "linear_gate")
+"""transformers saves an MLP's gate under the second name, since it renames the gate of attention."""
+
+
+def hunyuan_v4(fields: Fields, name: str) -> ModelSpec:
+    check_silu(fields)
+    fields = Fields({**_DEFAULTS, **fields.values, "rope_interleave": False})
+    for field in ("enable_ihc", "learnable_sink"):
+        if not fields.flag(field, True):
+            raise ConfigError(f"{field} is false, expected true")
+    rotating = fields.integer("qk_rope_head_dim", 64)
+    # head_dim is the size of its rotating part in files that transformers has saved
+    spec = common(Fields({**fields.values, "head_dim": rotating}), name, eps=1e-5)
+    index = IndexSpec(
+        heads=fields.integer("index_n_heads", 16),
+        head_dim=fields.integer("index_head_dim", 128),
+        top_k=fields.integer("index_topk", 2048),
+        norm_eps=spec.norm_eps,
+        rotates_last=True,
+    )
+    spec = latent(fields, spec, index)
+    layers = []
+    for layer, shared in zip(spec.layers, index_shares(fields, len(spec.layers)), strict=True):
+        assert isinstance(layer.mixer, LatentAttentionSpec)
+        mixer = replace(layer.mixer, gate="linear_gate", gate_by_value=True, sinks="learnable_sink_param")
+        layers.append(replace(layer, mixer=replace(mixer, index=replace(index, shared=shared))))
+    spec = replace(spec, layers=tuple(layers), streams=_streams(fields), draft_prefix="model.mtp_layers.")
+    return _with_networks(fields, spec)
+
+
+def _streams(fields: Fields) -> HyperSpec:
+    return HyperSpec(
+        fields.integer("hc_mult", 4),
+        eps=fields.number("hc_eps", 1e-6),
+        parts=("hc_attn_layer.hc_pre.hc", "hc_mlp_layer.hc_pre.hc"),
+        head="model.hc_head.hc_head",
+        saved=("hc_pre.hc_attn_layer.hc", "hc_pre.hc_mlp_layer.hc", "model.hc_pre.hc_head.hc_head"),
+        mixes=False,
+        most=fields.positive("hc_magnitude", 2.0),
+    )
+
+
+def _with_networks(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    if (limit := fields.number("swiglu_limit", _LIMIT)) != _LIMIT:
+        raise ConfigError(f"swiglu_limit is {limit:g}, expected {_LIMIT:g}")
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), also=_ALSO))
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
+    moe = replace(moe, activation="swiglu_10", names=(STACKED, APART))
+    return with_experts(spec, moe, sparse_kinds(fields, spec, 1))

@@ -1,0 +1,350 @@
+"""Reads the config.json of families with multi-head latent attention (arXiv:2405.04434)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..config_fields import ConfigError, Fields
+from ..spec.attention import RopeConfig
+from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
+from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.mtp_form import DEEPSEEK, LING
+from ..spec.recurrent import GatedDeltaSpec
+from .common import check_silu, common
+from .hybrid import kinds_of, mixed
+from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .rope import rope_from_hf
+
+_KIMI_EXPERTS = replace(MIXTRAL, correction="block_sparse_moe.gate.e_score_correction_bias")
+_KIMI_LINEAR = {
+    "model_max_length": "max_position_embeddings",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+}
+"""Its names of DeepSeek's fields."""
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 128.0,
+    "original_max_position_embeddings": 8192,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""Defaults."""
+
+
+def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    fields = Fields({"moe_intermediate_size": 1407, **fields.values})
+    return _with_greedy_experts(fields, latent(fields, common(fields, name)), first=0)
+
+
+def deepseek_ocr(fields: Fields, name: str) -> ModelSpec:
+    """The experts of DeepSeek-V2 behind attention that caches keys and values."""
+    defaults = {"moe_intermediate_size": 896, "num_experts_per_tok": 6}
+    fields = Fields({**defaults, **fields.values})
+    return _with_greedy_experts(fields, common(fields, name), first=1)
+
+
+def _with_greedy_experts(fields: Fields, spec: ModelSpec, *, first: int) -> ModelSpec:
+    """The spec with DeepSeek-V2's experts; ``first``: default of the first layer that has some."""
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+    sparse = _sparse(fields, spec, first)
+    if not any(sparse):
+        return spec
+    method = fields.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise ConfigError(f"topk_method is {method[:40]!r}, expected 'greedy' or 'group_limited_greedy'")
+    if fields.flag("norm_topk_prob"):
+        raise ConfigError("norm_topk_prob is set, expected false: weights of experts are not divided by their sum")
+    scale = fields.number("routed_scaling_factor", 1.0)
+    router = RouterSpec(fields.integer("num_experts_per_tok"), renormalize=False, scale=scale)
+    if method == "group_limited_greedy":
+        groups, top = fields.integer("n_group", 1), fields.integer("topk_group", 1)
+        router = replace(router, groups=groups, top_groups=top, group_score="max")
+    moe = experts_of(fields, spec, router, experts=64)
+    number = fields.integer("n_shared_experts", 2, least=0)
+    moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", moe.inner * number) if number else None)
+    return with_experts(spec, moe, sparse)
+
+
+def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
+    """DeepSeek-V3; also Kimi K2."""
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+    fields = Fields({**defaults, **groups, **fields.values})
+    spec = latent(fields, common(fields, name))
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
+    moe = deepseek_experts(fields, spec, renormalize=True, shared=1)
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 3, least=0)))
+
+
+def axk1(fields: Fields, name: str) -> ModelSpec:
+    """A.X K1: a DeepSeek-V3 whose experts' output is normed. Published files have this norm in dense layers too, which
+    do not use it, and no correction of the choice of experts."""
+    if fields.integer("moe_layer_freq", 1) != 1:
+        raise ConfigError(f"moe_layer_freq is {fields.integer('moe_layer_freq')}, expected 1")
+    defaults = {"n_routed_experts": 192, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+    fields = Fields({**defaults, **groups, **fields.values})
+    spec = latent(fields, common(fields, name))
+    moe = replace(deepseek_experts(fields, spec, renormalize=True, shared=1), correction_stored=False)
+    spec = _with_listed_experts(fields, spec, moe, first=1)
+    norm = "post_mlp_layernorm"
+    layers = (
+        replace(layer, norms=replace(layer.norms, mlp_out=norm))
+        if isinstance(layer.mlp, MoESpec)
+        else replace(layer, unused=(f"{norm}.weight",))
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
+
+
+def glm4_moe_lite(fields: Fields, name: str) -> ModelSpec:
+    """GLM-4.7-Flash."""
+    defaults = {"n_routed_experts": 64, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8}
+    sizes = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "moe_intermediate_size": 1536}
+    fields = Fields({**defaults, **sizes, **fields.values})
+    spec = latent(fields, common(fields, name, eps=1e-5))
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
+    return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=1)
+
+
+def deepseek_v32(fields: Fields, name: str) -> ModelSpec:
+    """DeepSeek-V3.2."""
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+    return _indexed(Fields({**defaults, **groups, **fields.values}), name)
+
+
+def glm_moe_dsa(fields: Fields, name: str) -> ModelSpec:
+    """GLM-5: some layers use the index of an earlier one."""
+    defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "index_n_heads": 32}
+    others = {"routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "indexer_rope_interleave": True}
+    spec = _indexed(Fields({**defaults, **sizes, **others, **fields.values}), name)
+    layers = []
+    for layer, shared in zip(spec.layers, index_shares(fields, len(spec.layers)), strict=True):
+        assert isinstance(layer.mixer, LatentAttentionSpec)
+        assert layer.mixer.index is not None
+        index = replace(layer.mixer.index, shared=shared)
+        layers.append(replace(layer, mixer=replace(layer.mixer, index=index)))
+    return replace(spec, layers=tuple(layers))
+
+
+def _indexed(fields: Fields, name: str) -> ModelSpec:
+    """The spec with an index in every layer."""
+    index = IndexSpec(
+        heads=fields.integer("index_n_heads", 64),
+        head_dim=fields.integer("index_head_dim", 128),
+        top_k=fields.integer("index_topk", 2048),
+        interleaved=fields.flag("indexer_rope_interleave"),
+    )
+    spec = latent(fields, common(fields, name), index)
+    spec = with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
+    return _with_listed_experts(fields, spec, deepseek_experts(fields, spec, renormalize=True, shared=1), first=3)
+
+
+def index_shares(fields: Fields, layers: int) -> list[bool]:
+    """Which layers have no index of their own: as listed, by a pattern, or by a period."""
+    pattern = fields.get("index_topk_pattern")
+    kinds: Sequence[str] | None = fields.texts("indexer_types")
+    if kinds is None:
+        kinds = _spelled(pattern) if isinstance(pattern, str) else fields.texts("index_topk_pattern")
+    if kinds is None:
+        every, first = fields.integer("index_topk_freq", 1, least=0), fields.integer("index_skip_topk_offset", 2)
+        kinds = ["shared" if max(layer - first + 1, 0) % max(every, 1) else "full" for layer in range(layers)]
+    if len(kinds) != layers or not {*kinds} <= {"full", "shared"} or kinds[0] == "shared":
+        raise ConfigError(
+            f"indexer_types or index_topk_pattern is not 'full' or 'shared' for each of {layers} layers, the first "
+            "'full'"
+        )
+    return [kind == "shared" for kind in kinds]
+
+
+def _spelled(pattern: str) -> Sequence[str]:
+    return [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+
+
+def mistral4(fields: Fields, name: str) -> ModelSpec:
+    """Mistral Small 4: queries are scaled by position, experts chosen by a softmax."""
+    sizes = {"q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "moe_intermediate_size": 2048}
+    fields = Fields({**sizes, **fields.values})
+    rope = dict(fields.table("rope_scaling") or fields.table("rope_parameters") or _MISTRAL4_ROPE)
+    rope["partial_rotary_factor"] = 1.0  # files tell the rotating part of a whole head
+    rotating = fields.integer("qk_rope_head_dim", 64)
+    fields = Fields({**fields.values, "rope_scaling": None, "rope_parameters": rope, "head_dim": rotating})
+    spec = latent(fields, common(fields, name))
+    if beta := Fields(rope).number("llama_4_scaling_beta", 0.0):
+        floor = Fields(rope).integer("original_max_position_embeddings")
+        spec = with_temperature(spec, beta, floor)
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=4, shared=1)
+    moe = replace(moe, correction=False, router=replace(moe.router, score="softmax"), names=(STACKED, APART))
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
+
+
+def with_temperature(spec: ModelSpec, beta: float, floor: int) -> ModelSpec:
+    """The spec with queries scaled by position in every layer with latent attention."""
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, temperature_beta=beta, temperature_floor=floor))
+        if isinstance(layer.mixer, LatentAttentionSpec)
+        else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
+
+
+def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:
+    """The spec with experts in the layers of ``mlp_layer_types``, or from ``first_k_dense_replace`` on, else from
+    ``first``."""
+    return with_experts(spec, moe, _sparse(fields, spec, first))
+
+
+def _sparse(fields: Fields, spec: ModelSpec, first: int) -> Sequence[bool]:
+    """Which layers have experts; ``first``: see :func:`_with_listed_experts`."""
+    kinds = fields.texts("mlp_layer_types")
+    if kinds is None:
+        return sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0))
+    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
+        raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
+    return [kind == "sparse" for kind in kinds]
+
+
+def kimi_linear(fields: Fields, name: str) -> ModelSpec:
+    """Most layers have the gated delta rule by channel, the others latent attention without positions; all but the
+    first have experts. Layers in lists count from 1."""
+    if not fields.flag("mla_use_nope", True):
+        raise ConfigError("mla_use_nope is false, expected true: nothing says how its heads rotate")
+    if (score := fields.text("moe_router_activation_func", "sigmoid")) != "sigmoid":
+        raise ConfigError(f"moe_router_activation_func is {score[:40]!r}, expected 'sigmoid'")
+    values, linear = fields.values, Fields(fields.table("linear_attn_config") or {})
+    old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
+    defaults = {"moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "n_routed_experts": 256}
+    fields = Fields({"max_position_embeddings": 1 << 20, "q_lora_rank": None, **defaults, **values, **old})
+    # head_dim is the size of its rotating part
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name, eps=1e-5)
+    spec = latent(fields, spec)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    check_silu(fields)
+    mlp = replace(dense_mlp(spec), also=("mlp", "block_sparse_moe"))
+    spec = with_layers(spec, mixer=replace(mixer, rope=None), mlp=mlp)
+    heads, dim = (
+        linear.integer(inner, fields.integer(outer, default))
+        for inner, outer, default in (("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128))
+    )
+    width = linear.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4))
+    delta = GatedDeltaSpec(heads, heads, dim, dim, width, stored="low_rank", name="self_attn")
+    layers = len(spec.layers)
+    if kinds := kinds_of(fields, ("linear_attention", "full_attention")):
+        attends = [kind == "full_attention" for kind in kinds]
+    elif linear.has("full_attn_layers"):
+        attending = set(linear.numbers("full_attn_layers"))
+        attends = [layer + 1 in attending for layer in range(layers)]
+    else:
+        attends = [layer > 0 and layer % 4 == 0 for layer in range(layers)]
+    spec = mixed(spec, attends, delta)
+    moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1), names=(_KIMI_EXPERTS,))
+    if moe.shared is not None:
+        moe = replace(moe, shared=shared_experts(spec, "block_sparse_moe.shared_experts", moe.shared.inner))
+    return _with_listed_experts(fields, spec, moe, first=1)
+
+
+def ling(fields: Fields, name: str) -> ModelSpec:
+    """Ling 3.0: most layers have the gated delta rule by channel, the last of every few latent attention with a gate
+    of each head; all but the first have experts."""
+    check_silu(fields)
+    values = fields.values
+    old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
+    defaults = {"moe_intermediate_size": 768, "routed_scaling_factor": 2.5, "num_experts": 512, "n_group": 8}
+    others = {"topk_group": 4, "norm_topk_prob": True, "rope_theta": 6_000_000.0, "max_position_embeddings": 1 << 18}
+    fields = Fields({**defaults, **others, **values, **old, "q_lora_rank": None, "rope_interleave": True})
+    dim = fields.integer("linear_head_dim", fields.integer("head_dim", 128))
+    # head_dim is the size of its rotating part
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)
+    spec = latent(fields, spec)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    spec = with_layers(spec, mixer=replace(mixer, gate="g_proj", name="attention", out="dense"))
+    delta = GatedDeltaSpec(
+        mixer.heads,
+        mixer.heads,
+        dim,
+        dim,
+        fields.integer("short_conv_kernel_size", 4),
+        stored="full_rank",
+        least_decay=fields.number("kda_lower_bound", -5.0) if fields.flag("kda_safe_gate", True) else 0.0,
+        name="attention",
+        out="dense",
+    )
+    period = fields.integer("layer_group_size", 6)
+    kinds = kinds_of(fields, ("linear_attention", "full_attention"))
+    attends = [kind == "full_attention" for kind in kinds]
+    spec = mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
+    moe = replace(moe, names=(replace(APART, correction="mlp.gate.expert_bias"),))
+    spec = replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
+    spec = with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 1, least=0))
+    return _with_listed_experts(fields, spec, moe, first=2)
+
+
+def youtu(fields: Fields, name: str) -> ModelSpec:
+    """Youtu: dense, with DeepSeek-V3's latent attention."""
+    fields = Fields({"tie_word_embeddings": True, **fields.values})
+    spec = latent(fields, common(fields, name))
+    return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+
+
+def minicpm3(fields: Fields, name: str) -> ModelSpec:
+    """MiniCPM3: dense, with factors on embeddings, parts of layers and logits."""
+    defaults = {"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "tie_word_embeddings": True}
+    fields = Fields({"q_lora_rank": 768, **defaults, **fields.values, "rope_interleave": False})
+    if not fields.has("v_head_dim"):
+        head = fields.integer("hidden_size") // fields.integer("num_attention_heads")
+        fields = Fields({**fields.values, "v_head_dim": head})
+    # head_dim is the size of its rotating part
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim")}), name, eps=1e-5)
+    spec = latent(fields, spec)
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
+    # null factors have no effect
+    layers, hidden, given = math.sqrt(len(spec.layers)), spec.hidden_size, fields.values
+    base = fields.integer("dim_model_base", hidden if "dim_model_base" in given else 256)
+    return replace(
+        spec,
+        embedding_scale=fields.number("scale_emb", 12.0),
+        residual_scale=fields.number("scale_depth", layers if "scale_depth" in given else 1.4) / layers,
+        logits_divisor=hidden / base,
+    )
+
+
+def latent(fields: Fields, spec: ModelSpec, index: IndexSpec | None = None) -> ModelSpec:
+    """The spec with latent attention in every layer, of DeepSeek's sizes by default, and optionally an index.
+
+    A null ``q_lora_rank`` means that queries have no latent.
+    """
+    nope, rotating = fields.integer("qk_nope_head_dim", 128), fields.integer("qk_rope_head_dim", 64)
+    rope = rope_from_hf(fields.values, rotating)
+    mixer = LatentAttentionSpec(
+        heads=fields.integer("num_attention_heads"),
+        kv_lora_rank=fields.integer("kv_lora_rank", 512),
+        nope_dim=nope,
+        rope_dim=rotating,
+        v_dim=fields.integer("v_head_dim", 128),
+        scale=(nope + rotating) ** -0.5 * _stretch(rope),
+        q_lora_rank=fields.integer("q_lora_rank", 0 if "q_lora_rank" in fields.values else 1536),
+        rope=rope,
+        interleaved=fields.flag("rope_interleave", True),
+        bias=fields.flag("attention_bias"),
+        index=index,
+    )
+    return with_layers(spec, mixer=mixer)
+
+
+def _stretch(rope: RopeConfig) -> float:
+    """Factor on scores with an extended context: yarn's factor for queries, and again for keys."""
+    if rope.kind == "default" or not rope.mscale_all_dim or rope.factor <= 1:
+        return 1.0
+    return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2

@@ -1,0 +1,362 @@
+"""The text part of multimodal models: their config.json contains a decoder's, and their checkpoints its tensors under a
+prefix, beside those of media encoders."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from ..config_fields import ConfigError, Fields
+from ..spec.attention import AttentionSpec
+from ..spec.mlp import STACKED, MoESpec
+from ..spec.model import ModelSpec, with_mixers, with_mtp
+from ..spec.mtp_form import DEEPSEEK
+from . import dense as hf_dense
+from . import hybrid as hf_hybrid
+from . import latent as hf_latent
+from . import latent_variants as hf_latent_variants
+from . import mllama as hf_mllama
+from . import moe as hf_moe
+from . import moe_variants as hf_moe_variants
+from . import nemotron_omni
+from . import variants as hf_variants
+from .mistral_names import usual_name
+from .rope import media_axes
+from .text_defaults import text_defaults
+from .thinker import thinker
+
+Reader = Callable[[Fields, str], ModelSpec]
+
+_PREFIXES: Final = (
+    ("language_model.lm_head.", "lm_head."),
+    ("thinker.lm_head.", "lm_head."),
+    ("thinker.model.language_model.", "model."),
+    ("thinker.model.", "model."),
+    ("model.language_model.lm_head.", "lm_head."),
+    ("model.language_model.model.", "model."),
+    ("language_model.model.blocks.", "model.layers."),
+    ("language_model.", ""),
+    ("llm.", ""),
+    ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
+    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
+    *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
+)
+"""Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""
+RETRIEVER: Final = "vlm."
+"""Prefix of a retriever's model."""
+_ENCODER: Final = f"{RETRIEVER}text_model."
+"""Prefix of an encoder as the text part."""
+_TOKEN_VECTORS: Final = "embedding_proj_layer."
+_OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
+"""A text tower beside a vision tower, and the scores of both."""
+
+
+def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -> Reader:
+    """The reader with m-rope."""
+
+    def reader(fields: Fields, name: str) -> ModelSpec:
+        spec = read(fields, name)
+        mixer = next(each for layer in spec.layers if isinstance(each := layer.mixer, AttentionSpec))
+        assert mixer.rope is not None
+        pairs = (mixer.rope.rotary_dim or mixer.head_dim) // 2
+        axes = media_axes(fields.values, default, pairs, interleaved=interleaved)
+        return with_mixers(spec, rope=replace(mixer.rope, axes=axes))
+
+    return reader
+
+
+def _qwen3_vl_moe(fields: Fields, name: str) -> ModelSpec:
+    """A mixture whose experts are stored with inputs first."""
+    spec = hf_moe.qwen3_moe(Fields({"norm_topk_prob": True, **fields.values}), name)
+    names = (replace(STACKED, transposed=True),)
+    layers = (
+        replace(layer, mlp=replace(layer.mlp, names=names)) if isinstance(layer.mlp, MoESpec) else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
+
+
+def _qwen3_omni_moe(fields: Fields, name: str) -> ModelSpec:
+    return hf_moe.qwen3_moe(Fields({"norm_topk_prob": True, **fields.values}), name)
+
+
+def _glm4v(fields: Fields, name: str) -> ModelSpec:
+    values = {"partial_rotary_factor": 1.0, "rms_norm_eps": 1e-5, **fields.values}
+    heads = fields.integer("num_attention_heads")
+    return hf_variants.glm4(Fields({"head_dim": fields.integer("hidden_size") // heads, **values}), name)
+
+
+def _glm_ocr(fields: Fields, name: str) -> ModelSpec:
+    spec = _glm4v(Fields({**fields.values, "attention_bias": False}), name)
+    return with_mtp(spec, DEEPSEEK, fields.integer("num_nextn_predict_layers", 1, least=0))
+
+
+def _paddleocr(fields: Fields, name: str) -> ModelSpec:
+    """ERNIE 4.5 with halves of heads rotating together."""
+    spec = hf_variants.ernie(fields, name)
+    mixer = spec.layers[0].attention
+    assert mixer.rope is not None
+    return with_mixers(spec, rope=replace(mixer.rope, interleaved=False))
+
+
+_HUNYUAN_NAMES: Final[Mapping[str, str]] = {"attention_head_dim": "head_dim", "org_vocab_size": "vocab_size"}
+
+
+def _hunyuan_vl(fields: Fields, name: str) -> ModelSpec:
+    """HunYuan with pictures that are numbered (:data:`..towers.media_spec.MediaAxes`). Sections may leave out the
+    index. A pair turns by one axis, as in its authors' code and in vLLM; in transformers its halves turn by two.
+    """
+    values = {**{new: fields.get(old) for old, new in _HUNYUAN_NAMES.items() if fields.has(old)}, **fields.values}
+    rope = {**(fields.table("rope_scaling") or fields.table("rope_parameters") or {})}
+    kind, old = rope.pop("type", "default"), rope.pop("xdrope_section", None)
+    kind = rope.get("rope_type", kind)
+    sections = Fields({"mrope_section": rope.get("mrope_section") or old}).numbers("mrope_section")
+    if len(sections) == 3:
+        sections = (0.0, *sections)
+    rope |= {"rope_type": "dynamic" if kind == "xdrope" else kind, "mrope_section": sections}
+    fields = Fields({**values, "rope_scaling": None, "rope_parameters": rope})
+    spec = hf_variants.hunyuan(fields, name)
+    mixer = spec.layers[0].attention
+    assert mixer.rope is not None
+    axes = media_axes(fields.values, (), mixer.head_dim // 2, interleaved=False, count=4)
+    return with_mixers(spec, rope=replace(mixer.rope, axes=axes))
+
+
+def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
+
+
+PARTS: Final[Mapping[str, Reader]] = {
+    "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen2_5_omni_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
+    "qwen3_omni_moe_text": _turned(_qwen3_omni_moe, (24, 20, 20), interleaved=True),
+    "qwen3_vl_text": _turned(hf_dense.qwen3, (24, 20, 20), interleaved=True),
+    "qwen3_vl_moe_text": _turned(_qwen3_vl_moe, (24, 20, 20), interleaved=True),
+    "qwen3_5_text": _turned(hf_hybrid.qwen3_5, (11, 11, 10), interleaved=True),
+    "qwen3_5_moe_text": _turned(hf_hybrid.qwen3_5_moe, (11, 11, 10), interleaved=True),
+    "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
+    "deepseek_ocr2_text": hf_latent.deepseek_ocr,
+    "deepseek_v2": _deepseek_v2,
+    "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
+    **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
+    "hunyuan_vl_text": _hunyuan_vl,
+    "mllama_text_model": hf_mllama.mllama,
+    "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
+    "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
+    "dots3_note_text": hf_latent_variants.dots3_note,
+    "mistral_large4_text": hf_latent_variants.mistral_large4,
+    "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
+}
+"""Text parts that are not text-only models or differ from them, by model type."""
+
+
+def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
+    """The spec with bidirectional attention within pictures, in all layers, or in those with a window and within it."""
+    chosen = [bool(layer.attention.window) or not windows_alone for layer in spec.layers]
+    return with_mixers(spec, chosen, whole_spans=True, windowed_spans=windows_alone)
+
+
+_GRANITE4: Final = "granite4_vision_text"
+_SCALING: Final = ("granite", "hyperclovax")
+"""Beginnings of model types whose decoders also scale embeddings of media, but for :data:`_GRANITE4`."""
+_TEXT_FIELDS: Final = ("text_config", "llm_config", "language_config")
+_OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
+"""Model types in published files that stand for others."""
+
+
+class MediaFamily(NamedTuple):
+    """A model that takes media."""
+
+    model_type: str
+    text: str
+    """Default model type of its text part."""
+    takes: str = "images"
+    """The media besides text that tests cover; "": text alone is served."""
+    whole_prompts: bool = False
+    """Whether all tokens of a prompt see each other (:attr:`..spec.model.ModelSpec.whole_prompts`)."""
+    tied_by_text: bool = False
+    """Whether the head belongs to the text part's class, so that only ``text_config`` says whether it is tied."""
+
+
+MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
+    "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
+    "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
+    "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
+    "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
+    "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
+    "DeepseekOCRForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
+    "DeepseekOcr2ForConditionalGeneration": MediaFamily("deepseek_ocr2", "deepseek_ocr2_text"),
+    "DeepseekVLForConditionalGeneration": MediaFamily("deepseek_vl", "llama"),
+    "DeepseekVLHybridForConditionalGeneration": MediaFamily("deepseek_vl_hybrid", "llama"),
+    "Dots3NoteForConditionalGeneration": MediaFamily("dots3_note", "dots3_note_text", takes=""),
+    "Eagle2_5_VLForConditionalGeneration": MediaFamily("eagle_2_5_vl", "qwen2"),
+    "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
+    "Exaone4_5_ForConditionalGeneration": MediaFamily("exaone4_5", "exaone4"),
+    "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
+    "Gemma3ForConditionalGeneration": MediaFamily("gemma3", "gemma3_text"),
+    "Gemma3nForConditionalGeneration": MediaFamily("gemma3n", "gemma3n_text", "audio"),
+    "Gemma4ForConditionalGeneration": MediaFamily("gemma4", "gemma4_text", "images, video, audio"),
+    "Gemma4UnifiedForConditionalGeneration": MediaFamily(
+        "gemma4_unified", "gemma4_unified_text", "images, video, audio"
+    ),
+    "Glm46VForConditionalGeneration": MediaFamily("glm46v", "glm4v_text", "images, video"),
+    "Glm4vForConditionalGeneration": MediaFamily("glm4v", "glm4v_text", "images, video"),
+    "Glm4vMoeForConditionalGeneration": MediaFamily("glm4v_moe", "glm4v_moe_text", "images, video"),
+    "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),
+    "GlmOcrForConditionalGeneration": MediaFamily("glm_ocr", "glm_ocr_text"),
+    "GotOcr2ForConditionalGeneration": MediaFamily("got_ocr2", "qwen2"),
+    "Granite4VisionForConditionalGeneration": MediaFamily("granite4_vision", _GRANITE4),
+    "GraniteDoclingForConditionalGeneration": MediaFamily("granite_docling", "granite_docling_text"),
+    "GraniteSpeechForConditionalGeneration": MediaFamily("granite_speech", "granite", "audio"),
+    "GraniteSpeechPlusForConditionalGeneration": MediaFamily("granite_speech_plus", "granite", "audio"),
+    "HunYuanVLForConditionalGeneration": MediaFamily("hunyuan_vl", "hunyuan_vl_text"),
+    "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
+    "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
+    "Idefics3ForConditionalGeneration": MediaFamily("idefics3", "llama"),
+    "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
+    "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
+    "JanusForConditionalGeneration": MediaFamily("janus", "llama"),
+    "KimiK25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
+    "KimiVLForConditionalGeneration": MediaFamily("kimi_vl", "deepseek_v3"),
+    "Kimi_K25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
+    "Lfm2VlForConditionalGeneration": MediaFamily("lfm2_vl", "lfm2"),
+    "Lfm3VlForConditionalGeneration": MediaFamily("lfm3_vl", "lfm3"),
+    "LightOnOcrForConditionalGeneration": MediaFamily("lighton_ocr", "qwen3"),
+    "Llama4ForConditionalGeneration": MediaFamily("llama4", "llama4_text", tied_by_text=True),
+    "Llama_Nemotron_Nano_VL": MediaFamily("Llama_Nemotron_Nano_VL", "llama"),
+    "LlavaForConditionalGeneration": MediaFamily("llava", "llama"),
+    "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
+    "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
+    "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
+    "MiniCPMV4_6ForConditionalGeneration": MediaFamily("minicpmv4_6", "qwen3_5_text"),
+    "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
+    "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
+    "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
+    "MistralLarge4ForConditionalGeneration": MediaFamily("mistral_large4", "mistral_large4_text"),
+    "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),
+    **{
+        name: MediaFamily(kind, "nemotron_h", "images, video, audio")
+        for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
+    },
+    "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
+    "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
+    "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
+    "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
+    "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
+    "QianfanOCRForConditionalGeneration": MediaFamily("qianfan_ocr", "qwen3"),
+    "Qwen2AudioForConditionalGeneration": MediaFamily("qwen2_audio", "qwen2", "audio"),
+    "Qwen2_5OmniModel": MediaFamily("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
+    "Qwen2_5OmniForConditionalGeneration": MediaFamily("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
+    "Qwen2_5OmniThinkerForConditionalGeneration": MediaFamily(
+        "qwen2_5_omni_thinker", "qwen2_5_omni_text", "images, video, audio"
+    ),
+    "Qwen2VLForConditionalGeneration": MediaFamily("qwen2_vl", "qwen2_vl_text", "images, video"),
+    "Qwen2_5_VLForConditionalGeneration": MediaFamily("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
+    "Qwen3ASRForConditionalGeneration": MediaFamily("qwen3_asr", "qwen3", "audio"),
+    "Qwen3OmniMoeForConditionalGeneration": MediaFamily(
+        "qwen3_omni_moe", "qwen3_omni_moe_text", "images, video, audio"
+    ),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": MediaFamily(
+        "qwen3_omni_moe_thinker", "qwen3_omni_moe_text", "images, video, audio"
+    ),
+    "Qwen3VLForConditionalGeneration": MediaFamily("qwen3_vl", "qwen3_vl_text", "images, video"),
+    "Qwen3VLMoeForConditionalGeneration": MediaFamily("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
+    "Qwen3_5ForConditionalGeneration": MediaFamily("qwen3_5", "qwen3_5_text", "images, video"),
+    "Qwen3_5MoeForConditionalGeneration": MediaFamily("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
+    "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
+    "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
+    "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
+    "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
+    "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
+}
+"""By architecture."""
+
+
+def text_reader(family: MediaFamily, known: Mapping[str, Reader]) -> Reader:
+    """The reader of a text part; ``known``: readers of text-only models by model type."""
+    return partial(_text, family, {**known, **PARTS})
+
+
+def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, name: str) -> ModelSpec:
+    """The text part. End tokens and head tying may be in the whole model's fields, as all text fields are in old
+    files."""
+    fields = Fields(thinker(fields.values))
+    text = next((table for each in _TEXT_FIELDS if (table := fields.table(each))), None)
+    kind = family.text
+    if text is None and fields.has("hidden_size"):
+        text = fields.values
+    elif text is not None:
+        kind = Fields(text).text("model_type", kind)
+        kind = _OTHER_NAMES.get(kind, kind)
+    if text is None:
+        raise ConfigError("text_config is missing, expected a table")
+    if kind not in readers:
+        raise ConfigError(
+            f"text_config.model_type is {kind!r}, which is not native here, expected such as {family.text!r}"
+        )
+    whole = ("bos_token_id", "eos_token_id", *(() if family.tied_by_text else ("tie_word_embeddings",)))
+    above = {key: fields.values[key] for key in whole if fields.has(key)}
+    defaults = text_defaults(family.model_type, kind)
+    if family.whole_prompts:  # transformers sets this beside masks of its own
+        text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
+    fields = Fields({**defaults, **text, **above})
+    spec = readers[kind](fields, name)
+    if kind == "gemma3_text":
+        spec = _sees_pictures_whole(spec, windows_alone=False)
+    elif kind.startswith("gemma4") and fields.text("use_bidirectional_attention", "") == "vision":
+        spec = _sees_pictures_whole(spec, windows_alone=True)
+    if family.whole_prompts:
+        spec = replace(_sees_pictures_whole(spec, windows_alone=False), whole_prompts=True)
+    return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING) and kind != _GRANITE4)
+
+
+_GENERATES: Final = re.compile(
+    r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
+    r"|\A(audio|action)_modality_embed\Z"
+    r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen"
+)
+"""Of parts that generate speech, pictures or actions, which are ignored."""
+_DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk]))\.")
+"""Names of Diffusers within attention (Cosmos 3)."""
+
+
+_DRAFTS: Final = ("mtp.", "mtp_dspark.")
+"""Heads that draft, beside the text model."""
+
+
+def is_of_tower(stored: str) -> bool:
+    """Whether a tensor belongs to a media encoder."""
+    return text_name(stored) is None and not _GENERATES.search(stored)
+
+
+def _as_usual(part: re.Match[str]) -> str:
+    projected, out, normed = part.groups()
+    return f".self_attn.{f'{normed}_norm' if normed else f'{projected or out[0]}_proj'}."
+
+
+def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali)."""
+    inner = config.get("vlm_config")
+    return inner if isinstance(inner, Mapping) else config
+
+
+def text_name(stored: str) -> str | None:
+    """A tensor's name in a text-only model; None if it belongs to another part."""
+    if _GENERATES.search(stored):
+        return None
+    stored = _DIFFUSERS.sub(_as_usual, stored)
+    if stored.startswith(_ENCODER):
+        return stored.removeprefix(_ENCODER)
+    stored = stored.removeprefix(RETRIEVER)
+    if stored.startswith(_TOKEN_VECTORS):
+        return f"linear.{stored.removeprefix(_TOKEN_VECTORS)}"
+    if (usual := usual_name(stored)) is not None:
+        return usual
+    for prefix, own in _PREFIXES:
+        if stored.startswith(prefix):
+            return own + stored.removeprefix(prefix)
+    return stored if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)) else None

@@ -1,0 +1,418 @@
+"""Describes attention mixers as values, and the cache of their layers. Torch-free."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ..config_fields import ConfigError
+from .projection import Projection
+from .recurrent import StateTensor
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
+QKNorm = Literal["none", "head", "full", "layer", "layer_own"]
+"""``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
+norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+)."""
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary embedding (RoFormer, arXiv:2104.09864) with its context extension.
+
+    Fields have transformers' names; those that a kind does not use keep their defaults.
+    """
+
+    theta: float = 10000.0
+    kind: RopeKind = "default"
+    rotary_dim: int = 0
+    """Dimensions of a head that rotate; the rest pass through. 0: all."""
+    interleaved: bool = False
+    """Whether dimension 2i rotates with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of the rotating ones
+    (Llama)."""
+    backwards: bool = False
+    """Whether it rotates by negative angles (nanochat)."""
+    rotating: int = 0
+    """Dimensions that actually rotate, at the frequencies that they have if all do (proportional)."""
+    factor: float = 1.0
+    original_max_position: int = 0
+    """Training context before the extension (dynamic, llama3, yarn, longrope)."""
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+    frequency_divisors: tuple[float, ...] = ()
+    """Divisors of the frequencies of rotating pairs: GGUF's form of ``llama3``."""
+    learned: str = ""
+    """Stored name of the logarithms of learned factors on the frequencies (LeRoPE, Mistral Large 4); "": none."""
+    axes: tuple[int, ...] = ()
+    """The axis of each rotating pair: frame (0), row (1) or column (2) of a media token (m-rope, arXiv:2409.12191), or
+    another list of axes (:data:`..towers.media_spec.MediaAxes`). Empty: one position for all. Text has equal ones."""
+
+
+@dataclass(frozen=True)
+class BlockIndexSpec:
+    """The index of attention to blocks (MiniMax-M3): the queries of a key-value head see the ``top_k`` blocks of
+    ``size`` tokens with the largest product of a token's key and the head's query of the index.
+
+    Queries, one a key-value head, and keys, one a token for all heads, are made from the layer's input, normed and
+    rotated as in the attention.
+    """
+
+    head_dim: int
+    size: int
+    top_k: int
+    """Blocks that are seen, with the token's own; all if there are fewer."""
+    local: int = 1
+    """The last of them up to the token's own, which are always seen."""
+    prefix: str = "index_"
+    """Prefix of its tensors' names within the attention's."""
+
+    @property
+    def most(self) -> int:
+        """Tokens up to which all are seen."""
+        return self.size * self.top_k
+
+    def parts(self, name: str, kv_heads: int) -> tuple[tuple[str, int], tuple[str, int]]:
+        """The projections to its queries and its key, with their outputs; ``name``: the attention's."""
+        return (
+            (f"{name}.{self.prefix}q_proj", kv_heads * self.head_dim),
+            (f"{name}.{self.prefix}k_proj", self.head_dim),
+        )
+
+    def norms(self, name: str) -> tuple[str, str]:
+        """Stored names of the norms of its queries and keys, of :attr:`head_dim` weights."""
+        return f"{name}.{self.prefix}q_norm", f"{name}.{self.prefix}k_norm"
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    """Factor on q·k; usually head_dim ** -0.5."""
+    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    """None: no positions."""
+    window: int = 0
+    """Tokens that a token sees, itself included; 0: all before it. Within whole texts, see ``ahead``."""
+    ahead: int = -1
+    """Tokens behind it that a token of a whole text sees if there is a window (Moonshine Streaming); -1: as many as
+    before it."""
+    chunked: bool = False
+    """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
+    index: BlockIndexSpec | None = None
+    """Chooses the blocks of tokens that are seen; None: all before the current one."""
+    causal: bool = False
+    """Whether tokens within whole texts see only those before them (CLIP)."""
+    whole_spans: bool = False
+    """Whether the tokens of a picture see each other in both directions (Gemma 3; Gemma 4 in layers with a window)."""
+    windowed_spans: bool = False
+    """Whether the window also bounds how far back they see within the picture (Gemma 4)."""
+    softcap: float = 0.0
+    """Soft cap of q·k; 0: none."""
+    v_dim: int = 0
+    """Dimensions of a head's value, if fewer than of its key (MiMo-V2); 0: as many. The cache has zeros for the
+    rest."""
+    sinks: bool = False
+    """Whether each head has a learned score without a value in its softmax (gpt-oss, arXiv:2508.10925)."""
+    sinks_name: str = "sinks"
+    """Stored name of these scores."""
+    clip: float = 0.0
+    """Most that a projected query, key or value may be in magnitude (MPT); 0: any."""
+    slopes: tuple[float, ...] = ()
+    """Of each head, times the distance back to a key, taken from its score (ALiBi, arXiv:2108.12409); empty: none."""
+    qk_norm: QKNorm = "none"
+    qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
+    """None: the norms have no weights (Llama 4)."""
+    rotated_first: bool = False
+    """Whether heads are normed after the rotation (HunYuan)."""
+    v_norm: bool = False
+    """Whether values are normed by head, without weights (Gemma 4)."""
+    tied_values: bool = False
+    """Whether values equal keys before norm and rotation, without a stored ``v_proj`` (Gemma 4)."""
+    shares: int = -1
+    """The layer whose keys and values it uses (Gemma 4); -1: its own."""
+    gated: bool = False
+    """Whether the query projection has query and gate of each head in turn; the gate's activation multiplies the head's
+    output (Qwen3-Next)."""
+    gate: str = ""
+    """Stored name of the gates of all heads if separate (Trinity)."""
+    gate_by_head: bool = False
+    """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
+    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    """Of all gates (Laguna: softplus)."""
+    temperature_beta: float = 0.0
+    """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
+    temperature_floor: int = 0
+    temperature_first: int = 0
+    qkv_bias: bool = False
+    key_bias: bool = True
+    """Whether ``qkv_bias`` includes keys."""
+    output_bias: bool = False
+    fused: bool = False
+    """Whether queries, keys and values are stored as one (Phi-3)."""
+    into: str = "qkv_proj"
+    """Stored name if fused."""
+    by_group: bool = False
+    """Whether the fused matrix has, group by group, the queries of a key-value head, its key and its value (GPT-NeoX,
+    Falcon)."""
+    regrouped: bool = False
+    """Whether it was stored by group when adapters were made, and is stored as all queries, keys and values here
+    (GGUF)."""
+    transposed: bool = False
+    """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
+    inputs: int = 1
+    """Inputs of queries, keys and values in hidden sizes: 2 with an embedding before the hidden state (EAGLE-3)."""
+    name: str = "self_attn"
+    """Prefix of its tensors' names."""
+    unused: tuple[str, ...] = ()
+    """Stored tensors that nothing is computed with: those of an index that chooses all tokens (Qwen4)."""
+    out: str = "o_proj"
+    out_norm: str = ""
+    """Stored name of an RMS norm of all heads' output before ``out`` (BitNet); "": none."""
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.v_dim or self.head_dim
+
+    @property
+    def gates(self) -> int:
+        """The number of gates of all heads; 0 without gates."""
+        if not self.gated:
+            return 0
+        return self.heads if self.gate_by_head else self.q_size
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """The projections to queries, keys and values, and from the heads' output."""
+        q, kv, name, values = self.q_size, self.kv_size, self.name, self.kv_heads * self.value_dim
+        asked = q + self.gates
+        gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
+        queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
+        apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
+        into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
+        into = queries if self.shares >= 0 else into
+        into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
+        unbiased = self.gate, "" if self.key_bias else "k_proj"
+        return (
+            Projection(
+                into,
+                hidden * self.inputs,
+                self.qkv_bias,
+                tuple(f"{name}.{part}" for part in unbiased if part),
+                self.transposed,
+            ),
+            Projection(
+                ((f"{name}.{self.out}", hidden),),
+                self.heads * self.value_dim,
+                self.output_bias,
+                transposed=self.transposed,
+            ),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, by name."""
+        values = (f"{prefix}.{self.name}.v_proj.weight", f"{prefix}.{self.name}.v_proj.bias")
+        for projection in self.projections(hidden):
+            for name, shape in projection.shapes(prefix):
+                if not self.tied_values or name not in values:
+                    yield name, shape
+        names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
+        for which, size in zip(names, self.qk_norm_sizes or (), strict=False):
+            yield f"{prefix}.{self.name}.{which}.weight", (size,)
+        if self.index:
+            yield from ((f"{prefix}.{which}.weight", (self.index.head_dim,)) for which in self.index.norms(self.name))
+        for which, heads in self.layer_norms:
+            name = f"{prefix}.{self.name}.{which}"
+            if self.qk_norm == "layer":
+                yield f"{name}.bias", (self.head_dim,)
+                yield f"{name}.weight", (self.head_dim,)
+            elif "{}" in which:
+                yield from ((f"{name.format(head)}.weight", (self.head_dim,)) for head in range(heads))
+            else:
+                yield f"{name}.weight", (heads, self.head_dim)
+        if self.sinks:
+            yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
+        if self.out_norm:
+            yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
+
+    @property
+    def layer_norms(self) -> tuple[tuple[str, int], ...]:
+        """Names of layer norms of queries and keys, with their numbers of heads."""
+        if self.qk_norm not in ("layer", "layer_own") or self.qk_norm_names is None:
+            return ()
+        q, k = self.qk_norm_names
+        return (q, self.heads), (k, self.kv_heads)
+
+    @property
+    def qk_norm_sizes(self) -> tuple[int, int] | None:
+        """Sizes of the RMS norms of queries and keys; None without."""
+        match self.qk_norm:
+            case "none" | "layer" | "layer_own":
+                return None
+            case "head":
+                return self.head_dim, self.head_dim
+            case "full":
+                return self.q_size, self.kv_size
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
+        most = self.index.most if self.index else 0
+        pairs = seen_pairs(tokens, context, most) if most else self.pairs(tokens, context)
+        attended = 2 * self.heads * (self.head_dim + self.value_dim) * pairs
+        if self.index is None or tokens + context <= most:
+            return attended
+        return attended + 2 * self.kv_heads * self.index.head_dim * seen_pairs(tokens, context)
+
+    def pairs(self, tokens: int, context: int) -> int:
+        """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included."""
+        if self.chunked:
+            return self._chunked_pairs(context + tokens) - self._chunked_pairs(context)
+        return seen_pairs(tokens, context, self.window)
+
+    def _chunked_pairs(self, tokens: int) -> int:
+        """Total number of keys seen by the first ``tokens`` of a sequence."""
+        chunks, rest = divmod(tokens, self.window)
+        return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
+
+    @property
+    def keeps(self) -> "CacheSpec | None":
+        """The cache of one such layer; None if it uses another's. A window covers a chunk."""
+        if self.shares >= 0:
+            return None
+        kind: Literal["full", "window"] = "window" if self.window else "full"
+        found = CacheSpec(kind, (), self.window, self.kv_heads, self.head_dim)
+        return replace(found, index_dim=self.index.head_dim, index_block=self.index.size) if self.index else found
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """None: attention has no recurrent state."""
+        return ()
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
+        if self.chunked and not self.window:
+            raise ConfigError("attention in chunks has a chunk of no tokens")
+        if self.qk_norm.startswith("layer") and (self.rotated_first or self.qk_norm_names is None):
+            raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
+        if self.by_group and (self.gated or not self.fused):
+            raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
+        if self.gate_by_head and not self.gate:
+            raise ConfigError("a gate of each head that is stored among queries is not known")
+        if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):
+            raise ConfigError(f"values of {self.v_dim} dimensions, of keys of {self.head_dim}, are not known here")
+        if self.gated and self.qk_norm == "full":
+            raise ConfigError("gated attention whose queries are normed as a whole is not known")
+        if self.temperature_beta and self.temperature_floor < 1:
+            raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
+        if self.slopes and len(self.slopes) != self.heads:
+            raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
+        if self.rope is not None:
+            check_rope(self.rope, self.head_dim)
+        if self.index is not None:
+            self._check_index(self.index)
+
+    def _check_index(self, index: BlockIndexSpec) -> None:
+        if self.window or self.softcap or self.sinks or self.fused or self.gated or self.v_dim or self.shares >= 0:
+            raise ConfigError("an index of blocks in attention with more than plain heads is not known")
+        if not 1 <= index.local <= index.top_k:
+            raise ConfigError(
+                f"the last {index.local} blocks are always seen, expected from 1 to the {index.top_k} that are"
+            )
+        if self.rope is not None and (self.rope.rotary_dim or self.head_dim) > index.head_dim:
+            raise ConfigError(
+                f"keys of the index have {index.head_dim} dimensions, expected at least as many as rotate"
+            )
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """Layers with equal caches: the same amount a token, for the same time."""
+
+    kind: Literal["full", "window", "latent", "cross"]
+    layers: tuple[int, ...]
+    window: int
+    """Tokens after which one is no longer seen; 0: never."""
+    kv_heads: int
+    """1 for latents."""
+    head_dim: int
+    index_dim: int = 0
+    """Size of the index's key beside a latent, or beside keys and values; 0: none."""
+    index_block: int = 0
+    """Tokens of a block that the index chooses, which blocks of the cache must divide; 0: it chooses tokens."""
+    positions: int = 0
+    """Encoder positions of a cross group, which every token of a sequence sees."""
+    every: int = 1
+    """Tokens for which one entry is cached."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers a token in each tensor of a layer: keys and values, or latents; and possibly index keys."""
+        index = (self.index_dim,) if self.index_dim else ()
+        return (self.head_dim, *index) if self.kind == "latent" else ((self.kv_heads * self.head_dim,) * 2 + index)
+
+    def token_bytes(self, itemsize: int) -> int:
+        """Bytes of one token, or encoder position, over all layers; rounded up if entries are of several tokens."""
+        return -(-sum(self.widths) * len(self.layers) * itemsize // self.every)
+
+    def block_bytes(self, tokens: int, itemsize: int) -> int:
+        """Bytes of a block of so many tokens, over all layers."""
+        return sum(self.widths) * len(self.layers) * itemsize * self.entries(tokens)
+
+    def entries(self, tokens: int) -> int:
+        """Places for the entries of a block of so many tokens."""
+        return -(-tokens // self.every)
+
+    def cached_bytes(self, length: int, itemsize: int) -> int:
+        """Bytes of a sequence of ``length`` tokens without those that are no longer seen."""
+        seen = min(length, self.window) if self.window else length
+        return self.token_bytes(itemsize) * (self.positions or seen)
+
+
+def seen_pairs(tokens: int, context: int, most: int = 0) -> int:
+    """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included.
+
+    ``most``: limit a token; 0: none.
+    """
+    growing = max(0, min(tokens, most - context)) if most else tokens
+    return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * most
+
+
+def alibi_slopes(heads: int, steepest: float = 8.0) -> tuple[float, ...]:
+    """ALiBi's slopes (arXiv:2108.12409): powers of two down to 2 ** -steepest, for numbers of heads between two powers
+    of two with every other one of twice as many."""
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-steepest * head / whole) for head in range(1, whole + 1)]
+    between = [2.0 ** (-steepest * head / (2 * whole)) for head in range(1, 2 * whole, 2)]
+    return tuple((slopes + between)[:heads])
+
+
+def check_rope(rope: RopeConfig, head_dim: int) -> None:
+    """Raise :class:`..config_fields.ConfigError` if the rotation does not fit the heads."""
+    rotary = rope.rotary_dim or head_dim
+    if rotary > head_dim or rotary % 2:
+        raise ConfigError(f"{rotary} dimensions of each head rotate, expected an even number up to {head_dim}")
+    stretches = (rope.short_factor, rope.long_factor) if rope.kind == "longrope" else ()
+    divisors = (rope.frequency_divisors,) if rope.frequency_divisors else ()
+    for factors in (*stretches, *divisors):
+        if len(factors) != rotary // 2 or min(factors) <= 0:
+            raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
+    if rope.learned and rope.axes:
+        raise ConfigError("learned frequencies with several axes of positions are not known")
+    if rope.theta <= 0 or rope.factor <= 0:
+        raise ConfigError(f"rotary base and factor are {rope.theta} and {rope.factor}, expected both above 0")

@@ -1,0 +1,182 @@
+"""Describes attention to a window and to compressed entries of everything before it, as values. Torch-free."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..config_fields import ConfigError
+from .attention import CacheSpec, RopeConfig, check_rope, seen_pairs
+from .projection import Projection
+from .recurrent import StateTensor
+
+
+@dataclass(frozen=True)
+class EntryIndexSpec:
+    """Chooses the entries that a token sees: those with the largest sums over heads of weight · relu(q · k). Keys are
+    compressed as the entries are."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    """Entries that are seen; all if there are fewer."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on the heads' weights."""
+        return float((self.heads * self.head_dim) ** -0.5)
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions, besides projections, of so many pairs of tokens and entries."""
+        return 2 * self.heads * self.head_dim * seen_pairs(tokens, context)
+
+
+@dataclass(frozen=True)
+class CompressedAttentionSpec:
+    """Attention to the last ``window`` tokens and to one entry for every ``ratio`` tokens (DeepSeek-V4).
+
+    A token makes one vector of ``head_dim`` numbers that is key and value of all heads. The last ones are a state of
+    fixed size. Entries are sums of vectors of their own, weighted by a softmax of gates for each dimension; they are
+    cached in blocks, one for every ``ratio`` tokens. With an index they overlap: an entry is made of two halves, one of
+    the tokens before its own.
+    """
+
+    heads: int
+    head_dim: int
+    rope_dim: int
+    """Dimensions that rotate, the last of each head. Outputs are rotated back."""
+    window: int
+    """Tokens that a token sees, itself included."""
+    q_lora_rank: int
+    out_groups: int
+    """Groups of heads, each with a projection of its own to ``out_rank`` numbers."""
+    out_rank: int
+    ratio: int = 0
+    """Tokens of an entry; 0: there are no entries."""
+    index: EntryIndexSpec | None = None
+    """Chooses the visible entries; None: all that are complete."""
+    rope: RopeConfig = field(default_factory=RopeConfig)
+    """Rotation of neighbouring dimensions."""
+    norm_eps: float = 1e-6
+    name: str = "attn"
+    """Prefix of its tensors' names."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on q·k."""
+        return float(self.head_dim**-0.5)
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def halves(self) -> int:
+        """Vectors of a token that go into entries: 2 if entries overlap."""
+        return 2 if self.index else 1
+
+    @property
+    def depth(self) -> int:
+        """Tokens that an entry is made of."""
+        return self.halves * self.ratio
+
+    @property
+    def out_size(self) -> int:
+        """Inputs of the output projection."""
+        return self.out_groups * self.out_rank
+
+    @property
+    def compressed(self) -> tuple[tuple[str, int], ...]:
+        """Prefix and size of what is compressed: entries, and possibly the index's keys."""
+        if not self.ratio:
+            return ()
+        entries = (f"{self.name}.compressor", self.head_dim)
+        return (entries, (f"{self.name}.indexer.compressor", self.index.head_dim)) if self.index else (entries,)
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token from which entries are made: vectors and gates."""
+        return sum(2 * self.halves * size for _, size in self.compressed)
+
+    def into(self, hidden: int) -> Projection:
+        """The projection to the queries' latent and the token's vector."""
+        parts = (f"{self.name}.wq_a", self.q_lora_rank), (f"{self.name}.wkv", self.head_dim)
+        return Projection(parts, hidden, False)
+
+    def queries(self) -> Projection:
+        """The projection from the queries' latent."""
+        return Projection(((f"{self.name}.wq_b", self.q_size),), self.q_lora_rank, False)
+
+    def grouped(self) -> Projection:
+        """The projections of all groups of heads, one after another."""
+        return Projection(((f"{self.name}.wo_a", self.out_size),), self.q_size // self.out_groups, False)
+
+    def out(self, hidden: int) -> Projection:
+        """The projection of all groups' outputs."""
+        return Projection(((f"{self.name}.wo_b", hidden),), self.out_size, False)
+
+    def compressing(self, hidden: int) -> Projection:
+        """The projection to :attr:`channels`; for entries, then for the index's keys, vectors before gates."""
+        parts = ((f"{name}.{part}", self.halves * size) for name, size in self.compressed for part in ("wkv", "wgate"))
+        return Projection(tuple(parts), hidden, False)
+
+    def indexing(self, hidden: int) -> tuple[Projection, Projection]:
+        """The index's projections from the queries' latent, and to the heads' weights."""
+        assert self.index is not None
+        name, size = f"{self.name}.indexer", self.index.heads * self.index.head_dim
+        return (
+            Projection(((f"{name}.wq_b", size),), self.q_lora_rank, False),
+            Projection(((f"{name}.weights_proj", self.index.heads),), hidden, False),
+        )
+
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """All projections."""
+        found = self.into(hidden), self.queries(), self.grouped(), self.out(hidden)
+        compressing = (self.compressing(hidden),) if self.ratio else ()
+        return (*found, *compressing, *(self.indexing(hidden) if self.index else ()))
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, by name."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        name = f"{prefix}.{self.name}"
+        yield f"{name}.q_norm.weight", (self.q_lora_rank,)
+        yield f"{name}.kv_norm.weight", (self.head_dim,)
+        yield f"{name}.attn_sink", (self.heads,)
+        for part, size in self.compressed:
+            yield f"{prefix}.{part}.ape", (self.ratio, self.halves * size)
+            yield f"{prefix}.{part}.norm.weight", (size,)
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
+        pairs = seen_pairs(tokens, context, self.window)
+        if not self.ratio:
+            return 4 * self.q_size * pairs
+        most = self.index.top_k * self.ratio if self.index else 0
+        pairs += seen_pairs(tokens, context, most) // self.ratio
+        index = self.index.work(tokens, context) // self.ratio if self.index else 0
+        return 4 * self.q_size * pairs + index
+
+    @property
+    def keeps(self) -> CacheSpec | None:
+        """The cache of one such layer; None without entries."""
+        if not self.ratio:
+            return None
+        return CacheSpec("latent", (), 0, 1, self.head_dim, self.index.head_dim if self.index else 0, every=self.ratio)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """The vectors of the last tokens, and what the next entry is made of."""
+        window = StateTensor((self.window - 1, self.head_dim), recurrent=False)
+        if not self.ratio:
+            return (window,)
+        return window, StateTensor((self.depth - 1, self.channels), recurrent=False)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        check_rope(self.rope, self.rope_dim)
+        if not 0 < self.rope_dim <= min(self.head_dim, self.index.head_dim if self.index else self.head_dim):
+            raise ConfigError(f"{self.rope_dim} dimensions of each head rotate, which is more than there are")
+        if self.window < 2:
+            raise ConfigError(f"sliding_window is {self.window}, expected at least 2")
+        if self.ratio and self.depth < 2:
+            raise ConfigError(f"an entry is made of {self.ratio} token, expected at least 2")
+        if self.heads % self.out_groups:
+            raise ConfigError(f"{self.heads} heads do not divide among o_groups, {self.out_groups}")

@@ -1,0 +1,457 @@
+"""Describes a text model as values, independent of its file format, and derives sizes from them. Torch-free.
+
+A model is its layers. A layer is a token mixer and a feed-forward network with norms around them. So a family is a
+reader of its files, without code of its own. Shapes of weights, bytes of cache and work a token are derived only here
+and in the specs of mixers and networks.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar
+
+from ..config_fields import LONGEST_CONTEXT, ConfigError
+from .attention import AttentionSpec, CacheSpec, RopeConfig
+from .compressed_attention import CompressedAttentionSpec
+from .latent_attention import LatentAttentionSpec
+from .mlp import FeedForwardSpec, MLPSpec, MoESpec
+from .mtp_form import MTPForm
+from .projection import Projection
+from .recurrent import (
+    GatedDeltaSpec,
+    LightningSpec,
+    Mamba2Spec,
+    MambaSpec,
+    RGLRUSpec,
+    ShortConvSpec,
+    StateTensor,
+)
+from .shared_block import SharedBlockSpec
+from .streams import LaurelSpec, NGramSpec, StreamsSpec
+
+LayerType = Literal["full", "sliding"]
+NormKind = Literal["rms", "layer"]
+HEADS: Final = ("lm_head.weight", "embed_out.weight", "output.weight", "output_projection.weight", "head.weight")
+"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The norms around a layer's two parts, by stored name; "": none.
+
+    ``_in`` norms a part's input, ``_out`` its output before the addition, ``_sum`` the stream after the addition.
+    """
+
+    mixer_in: str = ""
+    mixer_out: str = ""
+    mixer_sum: str = ""
+    cross_in: str = ""
+    mlp_in: str = ""
+    mlp_out: str = ""
+    mlp_sum: str = ""
+    kind: NormKind = "rms"
+    bias: bool = False
+    """For kind ``layer`` only."""
+    weighted: bool = True
+    """Whether they have weights."""
+    gated: tuple[str, ...] = ()
+    """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
+    gate_rank: int = 0
+    """Outputs of ``down``."""
+    renews: bool = False
+    """Whether the stream continues from the outputs of the norms of inputs (MiniMax-01), not from the sums that they
+    norm."""
+
+    def gate_of(self, name: str, hidden: int) -> tuple[Projection, Projection]:
+        """The products of the gate of the norm with this stored name: down and up."""
+        return (
+            Projection(((f"{name}.W_down", self.gate_rank),), hidden, False),
+            Projection(((f"{name}.W_up", hidden),), self.gate_rank, False),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, by name."""
+        if not self.weighted:
+            return
+        mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
+        for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
+            if name in self.gated:
+                yield f"{prefix}.{name}.norm.weight", (hidden,)
+                yield from (shape for product in self.gate_of(name, hidden) for shape in product.shapes(prefix))
+                continue
+            yield f"{prefix}.{name}.weight", (hidden,)
+            if self.bias:
+                yield f"{prefix}.{name}.bias", (hidden,)
+
+
+PRE = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm")
+"""Llama."""
+POST = Norms(mixer_out="post_attention_layernorm", mlp_out="post_feedforward_layernorm")
+"""OLMo-2."""
+POST_SUM = Norms(mixer_sum="post_attention_layernorm", mlp_sum="post_mlp_layernorm", kind="layer", bias=True)
+"""BERT."""
+SANDWICH = Norms(
+    mixer_in="input_layernorm",
+    mixer_out="post_attention_layernorm",
+    mlp_in="pre_feedforward_layernorm",
+    mlp_out="post_feedforward_layernorm",
+)
+"""Gemma-2."""
+
+
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec | LightningSpec | RGLRUSpec
+MixerSpec = AttentionSpec | LatentAttentionSpec | CompressedAttentionSpec | RecurrentSpec
+BesideSpec = RecurrentSpec | LaurelSpec
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer: its mixer, its network, and their norms. It may lack either part (Nemotron-H)."""
+
+    mixer: MixerSpec | None
+    mlp: FeedForwardSpec | None
+    norms: Norms = PRE
+    beside: BesideSpec | None = None
+    """A second mixer with the same input, whose output is added (Falcon-H1)."""
+    mixer_scale: float = 1.0
+    """Factor on the mixer's output."""
+    beside_scale: float = 1.0
+    """Factor on the second mixer's output."""
+    mlp_scale: float = 1.0
+    """Factor on the network's output."""
+    sum_scale: float = 1.0
+    """Factor on the residual stream after the mixers' outputs are added (Gemma 3n)."""
+    stream_scales: tuple[float, float] = (1.0, 1.0)
+    """Factors on the residual stream before the outputs of mixer and network are added (MiniMax-01)."""
+    cross: AttentionSpec | None = None
+    """Cross-attention between both."""
+    picture_gates: tuple[str, str] | None = None
+    """Stored names of learned numbers by whose tanh the outputs of cross-attention and network are multiplied, if both
+    are of tokens that see a picture and other tokens pass the layer as they are (Llama 3.2 Vision)."""
+    block: SharedBlockSpec | None = None
+    """What is added to the mixer's input alone (Zamba2)."""
+    unused: tuple[str, ...] = ()
+    """Stored names of tensors that files may have and the layer does not use."""
+    scalar: str = ""
+    """Stored name of a learned factor on the stream behind the layer."""
+    ngrams: NGramSpec | None = None
+    """What it adds to several streams before its mixer (Qwen4)."""
+    shortcut: MoESpec | None = None
+    """Experts that take what the network takes, and whose output is added behind the next layer (LongCat)."""
+    parallel: bool = False
+    """Whether the network takes the mixer's input, not its output (GPT-J); with two norms, its own norm of that input
+    (GPT-NeoX)."""
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer with attention."""
+        assert isinstance(self.mixer, AttentionSpec), f"{type(self.mixer).__name__} does not attend"
+        return self.mixer
+
+    @property
+    def mixers(self) -> tuple[MixerSpec | BesideSpec, ...]:
+        """Its mixers: none, one, or two in parallel."""
+        return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
+
+    @property
+    def networks(self) -> tuple[FeedForwardSpec, ...]:
+        """Its networks: none, one, or two."""
+        return tuple(network for network in (self.mlp, self.shortcut) if network is not None)
+
+    @property
+    def keeps(self) -> CacheSpec | None:
+        """Its cache a token; None without."""
+        parts = self.mixers if self.block is None else (self.block, *self.mixers)
+        return next((part.keeps for part in parts if part.keeps is not None), None)
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """Its recurrent states of a sequence, of fixed size."""
+        parts = self.mixers if self.ngrams is None else (*self.mixers, self.ngrams)
+        return tuple(tensor for part in parts for tensor in part.states(hidden))
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, by name."""
+        for part in (self.ngrams, self.mixer, self.beside, self.cross, *self.networks):
+            if part is not None:
+                yield from part.shapes(prefix, hidden)
+        yield from self.norms.shapes(prefix, hidden)
+        for name in (self.scalar, *(self.picture_gates or ())):
+            if name:
+                yield f"{prefix}.{name}", (1,)
+
+    def products(self, hidden: int) -> int:
+        """Weights that a token is multiplied by."""
+        mixed = sum(projection.elements for mixer in self.mixers for projection in mixer.projections(hidden))
+        mixed += 0 if self.ngrams is None else self.ngrams.products(hidden)
+        mixed += 0 if self.block is None else sum(product.elements for product in self.block.projections(hidden))
+        mixed += 2 * len(self.norms.gated) * self.norms.gate_rank * hidden
+        return mixed + sum(network.products(hidden) for network in self.networks)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        for part in (self.ngrams, self.block, self.mixer, self.beside, self.cross, *self.networks):
+            if part is not None:
+                part.check()
+        if self.block is not None and (self.mixer is None or not self.norms.mixer_in or self.norms.renews):
+            raise ConfigError("a shared block without a mixer behind it that has a norm is not known")
+        if self.shortcut is not None and (self.mlp is None or self.parallel):
+            raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
+
+
+@dataclass(frozen=True)
+class PerLayerSpec:
+    """Per-layer embeddings of tokens (Gemma 3n, Gemma 4)."""
+
+    vocab_size: int
+    dim: int
+    media_token: int = 0
+    """The token whose embedding all media use."""
+
+    def outer_shapes(self, layers: int, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of the tensors that all layers share."""
+        yield "model.embed_tokens_per_layer.weight", (self.vocab_size, layers * self.dim)
+        yield "model.per_layer_model_projection.weight", (layers * self.dim, hidden)
+        yield "model.per_layer_projection_norm.weight", (self.dim,)
+
+    def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of the tensors of one layer."""
+        yield f"{prefix}.per_layer_input_gate.weight", (self.dim, hidden)
+        yield f"{prefix}.per_layer_projection.weight", (hidden, self.dim)
+        yield f"{prefix}.post_per_layer_input_norm.weight", (hidden,)
+
+
+@dataclass(frozen=True)
+class TaskAdapters:
+    """Task adapters: low-rank additions to embeddings and all products of layers (Jina v3, arXiv:2409.10173)."""
+
+    names: tuple[str, ...]
+    """The tasks, in stored order."""
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """The common part of decoders and encoders: from tokens to hidden states."""
+
+    architecture: str
+    """transformers' class name, for messages."""
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerSpec, ...]
+    max_position: int
+    norm_eps: float
+    norm_plus_one: bool = False
+    """Whether norms multiply by (1 + weight) (Gemma, Nemotron)."""
+    residual_scale: float = 1.0
+    """Factor on each part's addition to the residual stream."""
+    prefix: str = "model.layers"
+    """Prefix of a layer's number in tensor names."""
+    sublayers: int = 1
+    """Layers that files number as one (LongCat); names of their parts have different endings."""
+    adapters: TaskAdapters | None = None
+    per_layer: PerLayerSpec | None = None
+    streams: StreamsSpec | None = None
+    """None: there is one residual stream."""
+    text_part: bool = False
+    """Whether the checkpoint is multimodal; its other tensors are ignored."""
+    keys_of: "Backbone | None" = None
+    """The model whose keys and values all layers use (:attr:`.attention.AttentionSpec.shares`), as those of Gemma
+    4's assistants; None: their own."""
+
+    @property
+    def output_size(self) -> int:
+        """Size of the hidden states for pooling."""
+        return self.hidden_size
+
+    @property
+    def states(self) -> dict[int, tuple[StateTensor, ...]]:
+        """The recurrent states of each layer that has some."""
+        found = {number: layer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
+        return {number: tensors for number, tensors in found.items() if tensors}
+
+    def layer_prefix(self, layer: int) -> str:
+        """Prefix of the names of a layer's tensors."""
+        return f"{self.prefix}.{layer // self.sublayers}"
+
+    def cache_index(self, layer: int) -> int:
+        """A layer's index among the caches, in order of the layers with a cache."""
+        return sum(before.keeps is not None for before in self.layers[:layer])
+
+    def state_bytes(self, inputs: int, recurrent: int) -> int:
+        """Bytes of a sequence's recurrent states, by the bytes of an element: see :class:`StateTensor`."""
+        return sum(tensor.nbytes(inputs, recurrent) for tensors in self.states.values() for tensor in tensors)
+
+    def products(self, layer: int) -> int:
+        """Weights of a layer that a token is multiplied by."""
+        own = 3 * self.per_layer.dim * self.hidden_size if self.per_layer else 0
+        own += self.streams.products(self.hidden_size) if self.streams else 0
+        return self.layers[layer].products(self.hidden_size) + own
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(Backbone):
+    """A decoder, described as values: what its layers are, and the names and shapes of its stored weights."""
+
+    tie_embeddings: bool = False
+    unsaid: int = 0
+    """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
+    head_bias: bool = False
+    embedding: str = "model.embed_tokens"
+    """Stored name of the embeddings."""
+    positions: str = ""
+    """Stored name of learned embeddings of :attr:`max_position` positions, added to the tokens' (GPT-2); "": none."""
+    positions_before: int = 0
+    """Unused rows before those of the positions (OPT)."""
+    final_norm: str = "model.norm"
+    """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
+    embedding_scale: float = 1.0
+    scales_media: bool = False
+    """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
+    embedding_norm: bool = False
+    """Whether embeddings are normed."""
+    embedding_norm_name: str = ""
+    """Stored name of that norm, of the layers' kind (Bloom); "": an RMS norm without weights."""
+    logits_divisor: float = 1.0
+    logits_softcap: float = 0.0
+    bidirectional: bool = False
+    """Whether attention is bidirectional, with equal windows on both sides: an embedder without generation."""
+    whole_prompts: bool = False
+    """Whether all tokens of a prompt attend to each other, and only those behind it causally (PaliGemma)."""
+    draft_layers: int = 0
+    """Multi-token prediction heads in its checkpoints; see :mod:`..hf.draft_head`."""
+    mtp: MTPForm | None = None
+    """How the first of them is stored; None: in an unknown form, and all are ignored."""
+    mtp_layer: LayerSpec | None = None
+    """Its layer; None: as the model's last layer with attention."""
+    draft_prefix: str = ""
+    """Prefix of these heads if they are not stored as layers behind the last."""
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all tensors of a plain checkpoint, by name."""
+        found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
+        if self.positions:
+            found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
+        for rope, dim in self.learned_ropes:
+            found[rope.learned] = ((rope.rotary_dim or dim) // 2,)
+        if self.per_layer is not None:
+            found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
+        if self.streams is not None:
+            found.update(self.streams.outer_shapes(self.hidden_size))
+        for number, layer in enumerate(self.layers):
+            if (block := layer.block) is not None:
+                prefix, source = self.layer_prefix(number), self.layer_prefix(block.source)
+                found.update(block.shapes(prefix, source, self.hidden_size, shared=number == block.source))
+            found.update(layer.shapes(self.layer_prefix(number), self.hidden_size))
+            if self.per_layer is not None:
+                found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
+            if self.streams is not None:
+                found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size))
+        if self.embedding_norm_name:
+            found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
+            if self.layers[0].norms.bias:
+                found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
+        if self.final_norm and self.layers[-1].norms.weighted:
+            found[f"{self.final_norm}.weight"] = (self.hidden_size,)
+        if self.layers[-1].norms.bias:
+            found[f"{self.final_norm}.bias"] = (self.hidden_size,)
+        if self.head_bias:
+            found["lm_head.bias"] = (self.vocab_size,)
+        if not self.tie_embeddings:
+            found["lm_head.weight"] = (self.vocab_size - self.unsaid, self.hidden_size)
+        return found
+
+    @property
+    def learned_ropes(self) -> tuple[tuple[RopeConfig, int], ...]:
+        """The rotations with learned frequencies, and the dimensions that rotate."""
+        mixers = (layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttentionSpec))
+        rotating = ((mixer.rope, mixer.rope_dim) for mixer in mixers if mixer.rope is not None)
+        return tuple(dict.fromkeys((rope, dim) for rope, dim in rotating if rope.learned))
+
+    @property
+    def parameters(self) -> int:
+        return sum(map(math.prod, self.shapes().values()))
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token uses: without the experts that it does not use."""
+        networks = (network for layer in self.layers for network in layer.networks)
+        return self.parameters - sum(network.idle(self.hidden_size) for network in networks)
+
+    @property
+    def cache_groups(self) -> tuple[CacheSpec, ...]:
+        """The cache groups, in the order of their first layers."""
+        members: dict[CacheSpec, list[int]] = {}
+        for number, layer in enumerate(self.layers):
+            if (keeps := layer.keeps) is not None:
+                members.setdefault(keeps, []).append(number)
+        return tuple(replace(keeps, layers=tuple(layers)) for keeps, layers in members.items())
+
+    def flops(self, tokens: int, context: int, sampled: int) -> int:
+        """Multiplications and additions of a pass over ``tokens`` behind ``context`` others: products with weights,
+        attention, and logits of ``sampled`` rows."""
+        total = 2 * sampled * self.hidden_size * self.vocab_size
+        for number, layer in enumerate(self.layers):
+            mixing = sum(mixer.work(tokens, context) for mixer in layer.mixers)
+            mixing += 0 if layer.block is None else layer.block.work(tokens, context)
+            total += 2 * self.products(number) * tokens + mixing
+        return total
+
+
+def alternating_layers(layers: int, period: int) -> tuple[LayerType, ...]:
+    """Every ``period``-th layer is full, the others slide."""
+    types: list[LayerType] = ["full" if (layer + 1) % period == 0 else "sliding" for layer in range(layers)]
+    return tuple(types)
+
+
+def with_mtp(spec: ModelSpec, form: MTPForm, heads: int, layer: LayerSpec | None = None) -> ModelSpec:
+    """The spec with ``heads`` for multi-token prediction in this form; ``layer``: that of the first, if it differs from
+    the model's last with attention."""
+    prefix = form.prefix or spec.draft_prefix
+    return replace(spec, draft_layers=heads, mtp=form, mtp_layer=layer, draft_prefix=prefix)
+
+
+B = TypeVar("B", bound=Backbone)
+
+
+def with_mixers(spec: B, which: Sequence[bool] | None = None, **changes: Any) -> B:
+    """The spec with these fields changed in every layer with attention, or in those of ``which``."""
+    which = [True] * len(spec.layers) if which is None else which
+    if len(which) != len(spec.layers):
+        raise ConfigError(f"types are given for {len(which)} layers, expected {len(spec.layers)}")
+    return replace(
+        spec,
+        layers=tuple(
+            replace(layer, mixer=replace(layer.mixer, **changes))
+            if chosen and isinstance(layer.mixer, AttentionSpec)
+            else layer
+            for layer, chosen in zip(spec.layers, which, strict=True)
+        ),
+    )
+
+
+def with_layers(spec: B, **changes: Any) -> B:
+    """The spec with these fields changed in every layer."""
+    return replace(spec, layers=tuple(replace(layer, **changes) for layer in spec.layers))
+
+
+def dense_mlp(spec: Backbone) -> MLPSpec:
+    """The network of the first layer, which must be dense."""
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, MLPSpec)
+    return mlp
+
+
+def checked(spec: B) -> B:
+    """The spec. Raises :class:`ConfigError` for contradictory fields."""
+    if spec.max_position > LONGEST_CONTEXT:
+        raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
+    for layer in dict.fromkeys(spec.layers):
+        layer.check()
+    if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_bias:
+        raise ConfigError("tie_word_embeddings is true, expected false: a head that is the embedding has no bias")
+    if spec.streams is not None:
+        spec.streams.check()
+    return spec

@@ -1,0 +1,301 @@
+"""Several residual streams in place of one, and what layers add to them besides mixers: Gemma 3n's, DeepSeek V4's and
+Qwen4's. Torch-free."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..config_fields import ConfigError
+from .projection import Projection
+from .recurrent import StateTensor
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+MOST_STREAMS, MOST_ITERATIONS = 16, 100
+"""More than any model has."""
+
+
+@dataclass(frozen=True)
+class AltUpSpec:
+    """Several streams of which each layer computes one, and predicts and corrects the others by what came of it
+    (alternating updates, arXiv:2301.13310)."""
+
+    streams: int
+    active: int = 0
+    """The stream that layers compute."""
+    scaled: bool = True
+    """Whether the per-layer input reads the active stream times a learned vector."""
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Shapes of the tensors that widen embeddings to streams and narrow them behind the last layer."""
+        for name in ("altup_projections", "altup_unembed_projections"):
+            yield from ((f"model.{name}.{at}.weight", (hidden, hidden)) for at in range(self.streams - 1))
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of the tensors that a layer has for its streams."""
+        yield f"{prefix}.altup.correct_output_scale", (hidden,)
+        yield f"{prefix}.altup.correction_coefs.weight", (self.streams, self.streams)
+        yield f"{prefix}.altup.prediction_coefs.weight", (self.streams**2, self.streams)
+        yield f"{prefix}.altup.modality_router.weight", (self.streams, hidden)
+        yield f"{prefix}.altup.router_norm.weight", (hidden,)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices of a layer that a token is multiplied with: the router's, which it takes twice."""
+        return 2 * self.streams * hidden + self.streams**2 * (self.streams + 1)
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
+        if self.active >= self.streams:
+            raise ConfigError(f"layers compute stream {self.active} of {self.streams}")
+
+
+@dataclass(frozen=True)
+class HyperSpec:
+    """Several streams of which mixer and network each take a sum, and to each of which they add a multiple of their
+    output; before that, the streams are mixed (manifold-constrained hyper-connections, arXiv:2512.24880). All weights
+    follow from the streams."""
+
+    streams: int
+    iterations: int = 20
+    """Divisions of the mixing matrix by the sums of its columns; between them, by those of its rows."""
+    eps: float = 1e-6
+    """Added to weights of sums, to elements of the matrix, and to sums that are divided by."""
+    parts: tuple[str, str] = ("hc_attn", "hc_ffn")
+    """Beginnings of the stored names, of mixer and network."""
+    head: str = "hc_head"
+    """Of the sum behind the last layer."""
+    saved: tuple[str, str, str] | None = None
+    """Other beginnings of these three, in files that transformers has saved (Hy4)."""
+    mixes: bool = True
+    """Whether the streams are mixed; otherwise outputs are added to them as they are (Hy4)."""
+    most: float = 2.0
+    """Of the weights of outputs, without :attr:`eps`, which is added to them if streams are not mixed."""
+
+    @property
+    def weights(self) -> int:
+        """Weights of one part of a layer for a token: for the sum of streams, its output, and the mixing matrix."""
+        return self.streams * (2 + (self.streams if self.mixes else 0))
+
+    @property
+    def scales(self) -> int:
+        """How many scales a part's weights have."""
+        return 3 if self.mixes else 2
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Shapes of the tensors that narrow the streams to one behind the last layer."""
+        yield f"{self.head}_fn", (self.streams, self.streams * hidden)
+        yield f"{self.head}_base", (self.streams,)
+        yield f"{self.head}_scale", (1,)
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of the tensors that a layer has for its streams."""
+        for part in self.parts:
+            yield f"{prefix}.{part}_fn", (self.weights, self.streams * hidden)
+            yield f"{prefix}.{part}_base", (self.weights,)
+            yield f"{prefix}.{part}_scale", (self.scales,)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices of a layer that a token is multiplied with."""
+        return 2 * self.weights * self.streams * hidden
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
+        if not 1 <= self.iterations <= MOST_ITERATIONS:
+            raise ConfigError(f"streams are mixed by {self.iterations} iterations, expected 1 to {MOST_ITERATIONS}")
+
+
+@dataclass(frozen=True)
+class StreamMixSpec:
+    """Several streams, of which each part of a layer takes a mix, and adds its output to each by a weight; both follow
+    from the normed streams (hyper-connections, arXiv:2409.19606; Qwen4)."""
+
+    streams: int
+    rank: int
+    """Of the product that the mix follows from."""
+    parts: tuple[str, str] = ("attn_hyper_connection", "mlp_hyper_connection")
+    """Stored names of the connections of a layer's mixer and network."""
+    last: str = "model.hyper_connection_mixer"
+    """Stored name of what mixes the streams behind the last layer."""
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Shapes of the tensors that narrow the streams to one behind the last layer."""
+        return self._shapes(self.last, hidden)
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of the tensors that a layer has for its streams."""
+        for part in self.parts:
+            yield from self._shapes(f"{prefix}.{part}", hidden)
+            yield f"{prefix}.{part}.block_inject_weight.weight", (self.streams, self.streams * hidden)
+
+    def _shapes(self, name: str, hidden: int) -> Shapes:
+        wide = self.streams * hidden
+        yield f"{name}.hc_norm.weight", (wide,)
+        yield f"{name}.input_mix_weight_down.weight", (self.rank, wide)
+        yield f"{name}.input_mix_weight_up.weight", (wide, self.rank)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices of a layer that a token is multiplied with."""
+        return 2 * self.streams * hidden * (2 * self.rank + self.streams)
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
+
+
+StreamsSpec = AltUpSpec | HyperSpec | StreamMixSpec
+
+
+DIGITS = 3
+"""Digits of a token in the state of n-grams, to the base of 256: bfloat16 has no more exact integers."""
+
+
+@dataclass(frozen=True)
+class NGramSpec:
+    """Embeddings of the last few tokens by hashes of them, gated by each residual stream and added to it, with a
+    convolution over them (Qwen4)."""
+
+    vocab_size: int
+    """Tokens."""
+    streams: int
+    dim: int
+    """Of all embeddings of a token together."""
+    multipliers: tuple[int, ...]
+    """Of the hashes: one for the token and one for each that is seen before it."""
+    sizes: tuple[int, ...]
+    """Rows of the tables of one token before, as many of two, and so on."""
+    rows: int
+    """Of all tables and the unused rows behind them."""
+    shards: int
+    """Stored parts of all tables."""
+    eos: int
+    """The token behind which texts begin: earlier ones are taken for it."""
+    width: int
+    """Tokens that the convolution sees, each as many tokens from the next as there are :attr:`multipliers`."""
+    media_token: int = 0
+    """The token that all media stand for."""
+    name: str = "ple"
+
+    @property
+    def before(self) -> int:
+        """Tokens that are seen before one."""
+        return len(self.multipliers) - 1
+
+    @property
+    def reach(self) -> int:
+        """Tokens that the convolution sees, with those that it passes by."""
+        return (self.width - 1) * len(self.multipliers) + 1
+
+    @property
+    def table(self) -> str:
+        """Stored name of the tables."""
+        return f"{self.name}.ple_embedding.ngram_embedding"
+
+    @property
+    def shard_rows(self) -> Iterator[int]:
+        """Rows of each stored part."""
+        each = -(-self.rows // self.shards)
+        return (min(each, self.rows - first) for first in range(0, self.rows, each))
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """The projections of n-gram embeddings: to keys of all streams, and to values."""
+        return (
+            Projection(((f"{self.name}.key_proj", self.streams * hidden),), self.dim, bias=False),
+            Projection(((f"{self.name}.value_proj", hidden),), self.dim, bias=False),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of its stored tensors, by name."""
+        wide = self.streams * hidden
+        for number, rows in enumerate(self.shard_rows):
+            yield f"{prefix}.{self.table}.shard_{number}.weight", (rows, self.dim // len(self.sizes))
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        for norm in ("norm_key", "norm_query", "norm_conv"):
+            yield f"{prefix}.{self.name}.{norm}.weight", (wide,)
+        yield f"{prefix}.{self.name}.conv1d.weight", (wide, 1, self.width)
+
+    def products(self, hidden: int) -> int:
+        """Weights that a token is multiplied by."""
+        return sum(projection.elements for projection in self.projections(hidden))
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        """The inputs of the convolution, and the last tokens."""
+        conv = StateTensor((self.streams * hidden, self.reach - 1), recurrent=False)
+        return conv, StateTensor((DIGITS * self.before, self.before), recurrent=False)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if not self.before or self.dim % len(self.sizes):
+            raise ConfigError(f"{self.dim} dimensions do not divide among {len(self.sizes)} embeddings of n-grams")
+        if self.vocab_size >= 256**DIGITS:
+            raise ConfigError(f"n-grams of a vocabulary of {self.vocab_size} are not known")
+        if self.width < 2:
+            raise ConfigError(f"the convolution over n-grams sees {self.width} tokens, expected at least 2")
+
+
+_WORD = (1 << 64) - 1
+
+
+def hash_multipliers(vocab_size: int, count: int, layer: int, seed: int) -> tuple[int, ...]:
+    """The odd factors of tokens in the hashes of the ``layer``-th layer with n-grams, below 2^63 / ``vocab_size``: by
+    SplitMix64 (doi:10.1145/2660193.2660195)."""
+    half = max(1, ((1 << 63) - 1) // max(vocab_size, 1) // 2)
+    step = 0x9E3779B97F4A7C15
+    found = []
+    for at in range(1, count + 1):
+        value = (seed + 10007 * layer + step * (at + 1)) & _WORD
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+        found.append(2 * ((value ^ (value >> 31)) % half) + 1)
+    return tuple(found)
+
+
+def primes_from(least: int, skipped: int, count: int) -> tuple[int, ...]:
+    """``count`` primes of ``least`` and above, without the first ``skipped``."""
+    found: list[int] = []
+    number = least
+    while len(found) < skipped + count:
+        if number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1)):
+            found.append(number)
+        number += 1
+    return tuple(found[skipped:])
+
+
+@dataclass(frozen=True)
+class LaurelSpec:
+    """x + norm(right(left(x))), of what the mixer beside it takes (learned augmented residual, arXiv:2411.07501)."""
+
+    rank: int
+    name: str = "laurel"
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        return (
+            Projection(((f"{self.name}.linear_left", self.rank),), hidden, bias=False),
+            Projection(((f"{self.name}.linear_right", hidden),), self.rank, bias=False),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of its stored tensors, by name."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield f"{prefix}.{self.name}.post_laurel_norm.weight", (hidden,)
+
+    @property
+    def keeps(self) -> None:
+        """Nothing of a token."""
+        return None
+
+    def states(self, hidden: int) -> tuple[()]:
+        return ()
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides its projections: next to none."""
+        return 0
+
+    def check(self) -> None:
+        """It has no parts that could contradict each other."""

@@ -1,0 +1,1 @@
+"""Models that transcribe: encoder-decoders and those that label frames."""

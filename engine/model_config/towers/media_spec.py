@@ -1,0 +1,146 @@
+"""The media that a model takes, by its config.json, and their placeholder tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final, Literal
+
+from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
+from ..hf.nemotron_omni import in_transformers_form
+from ..hf.text_part import MEDIA_FAMILIES
+from ..hf.thinker import thinker
+
+Modality = Literal["image", "video", "audio"]
+MediaAxes = Literal["grid", "frames", "numbered"]
+"""m-rope positions of media: frame, row and column, behind which text follows the longer side of a picture, or also the
+last frame of a video; or index, column, row and number of the picture, behind which text has its index."""
+
+TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
+"""Model types with a text tower and a vision tower in one space."""
+_KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
+    "image": ("image_token_id", "image_token_index", "media_placeholder_token_id", "img_context_token_id"),
+    "video": ("video_token_id", "video_token_index"),
+    "audio": ("audio_token_id", "audio_token_index"),
+}
+
+_STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
+    family.model_type for family in MEDIA_FAMILIES.values() if "video" in family.takes
+}
+"""Model types whose videos are not served, although many of their files name a token for them."""
+_TEXT_ALONE: Final = {family.model_type for family in MEDIA_FAMILIES.values() if not family.takes}
+"""Model types whose media are not served."""
+_MARKS: Final[Mapping[str, int]] = {
+    **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},
+    **{"video_start_token_id": 101_306, "video_end_token_id": 101_307},
+}
+"""ERNIE's, by field, with their defaults."""
+_AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered"}
+_BY_TIMM: Final = ("gemma3n",)
+"""Model types whose pictures transformers encodes by timm."""
+_TAPS: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe", "cosmos3_omni"), (8, 16, 24)),
+    "granite_docling": (3, 7, 10),
+}
+"""By beginnings of model types whose towers are tapped: the layers by default."""
+_SPATIAL: Final = (12, 15, 18, 21)
+"""Layers before which Granite 4 adds parts of pictures by default."""
+_QWENS_PAD: Final = 151_655
+"""``<|image_pad|>`` of Qwen2 and 3."""
+_PHI4_PICTURE: Final = 200_010
+"""``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
+_CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
+"""``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
+
+
+@dataclass(frozen=True)
+class MediaSpec:
+    """Ids of the placeholder tokens, which embeddings replace."""
+
+    placeholders: Mapping[Modality, int]
+    layers: tuple[int, ...] = ()
+    """Decoder layers behind which something is added for pictures."""
+    axes: MediaAxes = "grid"
+    """Positions with m-rope."""
+    marks: tuple[int, ...] = ()
+    """Tokens around media that use the experts of media too (ERNIE 4.5 VL)."""
+    alone: bool = False
+    """Whether a picture is a prompt of its own, encoded by its own tower (CLIP)."""
+
+
+def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
+    """The media of a model; None for a text-only model."""
+    if config.get("model_type") in TWO_TOWERS:
+        return MediaSpec({"image": 0}, alone=True)  # any token can be the placeholder
+    if config.get("model_type") in _TEXT_ALONE:
+        return None
+    speaks = "thinker_config" in config or str(config.get("model_type")).endswith("_thinker")
+    config = in_transformers_form(thinker(config))
+    found: dict[Modality, int] = {}
+    for modality, keys in _KEYS.items():
+        token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
+        if isinstance(token, int):
+            found[modality] = _within(token, config)
+    if (missing := _unnamed(config)) is not None:
+        found.setdefault("image", missing)
+    if lacks_timm(config):
+        found.pop("image", None)
+    if config.get("model_type") in _STILLS:
+        found.pop("video", None)
+    axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
+    return MediaSpec(found, _changed_layers(config), axes, _marks(config)) if found else None
+
+
+def _marks(config: Mapping[str, object]) -> tuple[int, ...]:
+    known = _MARKS if config.get("model_type") == "ernie4_5_vl_moe" else {}
+    return tuple(mark for name, default in known.items() if isinstance(mark := config.get(name, default), int))
+
+
+def _unnamed(config: Mapping[str, object]) -> int | None:
+    """The placeholder of pictures that published files omit."""
+    if is_deepseek_ocr(config):
+        return PLACEHOLDER
+    match config.get("model_type"), config.get("llm_config"):
+        case "ovis2_5", _:
+            return _QWENS_PAD
+        case "phi4_multimodal", _:
+            vision = config.get("vision_config")
+            token = vision.get("image_token_id") if isinstance(vision, Mapping) else None
+            return token if isinstance(token, int) else _PHI4_PICTURE
+        case "internvl_chat", Mapping() as text:
+            return _CONTEXTS.get(text.get("model_type"))
+        case _:
+            return None
+
+
+def lacks_timm(config: Mapping[str, object]) -> bool:
+    """Whether pictures are not encoded since timm is not installed."""
+    return config.get("model_type") in _BY_TIMM and find_spec("timm") is None
+
+
+def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
+    """Layers of the vision tower with an output for the first decoder layers."""
+    config = thinker(config)
+    vision = config.get("vision_config")
+    kind = str(config.get("model_type"))
+    default = next((taps for begins, taps in _TAPS.items() if kind.startswith(begins)), ())
+    taps = vision.get("deepstack_visual_indexes", default) if isinstance(vision, Mapping) else None
+    return taps if isinstance(taps, Sequence) else ()
+
+
+def _changed_layers(config: Mapping[str, object]) -> tuple[int, ...]:
+    """Decoder layers behind which something is added for pictures: the first ones, or those before the layers that
+    Granite 4 names."""
+    if config.get("model_type") != "granite4_vision":
+        return tuple(range(len(tapped_layers(config))))
+    mapped, spatial = config.get("deepstack_layer_map"), config.get("spatial_target_layers")
+    named = [pair[-1] for pair in mapped if isinstance(pair, Sequence) and pair] if isinstance(mapped, Sequence) else []
+    named += spatial if isinstance(spatial, Sequence) else _SPATIAL
+    return tuple(sorted({layer - 1 for layer in named if isinstance(layer, int) and layer > 0}))
+
+
+def _within(token: int, config: Mapping[str, object]) -> int:
+    """The token; or, if Ultravox's is behind the text model's vocabulary, the last token of that, which transformers'
+    tokenizers reserve."""
+    most = config.get("vocab_size")
+    outside = config.get("model_type") == "ultravox" and isinstance(most, int) and token >= most
+    return most - 1 if outside and isinstance(most, int) else token

@@ -1,0 +1,235 @@
+"""Towers that take patches with a grid: Qwen-VL's and GLM-4V's. Torch-free."""
+
+from dataclasses import replace
+from typing import Final
+
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.mlp import MLPSpec
+from ..spec.model import LayerSpec, NormKind, Norms, dense_mlp
+from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, layer_numbers, side_of, theta_of
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+
+
+def _qwen(
+    model: VisionFields,
+    mlp: MLPSpec,
+    *,
+    hidden: int,
+    depth: int,
+    kind: NormKind,
+    patch: int,
+    merger: tuple[str, str, str],
+    outputs: int,
+) -> VisionSpec:
+    """The common part of Qwen2-VL and its successors; ``depth`` and ``patch`` are defaults, ``merger`` has the names of
+    norm and products."""
+    vision, biased = model.vision, kind == "layer"
+    merge = vision.integer("spatial_merge_size", 2, most=MOST_SIDE)
+    norm, into, out = (f"projector.{name}" for name in merger)
+    mixer = attention_of(vision.integer("num_heads", 16), hidden, bias=True, rotates=True)
+    layer = LayerSpec(
+        replace(mixer, fused=True, name="attn", out="proj"),
+        mlp,
+        Norms(mixer_in="norm1", mlp_in="norm2", kind=kind, bias=biased),
+    )
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="qwen",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("depth", depth, most=MOST_LAYERS),
+        max_position=0,
+        norm_eps=1e-6,
+        prefix="blocks",
+        source="patches",
+        patch=side_of(vision, "patch_size", patch),
+        channels=vision.integer("in_channels", 3),
+        frames=vision.integer("temporal_patch_size", 2, most=MOST_SIDE),
+        patch_name="patch_embed.proj",
+        patch_bias=False,
+        rope=AxialRope(theta_of(vision)),
+        merge=merge,
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct(into, hidden * merge * merge, True, "gelu"),
+                ProjectorProduct(out, outputs, True),
+            ),
+            norm=ProjectorNorm(norm, kind, 1e-6, bias=biased),
+        ),
+    )
+
+
+_QWEN2_MERGER: Final = ("ln_q", "mlp.0", "mlp.2")
+_QWEN3_MERGER: Final = ("norm", "linear_fc1", "linear_fc2")
+
+
+def qwen2_vl(model: VisionFields) -> VisionSpec:
+    vision = model.vision
+    hidden = vision.integer("embed_dim", 1280)
+    inner = hidden * vision.integer("mlp_ratio", 4)
+    activation = activation_of(vision, "hidden_act", "quick_gelu")
+    mlp = MLPSpec(inner, activation, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    outputs = vision.integer("hidden_size", 3584)
+    return _qwen(model, mlp, hidden=hidden, depth=32, kind="layer", patch=14, merger=_QWEN2_MERGER, outputs=outputs)
+
+
+_TWO_FRAMES: Final = 2
+
+
+def ernie4_5_vl(model: VisionFields) -> VisionSpec:
+    """ERNIE 4.5 VL: a Qwen2-VL of one frame whose projector also joins two frames, which are both the picture."""
+    vision = model.vision
+    hidden = vision.integer("hidden_size", 1280)
+    for field, known in (("spatial_merge_size", 2), ("temporal_merge_size", _TWO_FRAMES)):
+        if vision.integer(field, known) != known:
+            raise ConfigError(f"{field} is {vision.integer(field)}, expected {known}")
+    inner, activation = vision.integer("intermediate_size", 5120), activation_of(vision, "hidden_act", "quick_gelu")
+    mlp = MLPSpec(inner, activation, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    eps = vision.positive("rms_norm_eps", 1e-6)
+    spec = _qwen(model, mlp, hidden=hidden, depth=32, kind="layer", patch=14, merger=_QWEN2_MERGER, outputs=hidden)
+    joined = hidden * spec.merge * spec.merge
+
+    def layer_norm(name: str) -> ProjectorNorm:
+        return ProjectorNorm(name, "layer", eps, bias=True)
+
+    text = Fields(model.whole.table("text_config") or {})
+    last = ProjectorNorm("projector.after_norm", "rms", text.positive("rms_norm_eps", 1e-5))
+    names = ("projector.spatial_linear", "projector.temporal_linear")
+    products = [
+        product
+        for name, frames in zip(names, (1, _TWO_FRAMES), strict=True)
+        for product in (
+            ProjectorProduct(f"{name}.0", joined, True, "gelu", repeats=frames),
+            ProjectorProduct(f"{name}.2", joined, True, norm=layer_norm(f"{name}.3")),
+        )
+    ]
+    products.append(ProjectorProduct("projector.mlp", model.hidden, True, norm=last))
+    projector = ProjectorSpec(tuple(products), norm=layer_norm("ln"))
+    return replace(spec, names="ernie", norm_eps=eps, frames=1, projector=projector)
+
+
+def qwen2_5_vl(model: VisionFields) -> VisionSpec:
+    vision = model.vision
+    hidden = vision.integer("hidden_size", 3584)
+    mlp = MLPSpec(vision.integer("intermediate_size", 3420), activation_of(vision, "hidden_act", "silu"), True)
+    outputs = vision.integer("out_hidden_size", 3584)
+    spec = _qwen(model, mlp, hidden=hidden, depth=32, kind="rms", patch=14, merger=_QWEN2_MERGER, outputs=outputs)
+    window = vision.integer("window_size", 112) // spec.merge // spec.patch
+    if not window:
+        raise ConfigError(
+            f"a window of attention has less than {spec.merge} patches of {spec.patch} pixels on each side"
+        )
+    whole = layer_numbers(vision, "fullatt_block_indexes", (7, 15, 23, 31))
+    return replace(spec, window=window, whole_layers=whole)
+
+
+def exaone4_5(model: VisionFields) -> VisionSpec:
+    """EXAONE 4.5: a Qwen2.5-VL with fewer key-value heads."""
+    spec, heads = qwen2_5_vl(model), model.vision.integer("num_key_value_heads", 8)
+    layers = (replace(each, mixer=replace(each.attention, kv_heads=heads)) for each in spec.layers)
+    return replace(spec, layers=tuple(layers))
+
+
+def hyperclovax_vision(model: VisionFields) -> VisionSpec:
+    """HyperCLOVA X SEED: a Qwen2.5-VL whose embeddings are multiplied once more."""
+    spec = qwen2_5_vl(model)
+    last = ProjectorProduct("projector", model.hidden, True)
+    return replace(spec, projector=replace(spec.projector, products=(*spec.projector.products, last)))
+
+
+def qwen3_vl(model: VisionFields) -> VisionSpec:
+    vision = model.vision
+    hidden = vision.integer("hidden_size", 1152)
+    inner, activation = (
+        vision.integer("intermediate_size", 4304),
+        activation_of(vision, "hidden_act", "gelu_pytorch_tanh"),
+    )
+    mlp = MLPSpec(inner, activation, True, ("mlp.linear_fc1",), "mlp.linear_fc2", gated=False)
+    outputs = vision.integer("out_hidden_size", 3584)
+    spec = _qwen(model, mlp, hidden=hidden, depth=27, kind="layer", patch=16, merger=_QWEN3_MERGER, outputs=outputs)
+    assert spec.projector.norm is not None
+    return replace(
+        spec,
+        patch_bias=True,
+        positions="bilinear",
+        position_name="pos_embed",
+        max_position=vision.integer("num_position_embeddings", 2304),
+        deepstack=layer_numbers(vision, "deepstack_visual_indexes", (8, 16, 24)),
+        deepstack_projector=replace(spec.projector, norm=replace(spec.projector.norm, joined=True)),
+    )
+
+
+def qwen3_5(model: VisionFields) -> VisionSpec:
+    return replace(qwen3_vl(model), deepstack=())
+
+
+def glm4v(model: VisionFields) -> VisionSpec:
+    vision = model.vision
+    hidden, outputs = vision.integer("hidden_size", 1536), vision.integer("out_hidden_size", 4096)
+    eps = vision.positive("rms_norm_eps", 1e-5)
+    size = side_of(vision, "patch_size", 14)
+    side = side_of(vision, "image_size", 336) // size
+    activation = activation_of(vision, "hidden_act", "silu")
+    mixer = attention_of(vision.integer("num_heads", 12), hidden, bias=vision.flag("attention_bias"), rotates=True)
+    layer = LayerSpec(
+        replace(mixer, fused=True, name="attn", out="proj", output_bias=False),
+        MLPSpec(outputs, activation),
+        Norms(mixer_in="norm1", mlp_in="norm2"),
+    )
+    inner = vision.integer("intermediate_size", 13_696)
+    norm = ProjectorNorm("projector.merger.post_projection_norm", "layer", 1e-5, bias=True)
+    products = (
+        ProjectorProduct("projector.downsample", outputs, True, channels_first=True),
+        ProjectorProduct("projector.merger.proj", outputs, False, "gelu", norm=norm),
+        ProjectorProduct("projector.merger.up_proj", inner, False, activation, gate="projector.merger.gate_proj"),
+        ProjectorProduct("projector.merger.down_proj", outputs, False),
+    )
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="glm",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("depth", 24, most=MOST_LAYERS),
+        max_position=side * side,
+        norm_eps=eps,
+        prefix="blocks",
+        source="patches",
+        patch=size,
+        channels=vision.integer("in_channels", 3),
+        frames=vision.integer("temporal_patch_size", 2, most=MOST_SIDE),
+        patch_name="patch_embed.proj",
+        rope=AxialRope(theta_of(vision)),
+        positions="sampled",
+        first_norm="post_conv_layernorm",
+        positions_last=True,
+        final_norm="post_layernorm",
+        merge=vision.integer("spatial_merge_size", 2, most=MOST_SIDE),
+        projector=ProjectorSpec(products),
+    )
+
+
+def glm_ocr(model: VisionFields) -> VisionSpec:
+    """GLM-OCR: a GLM-4V without learned positions, with norms of heads and biases."""
+    vision = model.vision
+    hidden, outputs = vision.integer("hidden_size", 1024), vision.integer("out_hidden_size", 1536)
+    spec = glm4v(_with(model, hidden_size=hidden, out_hidden_size=outputs, num_heads=vision.integer("num_heads", 16)))
+    bias, inner = vision.flag("attention_bias", True), vision.integer("intermediate_size", 4096)
+    layer = spec.layers[0]
+    mixer = replace(layer.attention, qkv_bias=bias, output_bias=bias, qk_norm="head")
+    layer = replace(layer, mixer=mixer, mlp=replace(dense_mlp(spec), inner=inner, bias=bias))
+    downsample, proj, up, down = spec.projector.products
+    products = (downsample, proj, replace(up, outputs=outputs * spec.channels), down)
+    return replace(
+        spec,
+        layers=(layer,) * len(spec.layers),
+        positions="none",
+        max_position=0,
+        first_norm="",
+        positions_last=False,
+        projector=ProjectorSpec(products),
+    )
+
+
+def _with(model: VisionFields, **values: object) -> VisionFields:
+    """The model with these fields of its tower."""
+    return replace(model, vision=Fields({**model.vision.values, **values}))

@@ -1,0 +1,294 @@
+"""Describes a vision tower and its projector as values. Torch-free.
+
+Towers are bidirectional encoders over patches of pictures, with the layers of other encoders. Values describe the rest:
+how patches are cut, their positions, attention windows, and how neighbours are joined to embeddings. Layers behind the
+one whose output is used are left out.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from ..config_fields import ConfigError
+from ..spec.model import Backbone, NormKind, dense_mlp
+
+PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
+"""Form of the input. ``pixels``: rectangles of pixels. ``sized``: the same, with the size of each picture (Pixtral).
+``patches``: patches with a grid (Qwen2-VL). ``rows``: the same, row by row (Kimi-VL). ``shaped``: patches row by row,
+padded to one number for all pictures, with rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
+PositionKind = Literal["none", "exact", "buckets", "bilinear", "centred", "antialiased", "sampled", "axial"]
+"""How a patch's position embedding is found in a learned square. ``exact``: the picture has the square's size.
+``buckets``: by relative height and width (Idefics3). ``bilinear``: the square is interpolated to the picture, corners
+aligned (Qwen3-VL). ``centred``: the same with the centres of patches aligned (PaddleOCR-VL). ``antialiased``: it is
+resized by an antialiased bilinear filter (SigLIP 2). ``sampled``: by a bicubic filter of fixed width (GLM-4V, Kimi-VL).
+``axial``: the sum of a row for its column and one for its row, from a table with columns first (Gemma 4)."""
+ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu2"]
+JoinKind = Literal["beside", "mean"]
+PoolKind = Literal["none", "class", "probe"]
+"""What is projected of a picture. ``none``: its patches. ``class``: its class token (CLIP). ``probe``: the result of a
+learned query over its patches (SigLIP)."""
+
+MARKS: Final = 4
+"""Embeddings before and behind those of a picture, and of a video."""
+
+
+@dataclass(frozen=True)
+class AxialRope:
+    """The first half of the rotating pairs rotates by a patch's row, the second by its column."""
+
+    theta: float
+    columns_first: bool = False
+    """Whether the first half rotates by the column."""
+    columns_between: bool = False
+    """Whether columns use the frequencies between those of rows (Pixtral), not the same."""
+    alternating: bool = False
+    """Whether pairs alternate between column and row, column first, in place of halves (Kimi-VL)."""
+
+
+@dataclass(frozen=True)
+class ProjectorNorm:
+    name: str
+    """"": it has no weights."""
+    kind: NormKind
+    eps: float
+    bias: bool = False
+    plus_one: bool = False
+    joined: bool = False
+    """Whether it norms joined patches, not each patch."""
+
+    def shapes(self, prefix: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, for ``size`` numbers."""
+        if not self.name:
+            return
+        yield f"{prefix}{self.name}.weight", (size,)
+        if self.bias:
+            yield f"{prefix}{self.name}.bias", (size,)
+
+
+@dataclass(frozen=True)
+class ProjectorProduct:
+    name: str
+    outputs: int
+    bias: bool
+    activation: ProductActivation | None = None
+    """Activation of its output."""
+    channels_first: bool = False
+    """Whether the stored matrix has the neighbours of each channel adjacent, not the channels of each neighbour
+    (Mistral 3)."""
+    transposed: bool = False
+    """Whether it is stored as [inputs, outputs] under its bare name (Gemma 3)."""
+    repeats: int = 1
+    """How often its inputs are repeated in the stored matrix, whose parts are summed (ERNIE 4.5 VL)."""
+    norm: ProjectorNorm | None = None
+    """Norm of its output, before the activation."""
+    norm_last: bool = False
+    """Whether it follows the activation."""
+    softmax: bool = False
+    """Whether its normed output becomes probabilities."""
+    gate: str = ""
+    """Name of another product of the same inputs, which is activated and multiplies the output."""
+    gated_by_half: bool = False
+    """Whether the gate is stored as its second half."""
+
+    @property
+    def stored_outputs(self) -> int:
+        return self.outputs * (1 + self.gated_by_half)
+
+
+@dataclass(frozen=True)
+class ProjectorSpec:
+    """Maps a tower's patches to the decoder's embeddings: joins neighbouring patches, then multiplies."""
+
+    products: tuple[ProjectorProduct, ...]
+    join: JoinKind = "beside"
+    norm: ProjectorNorm | None = None
+    scale: float = 1.0
+    """Factor on joined patches."""
+    standard: tuple[str, str] | None = None
+    """Names of an offset that is subtracted, and of a factor on the difference."""
+
+    def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
+        """Inputs of each product."""
+        first = hidden * (merge * merge if self.join == "beside" else 1)
+        return (first, *(product.outputs for product in self.products))[: len(self.products)]
+
+    def shapes(self, prefix: str, hidden: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, by name."""
+        if self.norm is not None:
+            yield from self.norm.shapes(prefix, self.inputs(hidden, merge)[0] if self.norm.joined else hidden)
+        for name in self.standard or ():
+            yield f"{prefix}{name}.weight", (self.inputs(hidden, merge)[0],)
+        for product, inputs in zip(self.products, self.inputs(hidden, merge), strict=True):
+            for name in filter(None, (product.gate, product.name)):
+                yield f"{prefix}{name}.weight", (product.stored_outputs, inputs)
+                if product.bias:
+                    yield f"{prefix}{name}.bias", (product.stored_outputs,)
+            if product.norm is not None:
+                yield from product.norm.shapes(prefix, product.outputs)
+
+
+@dataclass(frozen=True)
+class TileSpec:
+    """A picture is encoded whole and in tiles of one size (LLaVA-NeXT). Its tiles' embeddings are joined to those of
+    one picture, without padding, with a learned embedding at the end of each row."""
+
+    canvases: tuple[tuple[int, int], ...]
+    """(height, width) in pixels of possible tilings."""
+    side: int
+    """Pixels of a tile's side."""
+    most: int = 0
+    """Tiles beyond which embeddings are reduced; 0: never."""
+    end: str = "image_newline"
+    """Name of the embedding at the end of rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionSpec(Backbone):
+    """One tower. ``max_position``: number of learned positions. ``layers``: up to the one whose output is used."""
+
+    names: str
+    """Determines the names of its tensors."""
+    patch: int
+    """Pixels of a patch's side."""
+    projector: ProjectorSpec
+    channels: int = 3
+    frames: int = 1
+    """Video frames that a patch spans."""
+    source: PatchSource = "pixels"
+    patch_name: str = "embeddings.patch_embedding"
+    patch_bias: bool = True
+    positions: PositionKind = "none"
+    position_name: str = "embeddings.position_embedding"
+    class_token: bool = False
+    """Whether a class token, without an embedding, precedes each picture's patches."""
+    class_name: str = "embeddings.class_embedding"
+    registers: int = 0
+    """Register tokens before each picture's patches, without positions or embeddings."""
+    register_name: str = ""
+    rope: AxialRope | None = None
+    first_norm: str = ""
+    """Name of a norm of the first layer's input."""
+    positions_last: bool = False
+    """Whether positions are added behind that norm."""
+    final_norm: str = ""
+    """Name of a norm of the last layer's output."""
+    merge: int = 1
+    """Patches on each side of the square that becomes one embedding."""
+    window: int = 0
+    """Embeddings on each side of an attention window; 0: whole pictures."""
+    whole_layers: tuple[int, ...] = ()
+    """Layers with attention to whole pictures in spite of the window."""
+    pool: PoolKind = "none"
+    head_name: str = "head"
+    """Prefix of the probe's tensor names."""
+    deepstack: tuple[int, ...] = ()
+    """Layers whose output is projected too, for the first decoder layers."""
+    deepstack_projector: ProjectorSpec | None = None
+    taken: tuple[int, ...] = ()
+    """Layers, counted from 1, whose outputs are concatenated and projected in place of the last one's."""
+    tiles: TileSpec | None = None
+    video: bool = False
+    """Whether video frames are encoded like pictures; with tiles, to a quarter of the embeddings."""
+    centred: bool = False
+    """Whether pixels from 0 to 1 are scaled to -1 to 1."""
+    marks: str = ""
+    """Name of the :data:`MARKS` embeddings."""
+    words: tuple[int, ...] = ()
+    """Text tokens whose embeddings are the tower's."""
+    unused: tuple[str, ...] = ()
+    """Prefixes of tensors in checkpoints that are not used."""
+
+    @property
+    def side(self) -> int:
+        """Side of the square of learned positions."""
+        return int((self.max_position - self.class_token) ** 0.5)
+
+    @property
+    def taken_size(self) -> int:
+        """Numbers a patch that are projected."""
+        return self.hidden_size * max(1, len(self.taken))
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return ("image", "video") if self.video or self.source == "patches" else ("image",)
+
+    @property
+    def patch_values(self) -> int:
+        """Input numbers of a patch."""
+        return self.channels * self.frames * self.patch * self.patch
+
+    @property
+    def embedding_size(self) -> int:
+        return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
+
+    @property
+    def head_network(self) -> tuple[int, ProductActivation]:
+        """(inner size, activation) of the network behind a probe, those of the layers."""
+        mlp = dense_mlp(self)
+        found = next(each for each in get_args(ProductActivation) if each == mlp.activation)
+        return mlp.inner, found
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all tensors of a plain checkpoint, by the names in :class:`...models.vision_tower.VisionTower`."""
+        hidden = self.hidden_size
+        found: dict[str, tuple[int, ...]] = {f"{self.patch_name}.weight": (hidden, self.patch_values)}
+        if self.patch_bias:
+            found[f"{self.patch_name}.bias"] = (hidden,)
+        if self.class_token:
+            found[f"{self.class_name}.weight"] = (hidden,)
+        if self.registers:
+            found[f"{self.register_name}.weight"] = (self.registers, hidden)
+        if self.positions != "none":
+            found[f"{self.position_name}.weight"] = (self.max_position, hidden)
+        for name in filter(None, (self.first_norm, self.final_norm)):
+            found[f"{name}.weight"] = (hidden,)
+            if self.layers[0].norms.bias:
+                found[f"{name}.bias"] = (hidden,)
+        for number, layer in enumerate(self.layers):
+            found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
+        found.update(self.projector.shapes("", self.taken_size, self.merge))
+        if self.tiles is not None:
+            found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
+        if self.marks:
+            found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
+        if self.words:
+            found["words.weight"] = (len(self.words), self.embedding_size)
+        if self.pool == "probe":
+            found.update(self._head_shapes())
+        for number in range(len(self.deepstack)):
+            assert self.deepstack_projector is not None
+            found.update(self.deepstack_projector.shapes(f"deepstack.{number}.", hidden, self.merge))
+        return found
+
+    def _head_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        name, hidden, (inner, _) = self.head_name, self.hidden_size, self.head_network
+        yield f"{name}.probe.weight", (hidden,)
+        for part, outputs, inputs in (
+            *((f"attention.{each}", hidden, hidden) for each in ("q_proj", "k_proj", "v_proj", "out_proj")),
+            ("mlp.fc1", inner, hidden),
+            ("mlp.fc2", hidden, inner),
+        ):
+            yield f"{name}.{part}.weight", (outputs, inputs)
+            yield f"{name}.{part}.bias", (outputs,)
+        for last in ("weight", "bias"):
+            yield f"{name}.layernorm.{last}", (hidden,)
+
+    @property
+    def parameters(self) -> int:
+        return sum(map(math.prod, self.shapes().values()))
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if not self.layers:
+            raise ConfigError("the tower has no layer whose output is taken")
+        if not all(0 < number <= len(self.layers) for number in self.taken):
+            raise ConfigError(f"outputs of layers {self.taken} are taken, expected some of {len(self.layers)}")
+        if (self.class_token or self.registers) and (self.positions != "exact" or self.window):
+            raise ConfigError("a tower with a class token or registers sees pictures of one size, and these whole")
+        for layer in dict.fromkeys(self.layers):
+            layer.check()
+            if self.rope is not None and layer.attention.head_dim % 4:
+                raise ConfigError(f"heads of {layer.attention.head_dim} dimensions do not turn by row and column")
+        if self.positions not in ("none", "axial") and self.side**2 + self.class_token != self.max_position:
+            raise ConfigError(f"{self.max_position} learned positions are no square")

@@ -1,0 +1,175 @@
+"""Towers over tiles whose squares of four patches are projected: Llama 4, Eagle 2.5, Nemotron Nano VL. Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.attention import RopeConfig
+from ..spec.mlp import MLPSpec
+from ..spec.model import LayerSpec, Norms
+from .vision_fields import VisionFields, attention_of, side_of, theta_of, up_to
+from .vision_siglip import siglip_tower
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+
+
+def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
+    """Patches on each side of the square that becomes one embedding."""
+    ratio = fields.positive(name, 0.5)
+    merge = round(1 / ratio)
+    if merge * ratio != 1.0:
+        raise ConfigError(f"{name} is {ratio}, expected one over a whole number")
+    return merge
+
+
+def eagle(model: VisionFields) -> VisionSpec:
+    """Eagle 2.5: SigLIP 2, and two products of squares of patches."""
+    whole = model.whole
+    kind = model.vision.text("model_type", "siglip_vision_model")
+    if kind != "siglip_vision_model":
+        raise ConfigError(f"vision_config.model_type is {kind[:40]!r}, expected 'siglip_vision_model'")
+    if whole.integer("use_backbone_lora", 0, least=0) or whole.integer("mlp_connector_layers", 2) != 2:
+        raise ConfigError("use_backbone_lora is not 0, or mlp_connector_layers not 2, which has no native form")
+    projector = ProjectorSpec(
+        (ProjectorProduct("mlp1.1", model.hidden, True, "gelu"), ProjectorProduct("mlp1.3", model.hidden, True)),
+        norm=ProjectorNorm("mlp1.0", "layer", 1e-5, bias=True, joined=True),
+    )
+    spec = replace(siglip_tower(model, projector), merge=merged_by(whole))
+    layer = whole.integer("select_layer", -4, least=-MOST_LAYERS)
+    return spec if layer == -1 else up_to(spec, layer)
+
+
+def llama4(model: VisionFields) -> VisionSpec:
+    """Llama 4: learned positions and rotation, by columns first."""
+    vision = model.vision
+    hidden, inner = vision.integer("hidden_size", 768), vision.integer("intermediate_size", 5632)
+    merge, outputs = merged_by(vision, "pixel_shuffle_ratio"), vision.integer("projector_output_dim", 4096)
+    if inner != hidden * merge * merge or vision.integer("projector_input_dim", 4096) != outputs:
+        raise ConfigError(
+            f"intermediate_size is {inner}, expected {hidden * merge * merge}; or projector_input_dim is not "
+            f"projector_output_dim, {outputs}"
+        )
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, rotates=True)
+    mlp = MLPSpec(inner, "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    norms = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
+    layer = LayerSpec(replace(mixer, rope=RopeConfig(interleaved=True)), mlp, norms)
+    size = side_of(vision, "patch_size", 14)
+    side = side_of(vision, "image_size", 448) // size
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="llama4",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("num_hidden_layers", 34, most=MOST_LAYERS),
+        max_position=side * side + 1,
+        norm_eps=1e-5,
+        prefix="model.layers",
+        patch=size,
+        channels=vision.integer("num_channels", 3),
+        patch_name="patch_embedding.linear",
+        patch_bias=False,
+        positions="exact",
+        position_name="positional_embedding_vlm",
+        class_token=True,
+        class_name="class_embedding",
+        rope=AxialRope(theta_of(vision), columns_first=True),
+        first_norm="layernorm_pre",
+        final_norm="layernorm_post",
+        merge=merge,
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct("vision_adapter.mlp.fc1", outputs, False, "gelu"),
+                ProjectorProduct("vision_adapter.mlp.fc2", outputs, False, "gelu"),
+                ProjectorProduct("projector.linear_1", model.hidden, False),
+            )
+        ),
+    )
+
+
+class _Sizes(NamedTuple):
+    width: int
+    layers: int
+    heads: int
+
+
+_RADIO_SIZES: Final[Mapping[str, _Sizes]] = {
+    "vit_small_patch16_224": _Sizes(384, 12, 6),
+    "vit_base_patch16_224": _Sizes(768, 12, 12),
+    "vit_large_patch16_224": _Sizes(1024, 24, 16),
+    "vit_huge_patch16_224": _Sizes(1280, 32, 16),
+}
+"""Sizes by the name in files."""
+
+
+def nemotron_h_vl(model: VisionFields) -> VisionSpec:
+    """Nemotron Nano 12B v2 VL: C-RADIO (arXiv:2312.06709), and products with a square."""
+    inner = model.whole.integer("projector_hidden_size", 20_480)
+    return _radio(
+        model,
+        ProjectorSpec(
+            (ProjectorProduct("mlp1.1", inner, False, "relu2"), ProjectorProduct("mlp1.3", model.hidden, False)),
+            norm=ProjectorNorm("mlp1.0", "rms", 1e-5, joined=True),
+        ),
+    )
+
+
+def llama_nemotron_vl(model: VisionFields) -> VisionSpec:
+    """Llama 3.1 Nemotron Nano VL: the same tower with Llama."""
+    inner = model.whole.integer("projector_hidden_size", 4096)
+    return _radio(
+        model,
+        ProjectorSpec(
+            (ProjectorProduct("mlp1.1", inner, True, "gelu"), ProjectorProduct("mlp1.3", model.hidden, True)),
+            norm=ProjectorNorm("mlp1.0", "layer", 1e-5, bias=True, joined=True),
+        ),
+    )
+
+
+def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
+    """C-RADIO over tiles of one size, to which its positions are resized."""
+    whole, vision = model.whole, model.vision
+    args = Fields(vision.table("args") or {})
+    name = args.text("model", "vit_huge_patch16_224")
+    sizes = _RADIO_SIZES.get(name)
+    if sizes is None:
+        raise ConfigError(f"vision_config.args.model is {name[:40]!r}, expected one of {', '.join(_RADIO_SIZES)}")
+    width = vision.integer("hidden_size", sizes.width)
+    mixer = attention_of(vision.integer("num_attention_heads", sizes.heads), width, bias=True)
+    mlp = MLPSpec(vision.integer("intermediate_size", 4 * width), "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    norms = Norms(mixer_in="norm1", mlp_in="norm2", kind="layer", bias=True)
+    layer = LayerSpec(replace(mixer, fused=True, name="attn", out="proj"), mlp, norms)
+    size = side_of(vision, "patch_size", 16)
+    side = side_of(whole, "force_image_size", 512) // size
+    return VisionSpec(
+        architecture=whole.text("model_type"),
+        names="radio",
+        vocab_size=0,
+        hidden_size=width,
+        layers=(layer,) * vision.integer("num_hidden_layers", sizes.layers, most=MOST_LAYERS),
+        max_position=side * side,
+        norm_eps=1e-6,
+        prefix="blocks",
+        patch=size,
+        patch_name="patch_generator.embedder",
+        patch_bias=False,
+        positions="exact",
+        position_name="patch_generator.pos_embed",
+        registers=_registers(args),
+        register_name="patch_generator.cls_token.token",
+        merge=merged_by(whole),
+        projector=projector,
+        unused=("summary_idxs", "input_conditioner."),
+    )
+
+
+def _registers(args: Fields) -> int:
+    """Number of register tokens: one a teacher, rounded up to a multiple."""
+    teachers = args.get("teachers")
+    names = (
+        {str(Fields(each).get("name")) for each in teachers if isinstance(each, Mapping)}
+        if isinstance(teachers, list | tuple)
+        else set()
+    )
+    classes = max(1, len(names)) if args.flag("cls_token_per_teacher", True) else 1
+    multiple = args.integer("register_multiple", 0, least=0, most=MOST_LAYERS)
+    return classes + (multiple - classes % multiple if multiple else 0)

@@ -1,0 +1,1 @@
+"""LoRA adapters: reading their files, and the memory that holds them."""

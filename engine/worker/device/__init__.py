@@ -1,0 +1,1 @@
+"""The device of a worker: its memory, graphs, and copies to it."""

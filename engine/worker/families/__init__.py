@@ -1,0 +1,1 @@
+"""What differs between decoders, pooling models, and models that see or transcribe."""

@@ -1,0 +1,286 @@
+"""Media encoders for decoders and pooling models; see :class:`.family.Family`.
+
+Text is computed as without media. Towers for pictures and sounds run on our own layers if their description is known,
+otherwise on transformers' code. If neither works, or weights cannot be read, the model serves text only, and start-up
+says why.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import torch
+
+from stentor.kernels.native.processor import multiplies_bfloat16
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
+
+from ...layers.linear.layer_context import LayerContext
+from ...layers.linear.weights import WeightError
+from ...loading.checkpoint import Checkpoint
+from ...loading.errors import CheckpointError
+from ...loading.weights import dummy_weights, tower_weights
+from ...model_config.config_fields import ConfigError, Fields
+from ...model_config.hf.mllama import states_of_picture
+from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.mlp import MoESpec
+from ...model_config.spec.model import Backbone, ModelSpec
+from ...model_config.towers.media_spec import MediaSpec, media_spec
+from ...model_config.towers.vision_hf import vision_spec_from_hf
+from ...model_config.towers.vision_spec import VisionSpec
+from ...models.audio_tower import native_audio_tower
+from ...models.decoder import Decoder
+from ...models.encoder import Encoder
+from ...models.tower import Tower
+from ...models.transformers_tower import TransformersTower
+from ...models.vision_tower import VisionTower, native_tower
+from ..errors import SetupError
+from ..limits import ENCODINGS
+from ..media.rows import MediaRows
+from ..media.sliced_encoding import SlicedEncoding
+from ..memory import GIB
+from .family import Sizes, Text, TextModel
+from .setup_parts import dtype_name
+
+logger = logging.getLogger(__name__)
+
+_CONTEXTS: Final = 4
+"""The encoder cache holds at most the media of this many prompts of full length."""
+_PICTURES: Final = 64
+"""Most pictures that the encoder cache holds for layers of cross-attention."""
+_LEAST_CACHE: Final = GIB // 4
+_CACHE_SHARE: Final = 8
+"""The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""
+_TEXT_BESIDE: Final = 512
+"""Tokens beside a picture in a prompt that is computed in one step."""
+_ROOM_SHARE: Final = 20
+"""A device's memory divided by this, at most 1 GiB, is left for encoding, since the size of media is unknown."""
+
+
+def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
+    """The media that a checkpoint's model takes; None if it takes none, or they are disabled."""
+    if config.language_model_only or not checkpoint.is_text_part:
+        return None
+    described = checkpoint.described
+    return None if described is None else media_spec(described)
+
+
+class MediaEncoder:
+    """Encodes media for a model that reads them: its tower, and the encoder cache beside the KV cache."""
+
+    def __init__(self, checkpoint: Checkpoint, spec: Backbone, device: str, media: MediaSpec) -> None:
+        """``spec``: of the text model."""
+        self._checkpoint, self._spec, self._device, self._media = checkpoint, spec, device, media
+        self._described: Mapping[str, object] = checkpoint.described or {}
+        mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+        self._mrope = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
+        self._sees_whole = any(mixer.whole_spans for mixer in mixers)
+        self._has_experts = any(isinstance(layer.mlp, MoESpec) and layer.mlp.media for layer in spec.layers)
+        crossing = [layer.cross for layer in spec.layers if layer.picture_gates is not None and layer.cross is not None]
+        self._keys_of_state = sum(2 * cross.kv_size for cross in crossing)
+        """Numbers kept of each state of a picture to which tokens attend; 0: embeddings stand in place of tokens."""
+        self._whole_prompts = isinstance(spec, ModelSpec) and spec.whole_prompts
+        self._tower: TransformersTower | Tower | None = None
+        self._missing = ""
+        """Why there is no tower."""
+        self._room = 0
+        """Bytes of a device left for encoding."""
+
+    def limits(self, limits: StepLimits) -> StepLimits:
+        """The limits with those of encodings, and with room for a prompt that is computed in one step."""
+        most, mixed = ENCODINGS[self._device]
+        limits = msgspec.structs.replace(limits, max_encodings=most, max_mixed_encodings=mixed)
+        if not self._whole_prompts:
+            return limits
+        chunk = max(limits.max_prefill_chunk, self._positions() + _TEXT_BESIDE)
+        step = max(limits.max_num_batched_tokens, chunk + limits.max_num_seqs)
+        return msgspec.structs.replace(limits, max_prefill_chunk=chunk, max_num_batched_tokens=step)
+
+    def _positions(self) -> int:
+        """Embeddings of a picture; 0 if they follow from no description."""
+        try:
+            return vision_spec_from_hf(self._described, self._spec.output_size).max_position
+        except ConfigError:
+            return 0
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Decoder layers behind which something is added to the stream."""
+        return self._media.layers
+
+    def mrope_tokens(self, step_tokens: int) -> int:
+        """How many media tokens of a pass may have m-rope positions."""
+        return step_tokens if self._mrope else 0
+
+    def rows(self, backbone: Decoder | Encoder, seed: int) -> MediaRows | None:
+        """Load the tower, or make dummy weights from ``seed``; None if there can be none."""
+        context = backbone.context
+        try:
+            tower = self._make_tower(context)
+            if self._checkpoint.format == "dummy":
+                shapes = tower.shapes
+                dummy = dummy_weights(shapes, 1.0, tower.dtype, context.device, seed, lambda done, total: None)
+                tower.weights.load(dummy)
+            else:
+                with torch.inference_mode():
+                    tower.load(tower_weights(self._checkpoint, tower.weights.raw))
+        except (ConfigError, WeightError, CheckpointError) as error:
+            self._missing = f"{error}"
+            if self._whole_prompts:
+                raise SetupError(f"{self._spec.architecture} cannot be served without its pictures: {error}") from error
+            logger.warning("%s takes no media: %s", self._spec.architecture, error)
+            return None
+        tower.before_parts(SlicedEncoding.pause)
+        self._tower = tower
+        return MediaRows(
+            tower,
+            self._media.placeholders.values(),
+            backbone.place_media,
+            context.device,
+            mrope=self._mrope,
+            sees_whole=self._sees_whole,
+            hidden=self._spec.output_size,
+            axes=self._media.axes,
+            words=tower.words(),
+            whole_prompts=self._whole_prompts,
+            marks=self._media.marks if self._has_experts else None,
+            keys=backbone.keys_of_media if self._keys_of_state and isinstance(backbone, Decoder) else None,
+        )
+
+    def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
+        dtype, stored = tower_dtype(context), self._checkpoint.tower
+        # the tower is not part of the cached weights, whose layout is fixed before it exists; workers that split the
+        # text each have it whole
+        own_context = replace(context, dtype=dtype, memory=None, ranks=None, part=None)
+        if stored is not None and isinstance(stored.projector, VisionSpec):
+            if stored.quantized is not None:  # coded weights are multiplied as stored, with 16-bit activations
+                own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
+            return VisionTower(stored.projector, own_context)
+        for native in (native_tower, native_audio_tower):
+            own = native(self._described, self._spec.output_size, own_context)
+            if own is not None:
+                return own
+        return TransformersTower(self._described, dtype, context.device)
+
+    def weights(self) -> list[MemoryLine]:
+        """The tower's memory."""
+        if self._tower is None:
+            return []
+        what = f"{dtype_name(self._tower.dtype)}, of what sees or hears"
+        return [MemoryLine("encoder of media", self._tower.weights.total_bytes, what)]
+
+    def bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+        """Bytes for media out of the ``budget`` that a device has left for caches."""
+        if self._tower is None:
+            return 0
+        kept = min(budget // (1 + _CACHE_SHARE), self._most(longest) * self._unit_bytes(self._tower))
+        self._room = min(GIB, device_bytes // _ROOM_SHARE)
+        return max(0, kept) + self._room
+
+    def to_come(self, budget: int, longest: int) -> int:
+        """Bytes of a device that media will take out of ``budget``, before the tower is loaded."""
+        tower = self._checkpoint.tower
+        if self._device == "cpu" or tower is None:
+            return 0
+        embeddings = _CONTEXTS * longest * self._spec.output_size * (1 + len(self._media.layers))
+        return tower.nbytes + min(budget // (1 + _CACHE_SHARE), embeddings * torch.float32.itemsize)
+
+    def memory(self, sizes: Sizes) -> list[MemoryLine]:
+        """The memory of encoded media."""
+        if self._tower is None:
+            return []
+        capacity = self._capacity(sizes)
+        what = f"{capacity:,} {'pictures' if self._keys_of_state else 'embeddings'} at most; taken as they come"
+        lines = [MemoryLine("encoded media", capacity * self._unit_bytes(self._tower), what)]
+        if self._room:
+            lines.append(MemoryLine("encoding", self._room, "left for it, not measured"))
+        return lines
+
+    def completed(self, ready: WorkerReady, config: WorkerConfig, sizes: Sizes) -> WorkerReady:
+        """``ready`` with the media that this model takes."""
+        if self._tower is None:
+            note = f"no media are taken, text alone is served: {self._missing}"
+            return msgspec.structs.replace(ready, notes=[*ready.notes, note])
+        kinds = " and ".join(f"{each}s" for each in self._media.placeholders)
+        notes = [*ready.notes]
+        if isinstance(self._tower, TransformersTower):
+            notes.append(
+                f"{kinds} are encoded by transformers' modelling code, an operation a call and one piece after "
+                "another; --language-model-only leaves it out of a chat model"
+            )
+        whole = 0
+        if self._sees_whole:
+            whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
+        # workers that split the text would not complete an encoding in the same step
+        sliced = self._device == "cpu" and config.group_size == 1
+        lasting = bool(self._keys_of_state)
+        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts, lasting)
+        return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
+
+    def _unit_bytes(self, tower: TransformersTower | Tower) -> int:
+        """Bytes of what the encoder cache counts: an embedding, or the largest picture to which tokens attend."""
+        if self._keys_of_state:
+            states = states_of_picture(Fields(Fields(self._described).table("vision_config") or {}))
+            return states * self._keys_of_state * tower.dtype.itemsize
+        return self._spec.output_size * tower.dtype.itemsize * (1 + len(self._media.layers))
+
+    def _most(self, longest: int) -> int:
+        """The most of these that the encoder cache holds."""
+        return _PICTURES if self._keys_of_state else _CONTEXTS * longest
+
+    def _capacity(self, sizes: Sizes) -> int:
+        """Embeddings of the encoder cache."""
+        assert self._tower is not None
+        least = _LEAST_CACHE if self._device == "cpu" or not sizes.block_bytes else 0
+        room = max(least, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
+        return max(1, min(self._most(sizes.max_model_len), room // self._unit_bytes(self._tower)))
+
+
+class TextWithMedia(Text):
+    """A decoder with a media encoder."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec) -> None:
+        super().__init__(checkpoint, device)
+        self._encoder = MediaEncoder(checkpoint, self.spec, device, media)
+        self.limits = self._encoder.limits(self.limits)
+        self._step_tokens = 0
+
+    def longest(self, config: WorkerConfig) -> int:
+        self._step_tokens = config.max_num_batched_tokens
+        return super().longest(config)
+
+    def make(self, context: LayerContext, longest: int) -> TextModel:
+        return Decoder(
+            self.spec,
+            context,
+            max_model_len=longest,
+            media_tokens=self._encoder.mrope_tokens(self._step_tokens),
+            media_layers=self._encoder.layers,
+        )
+
+    def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
+        """Load the tower; None if there can be none."""
+        assert isinstance(model, Decoder)
+        return self._encoder.rows(model, config.seed)
+
+    def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
+        return [*self._encoder.weights(), *super().memory(config, model, sizes)]
+
+    def media_bytes(self, budget: int, longest: int, device_bytes: int) -> int:
+        return self._encoder.bytes(budget, longest, device_bytes)
+
+    def media_memory(self, sizes: Sizes) -> list[MemoryLine]:
+        return self._encoder.memory(sizes)
+
+    def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
+        return self._encoder.completed(super().completed(ready, config, model, sizes), config, sizes)
+
+
+def tower_dtype(context: LayerContext) -> torch.dtype:
+    """Dtype of a tower beside a decoder. torch multiplies bfloat16 on a CPU fast only with instructions for it."""
+    if context.device.type == "cpu" and not multiplies_bfloat16():
+        return torch.float32
+    return context.dtype

@@ -1,0 +1,1 @@
+"""Pictures and sounds in the rows of a step."""

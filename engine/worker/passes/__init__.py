@@ -1,0 +1,1 @@
+"""A step through the model: its inputs, its graphs, the call."""

@@ -1,0 +1,206 @@
+"""Runs one pass of a model over rows, as a program or as a forward."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from stentor.protocols.ipc.steps import RowStep
+
+from ...layers.forward_batch import LayerCache, Taps
+from ...layers.linear.adapters import AdapterRows, rows_among
+from ...models.decoder import Decoder
+from ...models.encoder_decoder import EncoderDecoder
+from ...models.framewise import FramewiseTranscriber
+from ...models.pooling_model import PoolingModel
+from ...models.transformers_decoder import TransformersDecoder
+from ...models.voxtral_realtime import VoxtralRealtime
+from ..rows.batch import build_batch, few_tokens, last_tokens
+from ..rows.extras import ExtraResults, RowExtras
+from ..rows.rows import RowTable
+from .pass_graphs import PassGraphs
+
+ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | VoxtralRealtime | PoolingModel
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """The results of a pass; tensors are valid until the next one."""
+
+    logits: torch.Tensor | None = None
+    """Logits of the last token of each row that samples, and of its drafts."""
+    best: list[int] | None = None
+    """The argmax of each, if it is known already."""
+    states: tuple[Sequence[int], torch.Tensor] | None = None
+    """Each row's first index in the hidden states, and the hidden states, if requested."""
+    taps: torch.Tensor | None = None
+    """float [tokens, layers · hidden]: the stream before the requested layers."""
+    adapters: AdapterRows | None = None
+    """Adapters of the hidden states, if rows have some."""
+    findings: ExtraResults = field(default_factory=ExtraResults)
+
+
+class ModelPass:
+    """A model over its caches: one native call if it is a program without calls, else its forward."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        caches: Sequence[LayerCache],
+        rows: RowTable,
+        device: torch.device,
+        graphs: PassGraphs | None = None,
+    ) -> None:
+        """``graphs``: of this model over these caches."""
+        self._model = model
+        self._graphs = graphs
+        self._caches = caches
+        self._whole = isinstance(model, PoolingModel | FramewiseTranscriber) and not caches
+        self._rows = rows
+        self._device = device
+        self._decodes_first = device.type != "cpu"
+        """Whether rows of few tokens come before others, as one kernel attends to their keys and another to those of
+        prompts."""
+        self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
+        """Whether the model uses adapters; a draft model does not."""
+        self._nobody = [-1] * len(rows.adapters)
+        self._programs = model.programs(caches) if isinstance(model, Decoder) else None
+        reads = model.programs(caches) if isinstance(model, PoolingModel) and caches else self._programs
+        self._expands = reads is not None and reads.expands
+        self._step = (
+            None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        """Operations of a pass outside its program, in words."""
+        return [] if self._programs is None else self._programs.calls
+
+    def run(
+        self,
+        rows: Sequence[RowStep],
+        extras: RowExtras | None = None,
+        *,
+        every: bool = False,
+        taps: tuple[int, ...] = (),
+    ) -> PassResult:
+        """Run the rows.
+
+        Args:
+            extras: of the rows, besides tokens.
+            every: return the hidden states of all tokens.
+            taps: return the stream before these layers.
+        """
+        expands = [self._expands and self._rows.expands(row) for row in rows]
+        coded = expands.count(False)
+        order = list(range(len(rows)))
+        if self._decodes_first:
+            order.sort(key=lambda at: not few_tokens(rows[at]))
+        order.sort(key=expands.__getitem__)
+        if order == list(range(len(rows))):
+            return self._run(rows, coded, extras, every=every, taps=taps)
+        passed = self._run([rows[at] for at in order], coded, extras, every=every, taps=taps)
+        return _in_order(passed, rows, order)
+
+    def _run(
+        self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
+    ) -> PassResult:
+        """The first ``coded`` rows multiply by coded weights without expanding them."""
+        alone = extras is None or not extras.concerns(rows)
+        if alone and self._step is not None and not taps and self._adapts_as_program(rows):
+            return self._run_program(rows, coded, every=every)
+        adapted = self._adapted and self._rows.any_adapted(rows)
+        if alone and not adapted and (passed := self._replayed(rows, every=every)) is not None:
+            return passed
+        batch = build_batch(rows, self._rows, None if self._whole else self._caches, self._device)
+        if self._expands:
+            batch = replace(batch, forward=replace(batch.forward, coded=sum(row.count for row in rows[:coded])))
+        if extras is not None:
+            batch = replace(batch, forward=extras.extend(batch.forward, rows))
+        tapped = Taps(taps)
+        if taps:
+            batch = replace(batch, forward=replace(batch.forward, taps=tapped))
+        hidden = self._model.forward(batch.forward)
+        adapters, last = batch.forward.adapter_rows, batch.last
+        of_last = rows_among(adapters, last, len(hidden)) if len(last) else None
+        return PassResult(
+            logits=self.logits(hidden.index_select(0, last), of_last) if len(last) else None,
+            states=(batch.starts, hidden) if every else None,
+            taps=torch.cat(tapped.found, dim=1) if taps else None,
+            adapters=adapters,
+            findings=ExtraResults() if extras is None else extras.read(batch, rows, hidden),
+        )
+
+    def _replayed(self, rows: Sequence[RowStep], *, every: bool) -> PassResult | None:
+        """Run the pass as a graph; None if there is none for it."""
+        graphs = self._graphs
+        if graphs is None or (every and not graphs.keeps_hidden) or (replayed := graphs.run(rows)) is None:
+            return None
+        starts = list(itertools.accumulate((row.count for row in rows), initial=0))
+        last = last_tokens(rows, starts[1:])
+        logits = replayed.logits
+        if 0 < len(last) < len(logits):
+            logits = logits.index_select(0, torch.tensor(last, dtype=torch.int64, device=self._device))
+        return PassResult(
+            logits=logits if last else None,
+            states=None if replayed.hidden is None else (starts[:-1], replayed.hidden),
+            taps=replayed.taps,
+        )
+
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
+        """float32 [rows, vocabulary] of hidden states [rows, hidden]; ``adapters`` are those of the rows."""
+        assert not isinstance(self._model, PoolingModel | FramewiseTranscriber), "a model that pools draws no tokens"
+        if isinstance(self._model, Decoder):
+            return self._model.logits(hidden, adapters=adapters)
+        return self._model.logits(hidden)
+
+    def _adapts_as_program(self, rows: Sequence[RowStep]) -> bool:
+        """Whether the program computes all that the rows' adapters change."""
+        if not self._adapted or not self._rows.any_adapted(rows):
+            return True
+        assert isinstance(self._model, Decoder)
+        assert self._programs is not None
+        return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
+
+    def _run_program(self, rows: Sequence[RowStep], coded: int, *, every: bool) -> PassResult:
+        """Run the whole pass as one call, from the row tables to logits."""
+        assert self._step is not None
+        assert self._programs is not None
+        assert isinstance(self._model, Decoder)
+        adapters = self._rows.adapters if self._adapted else self._nobody
+        work = [
+            (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
+            for row in rows
+        ]
+        found = self._step.run(work, every=every, coded=coded)
+        states = None
+        if every:
+            starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
+            states = starts, self._programs.last_hidden(sum(row.count for row in rows))
+        if found is None:
+            return PassResult(states=states)
+        logits, best = self._model.of_all_tokens(found[0]), found[1]
+        if self._model.finishes:
+            return PassResult(self._model.finished(logits), states=states)
+        return PassResult(logits, best.tolist(), states)
+
+
+def _in_order(passed: PassResult, rows: Sequence[RowStep], order: Sequence[int]) -> PassResult:
+    """Reorder a pass over ``rows`` in order ``order`` to their own; hidden states are not moved."""
+    drawn: list[range] = [range(0)] * len(rows)
+    starts = [0] * len(rows)
+    first = 0
+    for place, at in enumerate(order):
+        count = 1 + rows[at].num_drafts if rows[at].sample else 0
+        drawn[at] = range(first, first + count)
+        first += count
+        if passed.states is not None:
+            starts[at] = passed.states[0][place]
+    wanted = list(itertools.chain.from_iterable(drawn))
+    return replace(
+        passed,
+        logits=None if passed.logits is None else passed.logits[wanted],
+        best=None if passed.best is None else [passed.best[at] for at in wanted],
+        states=None if passed.states is None else (starts, passed.states[1]),
+    )

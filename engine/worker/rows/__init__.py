@@ -1,0 +1,1 @@
+"""The sequences of a step, and what belongs to each of them."""

@@ -1,0 +1,1 @@
+"""From a model and options to a worker that is ready: memory, caches, warm-up."""
