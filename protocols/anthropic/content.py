@@ -98,6 +98,13 @@ class ToolUseBlock(msgspec.Struct, tag="tool_use", tag_field="type", frozen=True
     input: dict[str, Any]
 
 
+class CompactionBlock(msgspec.Struct, tag="compaction", tag_field="type", frozen=True):
+    """Stands for all that is in front of it; see ``context_management``."""
+
+    content: Annotated[str, Meta(min_length=1)] | None = None
+    """A summary; without one the block has no effect."""
+
+
 ResultBlock = TextBlock | DocumentBlock | ImageBlock | SearchResultBlock | ToolReferenceBlock
 
 
@@ -116,6 +123,7 @@ InputBlock = (
     | RedactedThinkingBlock
     | ToolUseBlock
     | ToolResultBlock
+    | CompactionBlock
     | ServerToolUseBlock
 )
 

@@ -4,8 +4,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+from .context_management import AppliedEdits, OriginalTokens
+
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "compaction", "model_context_window_exceeded"
+]
 
 
 def time_text(seconds: int) -> str:
@@ -28,14 +33,35 @@ class ToolUseContent(msgspec.Struct, tag="tool_use", tag_field="type", frozen=Tr
     input: dict[str, Any]
 
 
-Content = TextContent | ThinkingContent | ToolUseContent
+class CompactionContent(msgspec.Struct, tag="compaction", tag_field="type", frozen=True):
+    content: str | None
+    """The summary of the conversation; null if the model wrote none."""
+
+
+GeneratedContent = TextContent | ThinkingContent | ToolUseContent
+Content = GeneratedContent | CompactionContent
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True, gc=False):
     thinking_tokens: int
 
 
-class MessageUsage(msgspec.Struct, frozen=True, gc=False):
+class IterationUsage(msgspec.Struct, frozen=True, gc=False):
+    """One of the model's turns for a message."""
+
+    type: Literal["compaction", "message"]
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+    @classmethod
+    def of(cls, kind: Literal["compaction", "message"], prompt: int, cached: int, output: int) -> "IterationUsage":
+        """``cached`` of the tokens of the prompt were found in the cache."""
+        return cls(kind, prompt - cached, 0, cached, output)
+
+
+class MessageUsage(msgspec.Struct, frozen=True):
     """The whole input is ``input_tokens`` plus the tokens read from the cache."""
 
     input_tokens: int
@@ -43,6 +69,8 @@ class MessageUsage(msgspec.Struct, frozen=True, gc=False):
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: OutputTokensDetails
+    iterations: list[IterationUsage] | UnsetType = UNSET
+    """Of a message that begins with a compaction, whose tokens the other fields leave out."""
 
     @classmethod
     def of(cls, prompt: int, cached: int, output: int, thinking: int) -> "MessageUsage":
@@ -57,12 +85,16 @@ class Message(msgspec.Struct, frozen=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    context_management: AppliedEdits | UnsetType = UNSET
+    """Of a request that has it."""
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
 
 
 class TokensCount(msgspec.Struct, frozen=True):
     input_tokens: int
+    context_management: OriginalTokens | UnsetType = UNSET
+    """Of a request that has it."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from ..common import limits
 from ..common.errors import BadRequest, missing, refused, wrong
 from ..openai.sampling import Name, not_served
 from .content import Identifier, InputMessage, TextBlock
+from .context_management import ContextManagement
 from .errors import THREAD_UNSUPPORTED
 from .predefined import PREDEFINED, Predefined
 
@@ -30,7 +31,6 @@ IGNORED_FIELDS: Final = (
     "metadata",
     "service_tier",
     "cache_control",
-    "context_management",
     "diagnostics",
     "inference_geo",
     "speed",
@@ -125,6 +125,7 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
     output_format: JsonFormat | None = None
     """The first version's name for ``output_config.format``."""
 
@@ -161,6 +162,8 @@ class ConversationFields(msgspec.Struct, kw_only=True):
                 "this server holds no conversations; send the whole conversation without it",
                 THREAD_UNSUPPORTED,
             )
+        if self.context_management is not None:
+            self.context_management.check()
         names = set()
         for index, tool in enumerate(self.tools or ()):
             if tool.searches:

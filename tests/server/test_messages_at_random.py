@@ -10,7 +10,7 @@ from typing import Any
 import anthropic.types
 import httpx
 import pytest
-from anthropic.types import Message
+from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -150,9 +150,11 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 def test_a_well_formed_request_is_served_and_streamed_the_same(target: Target, body: dict[str, Any]) -> None:
     response = target.post(body)
     assert response.status_code == 200, response.text
-    check_object(Message, response.content)
+    check_object(BetaMessage, response.content)
     streamed = target.post(body | {"stream": True})
-    assert_same_answer(response.json(), check_stream(streamed.content), ("id", "signature"))
+    assert_same_answer(
+        response.json(), check_stream(streamed.content, event=BetaRawMessageStreamEvent), ("id", "signature")
+    )
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -208,7 +210,7 @@ def test_a_request_of_claude_code_s_size_is_served(target: Target) -> None:
         "messages": [{"role": "user", "content": [text("<system-reminder>x</system-reminder>"), text("Hi")]}, *turns],
         "metadata": {"user_id": json.dumps({"device_id": "x"})},
     }
-    message = check_stream(target.post(body).content)
+    message = check_stream(target.post(body).content, event=BetaRawMessageStreamEvent)
     assert message["content"] == [{"type": "text", "text": "Done."}]
     assert message["usage"]["input_tokens"] > 100_000
 

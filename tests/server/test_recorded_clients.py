@@ -18,6 +18,7 @@ import openai.types.chat
 import openai.types.responses
 import pydantic
 import pytest
+from anthropic.types.beta import BetaRawMessageStreamEvent
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.app.state import ServerState
@@ -105,8 +106,8 @@ def answer_of(recorded: dict[str, Any], response: httpx.Response) -> Any:
     """What a client makes of the answer; the streams are held to their order."""
     path = recorded["path"].partition("?")[0]
     if "event-stream" in response.headers["content-type"]:
-        if path == "/v1/messages":
-            return messages.check_stream(response.content)
+        if path == "/v1/messages":  # Claude Code's is that of the beta
+            return messages.check_stream(response.content, event=BetaRawMessageStreamEvent)
         if path == "/v1/responses":
             return responses.check_stream(response.content, EXTENSIONS)
         if path == "/v1/chat/completions":

@@ -12,12 +12,16 @@ DELTAS: Final = {
     "thinking_delta": ("thinking", "thinking"),
     "signature_delta": ("thinking", "signature"),
     "input_json_delta": ("tool_use", "partial_json"),
+    "compaction_delta": ("compaction", "content"),
 }
 """The block that a delta belongs to, and the field that it brings more of."""
 
 
-def check_stream(text: bytes | str, extensions: Extensions = NONE) -> dict[str, Any]:
-    """The message that the stream comes to, as one that was not streamed has it. Raises WireError."""
+def check_stream(
+    text: bytes | str, extensions: Extensions = NONE, event: Any = RawMessageStreamEvent
+) -> dict[str, Any]:
+    """The message that the stream comes to, as one that was not streamed has it; ``event`` is the SDK's type of its
+    events. Raises WireError."""
     events = []
     for frame in frames_of(text):
         value = json.loads(frame.data)
@@ -29,7 +33,7 @@ def check_stream(text: bytes | str, extensions: Extensions = NONE) -> dict[str, 
             if value != {"type": "ping"}:
                 raise WireError(f"a ping holds nothing: {frame.data}")
             continue
-        check_event(RawMessageStreamEvent, frame.data, extensions)
+        check_event(event, frame.data, extensions)
         events.append(value)
     kinds = [event["type"] for event in events]
     if kinds[:1] != ["message_start"] or kinds[-2:] != ["message_delta", "message_stop"]:
@@ -41,7 +45,8 @@ def check_stream(text: bytes | str, extensions: Extensions = NONE) -> dict[str, 
         raise WireError("message_start has content already, or a stop_reason")
     message["content"] = _blocks(events[1:-2])
     end = events[-2]
-    return {**message, **end["delta"], "usage": {**message["usage"], **end["usage"]}}
+    edits = {name: end[name] for name in ("context_management",) if name in end}
+    return {**message, **end["delta"], **edits, "usage": {**message["usage"], **end["usage"]}}
 
 
 def _blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

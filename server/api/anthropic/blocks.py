@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.protocols.anthropic.objects import Content, TextContent, ThinkingContent, ToolUseContent
+from stentor.protocols.anthropic.objects import GeneratedContent, TextContent, ThinkingContent, ToolUseContent
 from stentor.protocols.ipc.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 from ..common.object_text import ObjectText
@@ -17,7 +17,7 @@ class BlockStart(msgspec.Struct, frozen=True, gc=False):
     """A block begins; it has nothing in it yet."""
 
     index: int
-    block: Content
+    block: GeneratedContent
 
 
 class BlockDelta(msgspec.Struct, frozen=True, gc=False):
@@ -48,14 +48,16 @@ ThinkingShown = Literal["whole", "empty", "never"]
 class Blocks:
     """The blocks of one choice, one after another.
 
-    White space between two other blocks makes no block: it is held back until more text comes.
+    White space between two other blocks makes no block: it is held back until more text comes. ``first`` is the index
+    of the first block.
     """
 
-    def __init__(self, shown: ThinkingShown = "whole") -> None:
+    def __init__(self, shown: ThinkingShown = "whole", first: int = 0) -> None:
         self._shown = shown
-        self.open: type[Content] | None = None
+        self.open: type[GeneratedContent] | None = None
         """Type of the open block."""
-        self._index = -1
+        self._first = first
+        self._index = first - 1
         self._held: list[str] = []
         self._digest = hashlib.sha256()
         self._input = ObjectText()
@@ -89,7 +91,7 @@ class Blocks:
     def end(self) -> list[BlockEvent]:
         """The rest, at the end of the deltas."""
         events: list[BlockEvent] = []
-        if self._held and self._index < 0:
+        if self._held and self._index < self._first:
             # the answer is white space alone
             events += [*self._begin(TextContent("")), BlockDelta(self._index, "".join(self._held))]
         return [*events, *self._close()]
@@ -113,7 +115,7 @@ class Blocks:
         self._digest.update(text.encode())
         return events if self._shown == "empty" else [*events, BlockDelta(self._index, text)]
 
-    def _begin(self, block: Content) -> list[BlockEvent]:
+    def _begin(self, block: GeneratedContent) -> list[BlockEvent]:
         events = self._close()
         self._index += 1
         self.open = type(block)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, assert_never
 
 from stentor.protocols.anthropic.content import (
+    CompactionBlock,
     DocumentBlock,
     ImageBlock,
     InputBlock,
@@ -27,6 +28,7 @@ from .parts import BLOCKS_JOIN, Part, as_parts, block_parts, joined, refused_blo
 
 _REMINDER: Final = "<system-reminder>\n{}\n</system-reminder>"
 """Claude Code's own form for models that only take the first system message."""
+_SUMMARY: Final = "<summary>\n{}\n</summary>"
 
 
 def chat_messages(messages: Sequence[InputMessage]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -71,6 +73,8 @@ class _Writer:
         """Ids of calls whose results have not come."""
         self._reminders: list[Part] = []
         """Texts of system messages that wait for these results."""
+        self._asked: list[Part] = []
+        """What the user said last."""
 
     def user(self, blocks: Sequence[InputBlock], where: str) -> None:
         if not blocks:
@@ -83,12 +87,13 @@ class _Writer:
                     parts += block_parts(block, place)
                 case ToolResultBlock():
                     self._result(block, place)
-                case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock():
+                case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock() | CompactionBlock():
                     raise refused(f"{place}.type", "such a block belongs to an assistant's message")
                 case ServerToolUseBlock():
                     raise refused_block(block, place)
                 case other:
                     assert_never(other)
+        self._asked = parts or self._asked
         # behind the results, wherever the client put it: they answer the calls of the message before
         self._say_user(parts)
 
@@ -111,18 +116,31 @@ class _Writer:
                     pass
                 case ToolUseBlock():
                     calls.append(self._call(block, place))
+                case CompactionBlock(content=summary):
+                    if summary is not None:
+                        self._compact(summary)
+                        texts, thoughts, calls = [], [], []
                 case ToolResultBlock():
                     raise refused(f"{place}.type", "a result belongs to a user's message")
                 case DocumentBlock() | ImageBlock() | SearchResultBlock() | ServerToolUseBlock():
                     raise refused_block(block, place)
                 case other:
                     assert_never(other)
+        if not (texts or thoughts or calls) and any(isinstance(block, CompactionBlock) for block in blocks):
+            return
         message = self._say("assistant", ["".join(texts)])
         if thought := BLOCKS_JOIN.join(text for text in thoughts if text):
             before = message.get("reasoning_content")
             message["reasoning_content"] = thought if before is None else before + BLOCKS_JOIN + thought
         if calls:
             message.setdefault("tool_calls", []).extend(calls)
+
+    def _compact(self, summary: str) -> None:
+        """Everything so far becomes its summary and what the user said last, word for word: that is what is answered,
+        and a summary may miss a part of it."""
+        self.messages.clear()
+        self._open.clear()
+        self._say("user", [_SUMMARY.format(summary), *self._asked])
 
     def end(self, last: int) -> None:
         """Raises BadRequest where the conversation ends with calls: the model cannot go on without their results."""

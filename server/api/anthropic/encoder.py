@@ -4,8 +4,15 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stentor.protocols.anthropic.context_management import AppliedEdits
 from stentor.protocols.anthropic.objects import (
+    CompactionContent,
     Content,
+    GeneratedContent,
+    IterationUsage,
     Message,
     MessageUsage,
     StopReason,
@@ -21,11 +28,12 @@ from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
 from ..common.object_text import object_of
 from .blocks import BlockDelta, BlockEvent, Blocks, BlockStart, BlockStop, SignatureDelta, ThinkingShown
+from .compaction import Compaction
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _DELTA_HEAD: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
-_GROWTH: Final[dict[type[Content], bytes]] = {
+_GROWTH: Final[dict[type[GeneratedContent], bytes]] = {
     TextContent: b'{"type":"text_delta","text":',
     ThinkingContent: b'{"type":"thinking_delta","thinking":',
     ToolUseContent: b'{"type":"input_json_delta","partial_json":',
@@ -45,38 +53,49 @@ class MessageShape:
     thinking: ThinkingShown = "whole"
     warm_up: bool = False
     """The client asked for no tokens: its prompt is cached, and sampled tokens are dropped."""
+    compaction: Compaction | None = None
+    """The conversation was summarised: the answer begins with the summary."""
+    applied: AppliedEdits | UnsetType = UNSET
+    """Edits of a request with ``context_management``."""
+
+    @property
+    def begun(self) -> list[Content]:
+        """Blocks in front of those that the model writes for the answer."""
+        return [] if self.compaction is None else [CompactionContent(self.compaction.summary)]
 
 
 class _Progress:
     """Progress of one answer: its blocks, and its message's fields."""
 
     def __init__(self, shape: MessageShape) -> None:
-        self._shape = shape
-        self.blocks = Blocks(shape.thinking)
+        self.shape = shape
+        self.blocks = Blocks(shape.thinking, len(shape.begun))
         self.cached_tokens = 0
 
     def take(self, delta: Delta) -> list[BlockEvent]:
-        return [] if self._shape.warm_up else self.blocks.take(delta)
+        return [] if self.shape.warm_up else self.blocks.take(delta)
 
     def usage(self) -> MessageUsage:
-        blocks = self.blocks
-        return MessageUsage.of(
-            self._shape.prompt_tokens, self.cached_tokens, blocks.output_tokens, blocks.thinking_tokens
-        )
+        prompt, cached, output = self.shape.prompt_tokens, self.cached_tokens, self.blocks.output_tokens
+        usage = MessageUsage.of(prompt, cached, output, self.blocks.thinking_tokens)
+        if (compaction := self.shape.compaction) is None:
+            return usage
+        iterations = [compaction.usage, IterationUsage.of("message", prompt, cached, output)]
+        return msgspec.structs.replace(usage, iterations=iterations)
 
     def ending(self, finish: Finish) -> tuple[StopReason, str | None]:
-        if self._shape.warm_up:
+        if self.shape.warm_up:
             return "max_tokens", None
         if finish.reason == "length":
-            return ("model_context_window_exceeded" if self._shape.in_context else "max_tokens"), None
+            return ("model_context_window_exceeded" if self.shape.in_context else "max_tokens"), None
         if isinstance(finish.stop_reason, str):
             return "stop_sequence", finish.stop_reason
         return ("tool_use" if self.blocks.calls else "end_turn"), None
 
     def message(self, content: list[Content], finish: Finish | None) -> Message:
         reason, sequence = (None, None) if finish is None else self.ending(finish)
-        shape = self._shape
-        return Message(shape.message_id, shape.model, content, reason, sequence, self.usage())
+        shape = self.shape
+        return Message(shape.message_id, shape.model, content, reason, sequence, self.usage(), shape.applied)
 
 
 async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]) -> Message:
@@ -95,18 +114,31 @@ async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]
     if finish is None or finish.reason not in ("stop", "length"):
         raise generation_error(finish)
     _gather(gathered, progress.blocks.end())
-    return progress.message([block.content() for block in gathered], finish)
+    return progress.message([*shape.begun, *(block.content() for block in gathered)], finish)
+
+
+def paused_message(shape: MessageShape, compaction: Compaction) -> Message:
+    """The answer to a client that wants to see the summary before the conversation goes on."""
+    usage = msgspec.structs.replace(MessageUsage.of(0, 0, 0, 0), iterations=[compaction.usage])
+    return Message(shape.message_id, shape.model, shape.begun, "compaction", None, usage, shape.applied)
+
+
+def paused_stream(shape: MessageShape, compaction: Compaction) -> bytes:
+    """The same as events."""
+    whole = paused_message(shape, compaction)
+    begun = msgspec.structs.replace(whole, content=[], stop_reason=None, context_management=UNSET)
+    return b"".join((_frame("message_start", {"message": begun}), *_compaction_frames(compaction), _ended(whole)))
 
 
 class _Gathered:
     """One block with all that it grew by."""
 
-    def __init__(self, block: Content) -> None:
+    def __init__(self, block: GeneratedContent) -> None:
         self._block = block
         self.pieces: list[str] = []
         self.signature = ""
 
-    def content(self) -> Content:
+    def content(self) -> GeneratedContent:
         text = "".join(self.pieces)
         match self._block:
             case TextContent():
@@ -123,9 +155,9 @@ def _gather(gathered: list[_Gathered], events: list[BlockEvent]) -> None:
             case BlockStart():
                 gathered.append(_Gathered(event.block))
             case BlockDelta():
-                gathered[event.index].pieces.append(event.text)
+                gathered[-1].pieces.append(event.text)
             case SignatureDelta():
-                gathered[event.index].signature = event.signature
+                gathered[-1].signature = event.signature
             case BlockStop():
                 pass
 
@@ -174,14 +206,13 @@ class MessageStream:
         progress = self._progress
         frames = [*map(self._frame, progress.blocks.end())]
         assert self._finish is not None
-        reason, sequence = progress.ending(self._finish)
-        delta = {"stop_reason": reason, "stop_sequence": sequence}
-        frames.append(_frame("message_delta", {"delta": delta, "usage": progress.usage()}))
-        return b"".join((*frames, _STOP))
+        return b"".join((*frames, _ended(progress.message([], self._finish))))
 
     def _begin(self) -> bytes:
         self._begun = True
-        return _frame("message_start", {"message": self._progress.message([], None)}) + PING
+        begun = msgspec.structs.replace(self._progress.message([], None), context_management=UNSET)
+        compaction = self._progress.shape.compaction
+        return b"".join((_frame("message_start", {"message": begun}), PING, *_compaction_frames(compaction)))
 
     def _frame(self, event: BlockEvent) -> bytes:
         match event:
@@ -195,6 +226,28 @@ class MessageStream:
                 return _DELTA_HEAD % event.index + encode(signed) + b"}\n\n"
             case BlockStop():
                 return _frame("content_block_stop", {"index": event.index})
+
+
+def _ended(message: Message) -> bytes:
+    """The events behind the last block; the message's blocks do not matter."""
+    delta = {"stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence}
+    fields: dict[str, Any] = {"delta": delta, "usage": message.usage}
+    if message.context_management is not UNSET:
+        fields["context_management"] = message.context_management
+    return _frame("message_delta", fields) + _STOP
+
+
+def _compaction_frames(compaction: Compaction | None) -> list[bytes]:
+    """The block of a compaction, which is the first."""
+    if compaction is None:
+        return []
+    block = {"index": 0, "content_block": CompactionContent(None)}
+    delta = {"index": 0, "delta": {"type": "compaction_delta", "content": compaction.summary}}
+    return [
+        _frame("content_block_start", block),
+        _frame("content_block_delta", delta),
+        _frame("content_block_stop", {"index": 0}),
+    ]
 
 
 def _frame(kind: str, fields: dict[str, Any]) -> bytes:
