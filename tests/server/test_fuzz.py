@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from anthropic.types.beta import BetaRawMessageStreamEvent
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -233,7 +234,7 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
         assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     elif kind == "text/event-stream":
         if response.url.path == "/v1/messages":
-            messages.check_stream(response.content)
+            messages.check_stream(response.content, event=BetaRawMessageStreamEvent)
             return
         if response.url.path == "/v1/responses":
             responses.check_stream(response.content)

@@ -1,4 +1,4 @@
-"""How long the tests of the tier `proof` take, so that each of its tenths takes about as long (:mod:`.tiers`).
+"""How long the tests of the tier `proof` take, so that each of its twentieths takes about as long (:mod:`.tiers`).
 
 ``--save-proof-seconds`` measures those that it runs, and writes ``tests/proof_seconds.txt`` anew for their files.
 Counted is the CPU time of the process that runs a test and of the processes that it has waited for; a server is counted

@@ -1,10 +1,10 @@
 """Which tests run.
 
-``make test`` runs every behaviour once, and a tenth of the tests that are marked ``proof`` or compile kernels; all
+``make test`` runs every behaviour once, and a twentieth of the tests that are marked ``proof`` or compile kernels; all
 of these are ``make proof``. Of the tests of kernels and of those marked ``sampled`` it runs as many cases as it takes
 to have each value of every parameter; all pairs are ``make proof``. The *turn*, which is the number of commits, chooses
-the tenth and the cases: one commit always runs the same tests, and ten merges run each value of every parameter of the
-tier. Each tenth takes about as long, by what `make proof` has measured (:mod:`.proof_seconds`).
+the twentieth and the cases: one commit always runs the same tests, and twenty merges run each value of every parameter
+of the tier. Each twentieth takes about as long, by what `make proof` has measured (:mod:`.proof_seconds`).
 """
 
 import random
@@ -22,7 +22,7 @@ from stentor.tests.support.proof_seconds import SECONDS, FileSeconds, read_secon
 
 TESTS = Path(__file__).resolve().parent.parent
 
-SHARES = 10
+SHARES = 20
 WAITING = ("browser", "chaos", "e2e", "loadtest", "test_readme.py")
 """Folders and files whose tests mostly wait for processes that they have started."""
 ONE_SERVER = "e2e"
