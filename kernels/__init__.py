@@ -31,7 +31,7 @@ from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8
 from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
 from .selective_scan import selective_scan
-from .sparse_index import top_tokens
+from .sparse_index import tokens_of_pools, top_tokens
 from .sparse_index.blocks import BlockChoice, block_attention, seen_by, top_blocks
 from .state_rows import StateRows
 from .stream_weights import stream_weights
@@ -111,6 +111,7 @@ __all__ = [
     "seen_by",
     "selective_scan",
     "stream_weights",
+    "tokens_of_pools",
     "top_blocks",
     "top_tokens",
     "varlen_attention",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "write_latents_"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _P, _F, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _I, _P, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
 _LAUNCHES: "LaunchCache[LatentLaunch]" = LaunchCache()
 
@@ -77,6 +77,7 @@ def latent_attention(
     rank: int,
     scale: float,
     chosen: Tensor | None = None,
+    pool: int = 1,
     sinks: Tensor | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
@@ -91,9 +92,10 @@ def latent_attention(
         batch: the sequences; T tokens in all.
         rank: numbers of a latent, which are the values; the cache's further numbers belong to keys only.
         scale: multiplies q·k; positive.
-        chosen: [T, top_k] int32, contiguous: the positions that each token attends to, as many as it sees and top_k at
-            most (:func:`stentor.kernels.top_tokens`); None: all that it sees. The Triton variant does not check that it
-            sees them.
+        chosen: [T, width] int32, contiguous: the positions that each token attends to, as many as it sees and
+            ``width - pool + 1 + seen % pool`` at most (:func:`stentor.kernels.top_tokens`); None: all that it sees. The
+            Triton variant does not check that it sees them.
+        pool: tokens that are chosen together. Those of a last, incomplete pool are always chosen.
         sinks: [H] float32, a score per head that takes part in its softmax and has no value; None: none.
         variant: forces an implementation.
 
@@ -109,7 +111,7 @@ def latent_attention(
         MemoryError: on the CPU, no room to plan the batch.
     """
     given = tuple(each for each in (q, cache, batch.block_tables, chosen, sinks) if each is not None)
-    numbers = (rank, scale, batch.num_tokens, batch.max_seq_len, variant)
+    numbers = (rank, scale, pool, batch.num_tokens, batch.max_seq_len, variant)
     key, launch = _LAUNCHES.find(given, *numbers)
     if launch is not None:
         return launch.run(q, cache, batch, chosen, sinks)
@@ -125,16 +127,18 @@ def latent_attention(
     if chosen is not None and (
         chosen.dim() != 2 or chosen.dtype != torch.int32 or len(chosen) != len(q) or not chosen.is_contiguous()
     ):
-        raise ValueError(f"latent_attention: chosen {describe(chosen)} must be contiguous int32 [{len(q)}, top_k]")
+        raise ValueError(f"latent_attention: chosen {describe(chosen)} must be contiguous int32 [{len(q)}, width]")
+    if pool < 1 or (pool > 1 and (chosen is None or chosen.shape[1] < pool)):
+        raise ValueError(f"latent_attention: pools of {pool} tokens must be positive, and narrower than the choices")
     if sinks is not None:
         check_float32("latent_attention", "sinks", sinks, (q.shape[1],))
     selected = choose(q, variant)
     if selected == "reference":
-        return reference.latent_attention(q, cache, batch, rank, scale, chosen, sinks)
+        return reference.latent_attention(q, cache, batch, rank, scale, chosen, pool, sinks)
     if selected == "triton":
         from .triton import prepare_latents  # late: Triton takes long to import
 
-        launch = prepare_latents(q, cache, batch, rank, scale, chosen, sinks)
+        launch = prepare_latents(q, cache, batch, rank, scale, chosen, pool, sinks)
         return _LAUNCHES.keep(key, launch).run(q, cache, batch, chosen, sinks)
     tokens, heads, dim = q.shape
     blocks, size, _ = cache.shape
@@ -145,6 +149,7 @@ def latent_attention(
         *(tokens, heads, dim, rank, size, blocks, batch.block_tables.shape[1]),
         *pointers(chosen),
         0 if chosen is None else chosen.shape[1],
+        pool,
         *pointers(sinks),
         scale,
         threads(),

@@ -34,10 +34,14 @@ struct Call {
     const T* cache;  // [blocks, size, dim]
     T* out;          // [tokens, heads, rank]
     const float* sinks;     // [heads], scores without a value that take part in the softmax; null: none
-    const int32_t* chosen;  // [tokens, most] positions, of which a token has as many as it sees; null: it sees all
+    const int32_t* chosen;  // [tokens, most] positions, of which a token has `attended`; null: it sees all
     paged::Sequences batch;
     int64_t heads, dim, rank, most;
+    int64_t pool;  // latents that are chosen together; those of a last incomplete pool are always chosen
     float scale;
+
+    // How many of the latents that it sees a token attends to.
+    int64_t attended(int64_t seen) const { return chosen ? std::min(seen, most - (pool - 1) + seen % pool) : seen; }
 };
 
 // Some heads of one token or several; `seen` is that of the last token.
@@ -216,7 +220,7 @@ int64_t find_wrong_choice(const Call<T>& c) {
     int64_t fault = -1;
     if (c.chosen) c.batch.each_token([&](int64_t sequence, int64_t token, int64_t position) {
         const int32_t* const chosen = c.chosen + token * c.most;
-        for (int64_t i = 0; fault < 0 && i < std::min(position + 1, c.most); ++i)
+        for (int64_t i = 0; fault < 0 && i < c.attended(position + 1); ++i)
             if (chosen[i] < 0 || chosen[i] > position) fault = sequence;
     });
     return fault;
@@ -230,7 +234,7 @@ std::vector<Item> items_of(const Call<T>& c, int64_t threads) {
     const int64_t together = on_tiles(c) && !c.chosen && !few ? std::max<int64_t>(1, TILED_ROWS / each) : 1;
     std::vector<Item> items;
     c.batch.each_span(together, [&](int64_t sequence, int64_t token, int64_t count, int64_t position) {
-        const int64_t seen = c.chosen ? std::min(position + 1, c.most) : position + count;
+        const int64_t seen = c.attended(position + count);  // one token, if there are choices
         for (int64_t first = 0; first < c.heads; first += each)
             items.push_back({sequence, token, count, seen, first, std::min(first + each, c.heads)});
     });
@@ -291,12 +295,12 @@ using namespace stentor;
     STENTOR_EXPORT int64_t NAME(const T* q, const T* cache, T* out, const int32_t* query_start,                     \
                                 const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,  \
                                 int64_t heads, int64_t dim, int64_t rank, int64_t size, int64_t blocks,             \
-                                int64_t table_width, const int32_t* chosen, int64_t most, const float* sinks,       \
-                                float scale, int64_t threads) try {                                                 \
+                                int64_t table_width, const int32_t* chosen, int64_t most, int64_t pool,             \
+                                const float* sinks, float scale, int64_t threads) try {                             \
         return latent_attention<T>(                                                                                 \
             {q, cache, out, sinks, chosen,                                                                          \
              {query_start, seq_lens, tables, sequences, tokens, size, blocks, table_width}, heads, dim, rank, most, \
-             scale},                                                                                                \
+             pool, scale},                                                                                          \
             threads);                                                                                               \
     } catch (const std::bad_alloc&) {                                                                               \
         return -2;                                                                                                  \

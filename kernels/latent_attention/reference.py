@@ -19,6 +19,7 @@ def latent_attention(
     rank: int,
     scale: float,
     chosen: Tensor | None = None,
+    pool: int = 1,
     sinks: Tensor | None = None,
 ) -> Tensor:
     out = q.new_empty((*q.shape[:2], rank))
@@ -37,15 +38,17 @@ def latent_attention(
         position = torch.arange(length - count, length, device=q.device).unsqueeze(1)
         hidden = torch.arange(length, device=q.device).unsqueeze(0) > position
         if chosen is not None:
-            hidden |= _left_out(chosen[begin:end].long(), position, length)
+            hidden |= _left_out(chosen[begin:end].long(), position, length, pool)
         out[begin:end] = attend(q[begin:end], latents, latents, hidden, scale, 0.0, sinks)[..., :rank]
     return out
 
 
-def _left_out(chosen: Tensor, position: Tensor, length: int) -> Tensor:
+def _left_out(chosen: Tensor, position: Tensor, length: int, pool: int) -> Tensor:
     """Returns which of ``length`` tokens those at ``position`` [tokens, 1] have not chosen. Raises IndexError if one
     has chosen a token that it does not see."""
-    real = torch.arange(chosen.shape[1], device=chosen.device) <= position
+    seen = position + 1
+    count = torch.minimum(seen, chosen.shape[1] - (pool - 1) + seen % pool)
+    real = torch.arange(chosen.shape[1], device=chosen.device) < count
     if bool((real & ((chosen < 0) | (chosen > position))).any()):
         raise IndexError("latent_attention: choices lead outside what a token sees")
     taken = torch.zeros(len(chosen), length + 1, dtype=torch.bool, device=chosen.device)

@@ -50,6 +50,7 @@ def prepare_latents(
     rank: int,
     scale: float,
     chosen: Tensor | None,
+    pool: int,
     sinks: Tensor | None,
 ) -> LatentLaunch:
     """Returns the prepared launch of :func:`stentor.kernels.latent_attention`."""
@@ -72,6 +73,7 @@ def prepare_latents(
         "HEADS": heads,
         "RANK": rank,
         "TOP": top,
+        "POOL": pool,
         "SEQUENCES": padded_rows(batch.num_sequences),
         "MIN_TILES": cdiv(config["MIN_KEYS"], tile),
     }

@@ -28,10 +28,11 @@ def tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES: tl.constexpr
 
 
 @triton.jit
-def attended(seen, TOP: tl.constexpr):
-    """Returns how many of the tokens it sees it attends to: all if TOP is 0."""
+def attended(seen, TOP: tl.constexpr, POOL: tl.constexpr):
+    """Returns how many of the tokens it sees it attends to: all if TOP, the room for choices, is 0. Those of a last,
+    incomplete pool of POOL tokens are always chosen."""
     if TOP > 0:
-        return tl.minimum(seen, TOP)
+        return tl.minimum(seen, TOP - (POOL - 1) + seen % POOL)
     else:
         return seen
 
@@ -77,6 +78,7 @@ def latent_kernel(
     HEADS: tl.constexpr,
     RANK: tl.constexpr,
     TOP: tl.constexpr,
+    POOL: tl.constexpr,
     DIM: tl.constexpr,
     SIZE: tl.constexpr,
     SEQUENCES: tl.constexpr,
@@ -95,7 +97,7 @@ def latent_kernel(
     token = tl.program_id(0) // M_BLOCKS
     split = tl.program_id(1)
     row, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
-    seen = attended(seen, TOP)
+    seen = attended(seen, TOP, POOL)
     each = tiles_each(seen, splits, TILE, MIN_TILES)
     begin = split * each
     end = tl.minimum(begin + each, ceil_div(seen, TILE))
@@ -172,6 +174,7 @@ def join_kernel(
     HEADS: tl.constexpr,
     RANK: tl.constexpr,
     TOP: tl.constexpr,
+    POOL: tl.constexpr,
     SEQUENCES: tl.constexpr,
     MIN_TILES: tl.constexpr,
     TILE: tl.constexpr,
@@ -180,7 +183,7 @@ def join_kernel(
     """Program (i, j): joins the parts that :func:`latent_kernel` wrote for head j of token i."""
     token = tl.program_id(0)
     _, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
-    seen = attended(seen, TOP)
+    seen = attended(seen, TOP, POOL)
     used = tl.maximum(ceil_div(ceil_div(seen, TILE), tiles_each(seen, splits, TILE, MIN_TILES)), 1)
     query = token.to(tl.int64) * HEADS + tl.program_id(1)
     r = tl.arange(0, BLOCK_R)

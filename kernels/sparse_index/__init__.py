@@ -14,20 +14,19 @@ from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
-__all__ = ["choose", "top_tokens"]
+__all__ = ["choose", "tokens_of_pools", "top_tokens"]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _I, _I)
 _NATIVE = by_dtype("stentor_top_tokens", *_ARGUMENTS, restype=_I)
 
 
-def choose(q: Tensor, variant: Choice = "auto", ratio: int = 1) -> Variant:
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """Returns the variant that :func:`top_tokens` runs. Raises ValueError if one is asked for that cannot run."""
-    native = native_unsupported_reason(_NATIVE.get(q.dtype), q)
     return select_variant(
         variant,
         triton=triton_unsupported_reason(q, variant),
-        native=native if ratio == 1 else f"it takes a key of each token, not of {ratio}",
+        native=native_unsupported_reason(_NATIVE.get(q.dtype), q),
     )
 
 
@@ -80,7 +79,7 @@ def top_tokens(
         raise ValueError(f"top_tokens: q has {len(q)} tokens, the batch has {batch.num_tokens}")
     if top_k < 1:
         raise ValueError(f"top_tokens: top_k is {top_k}, expected at least 1")
-    chosen = choose(q, variant, ratio)
+    chosen = choose(q, variant)
     if chosen == "reference":
         return reference.top_tokens(q, weights, cache, batch, top_k, ratio, block)
     if chosen == "triton":
@@ -88,13 +87,35 @@ def top_tokens(
 
         return run(q, weights, cache, batch, top_k, ratio, block)
     tokens, heads, dim = q.shape
-    blocks, size, _ = cache.shape
+    blocks, places, _ = cache.shape
     out = torch.empty((tokens, top_k), dtype=torch.int32)
     fault = _NATIVE[q.dtype](
         *pointers(q, weights, cache, out),
         *batch.addresses,
-        *(tokens, heads, dim, size, blocks, batch.block_tables.shape[1], top_k),
+        *(tokens, heads, dim, block, blocks, batch.block_tables.shape[1], top_k, ratio, places),
         threads(),
     )
     batch.check_fault(fault, "top_tokens")
     return out
+
+
+def tokens_of_pools(chosen: Tensor, positions: Tensor, pool: int) -> Tensor:
+    """Returns the tokens of chosen entries of ``pool`` tokens each, and behind them those of an incomplete entry.
+
+    Args:
+        chosen: [T, top_k] int32, as of :func:`top_tokens`: the entries that each token chooses, all if there are fewer.
+        positions: [T] int64, of the tokens that choose.
+
+    Returns:
+        [T, top_k * pool + pool - 1] int32, a new contiguous tensor: positions, ascending, followed by -1. They are as
+        many as :func:`stentor.kernels.latent_attention` takes of this width.
+    """
+    within = torch.arange(pool, device=chosen.device)
+    of_entries = (chosen[:, :, None].long() * pool + within).flatten(1)
+    of_entries = torch.nn.functional.pad(of_entries, (0, pool - 1), value=-1)
+    complete = (positions + 1) // pool
+    behind = complete.clamp(max=chosen.shape[1]) * pool
+    number = torch.arange(of_entries.shape[1], device=chosen.device) - behind[:, None]  # below 0 within entries
+    last = complete[:, None] * pool + number
+    last = torch.where(last <= positions[:, None], last, -1)
+    return torch.where(number < 0, of_entries, last).int()

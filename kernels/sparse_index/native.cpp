@@ -1,6 +1,8 @@
-// Chooses the tokens that each new token attends to, by the largest sums over heads of weight · relu(q · k).
+// Chooses the tokens that each new token attends to, or the entries of several tokens, by the largest sums over heads of
+// weight · relu(q · k).
 //
-// The heads of a token are the rows of one product with runs of keys in the cache. A score adds the heads of one query and
+// The heads of a token are the rows of one product with runs of keys in the cache; keys of entries are copied side by side
+// first. A score adds the heads of one query and
 // one key in order, so it does not depend on other rows. Scores are compared as integers that have the order of the floats,
 // so that NaN has a place in the order too.
 #include "../latent_attention/paged.h"
@@ -27,13 +29,20 @@ template <class T>
 struct Call {
     const T* q;            // [tokens, heads, dim]
     const float* weights;  // [tokens, heads]
-    const T* cache;        // [blocks, size, dim]
+    const T* cache;        // [blocks, places, dim]
     int32_t* out;          // [tokens, top_k]
     paged::Sequences batch;
     int64_t heads, dim, top_k;
+    int64_t ratio, places;  // tokens of an entry, which lies in the block of its last token; entries of a block
+
+    // The place of an entry in the cache.
+    int64_t place(int64_t sequence, int64_t entry) const {
+        const int64_t last = (entry + 1) * ratio - 1;
+        return batch.tables[sequence * batch.table_width + last / batch.size] * places + last % batch.size / ratio;
+    }
 };
 
-// A token that sees more tokens than it may choose.
+// A token that sees more than it may choose.
 struct Item {
     int64_t sequence, token, seen;
 };
@@ -48,15 +57,26 @@ inline int32_t ordered(float x) {
     return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
+// The keys [key, key + count) of up to RUN: in the cache, or copied to `room`.
+template <class T>
+const T* find_run(const Call<T>& c, int64_t sequence, int64_t key, int64_t count, std::vector<T>& room) {
+    if (c.ratio == 1) return c.cache + c.batch.slot(sequence, key) * c.dim;
+    if ((int64_t)room.size() < RUN * c.dim) room.resize(RUN * c.dim);
+    for (int64_t at = 0; at < count; ++at)
+        std::copy_n(c.cache + c.place(sequence, key + at) * c.dim, c.dim, room.data() + at * c.dim);
+    return room.data();
+}
+
 // Writes the scores of keys [begin, end), `begin` a multiple of RUN, to the same indices of `scores`.
 template <class T>
 void score(const Call<T>& c, const Item& item, int64_t begin, int64_t end, int32_t* scores) {
     static thread_local std::vector<float> room;
+    static thread_local std::vector<T> copies;
     if ((int64_t)room.size() < c.heads * RUN) room.resize(c.heads * RUN);
     const float* const weights = c.weights + item.token * c.heads;
     for (int64_t key = begin; key < end; key += RUN) {
         const products::Problem<T, float> p{c.q + item.token * c.heads * c.dim,
-                                            c.cache + c.batch.slot(item.sequence, key) * c.dim,
+                                            find_run(c, item.sequence, key, std::min(RUN, end - key), copies),
                                             nullptr,
                                             room.data(),
                                             c.heads,
@@ -96,7 +116,7 @@ int64_t top_tokens(const Call<T>& c, int64_t threads) {
     std::vector<Item> items;
     int64_t work = 0, longest = 0;
     c.batch.each_token([&](int64_t sequence, int64_t token, int64_t position) {
-        const int64_t seen = position + 1;
+        const int64_t seen = (position + 1) / c.ratio;
         if (seen > c.top_k) {
             items.push_back({sequence, token, seen});
             work += seen * c.heads * c.dim;
@@ -143,10 +163,11 @@ using namespace stentor;
     STENTOR_EXPORT int64_t NAME(const T* q, const float* weights, const T* cache, int32_t* out,                       \
                                 const int32_t* query_start, const int32_t* seq_lens, const int32_t* tables,           \
                                 int64_t sequences, int64_t tokens, int64_t heads, int64_t dim, int64_t size,          \
-                                int64_t blocks, int64_t table_width, int64_t top_k, int64_t threads) try {            \
+                                int64_t blocks, int64_t table_width, int64_t top_k, int64_t ratio, int64_t places,    \
+                                int64_t threads) try {                                                                \
         return top_tokens<T>({q, weights, cache, out,                                                                 \
                               {query_start, seq_lens, tables, sequences, tokens, size, blocks, table_width},          \
-                              heads, dim, top_k},                                                                     \
+                              heads, dim, top_k, ratio, places},                                                      \
                              threads);                                                                                \
     } catch (const std::bad_alloc&) {                                                                                 \
         return -2;                                                                                                    \

@@ -107,6 +107,26 @@ def test_an_index_and_attention_to_what_it_chooses_spill_nothing(
     assert kernels[2].uses_tensor_cores
 
 
+@pytest.mark.parametrize("size", [16, 64])
+def test_an_index_of_pools_and_attention_to_their_tokens_spill_nothing(size: int) -> None:
+    """At the shapes of GLM 5.3 Flash, whose latents have no rotated part."""
+    rows, keys, top_k, pool = 64, 16384, 2048, 16
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with FakeTensorMode(), dry_run() as kernels:
+        batch, blocks = batch_of(rows, keys, size), rows * keys // size
+        index, weights = empty(blocks, size // pool, 128), empty(rows, 32, dtype=torch.float32)
+        top_tokens(empty(rows, 32, 128), weights, index, batch, top_k=top_k // pool, ratio=pool)
+        latents, chosen = empty(blocks, size, RANK), empty(rows, top_k + pool - 1, dtype=torch.int32)
+        latent_attention(empty(rows, 64, RANK), latents, batch, rank=RANK, scale=0.1, chosen=chosen, pool=pool)
+    assert [kernel.name for kernel in kernels][:3] == ["score_kernel", "select_kernel", "latent_kernel"]
+    assert all(kernel.stack_bytes == 0 and kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
+    assert kernels[0].uses_tensor_cores
+    assert kernels[2].uses_tensor_cores
+
+
 def test_the_largest_candidate_of_the_tuner_fits() -> None:
     largest = max(candidates(V3), key=lambda config: (config["TILE"] * config.num_stages, config["BLOCK_M"]))
     assert compiled(V3, 64, 64, config=largest)[0].shared_bytes <= 227 * 1024

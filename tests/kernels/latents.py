@@ -33,6 +33,7 @@ class Latents:
         variant: Choice = "native",
         padding: int = 0,
         chosen: list[Tensor] | None = None,
+        pool: int = 1,
         sinks: Tensor | None = None,
     ) -> list[Tensor]:
         """Attends positions [begin, end) of sequences in one batch, to the ``chosen`` ones of each [end - begin, top_k]
@@ -50,6 +51,7 @@ class Latents:
             rank=self.rank,
             scale=self.scale,
             chosen=choices,
+            pool=pool,
             sinks=None if sinks is None else sinks.to(DEVICE),
             variant=variant,
         )
@@ -115,3 +117,54 @@ def make_latents(
         queries.append(normal(length, heads, dim, seed=10 * s + 2, dtype=dtype))
         tables.append(table)
     return Latents(queries, kept, cache, tables, rank, dim**-0.5)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """An index of entries of several tokens, of whole numbers, whose scores are exact in any order and often equal."""
+
+    q: Tensor
+    weights: Tensor
+    cache: Tensor
+    batch: AttentionBatch
+    ratio: int
+    block: int
+    complete: list[int]
+    """The entries that each token sees."""
+
+    def choose(self, top_k: int, variant: Choice) -> Tensor:
+        return top_tokens(
+            self.q,
+            self.weights,
+            self.cache,
+            self.batch,
+            top_k=top_k,
+            ratio=self.ratio,
+            block=self.block,
+            variant=variant,
+        )
+
+
+def make_entries(block: int, ratio: int, dtype: torch.dtype, *, padding: bool = True) -> Entries:
+    """Of the last tokens of three sequences in blocks of ``block`` tokens; before them possibly a row of padding."""
+    lengths, counts = ([0, 3, 200, 70], [1, 2, 7, 1]) if padding else ([3, 200, 70], [2, 7, 1])
+    rows, width = len(lengths), max(lengths) // block + 1
+    tables = torch.randperm(rows * width, generator=torch.Generator().manual_seed(1)).int().view(rows, width)
+    batch = AttentionBatch(
+        torch.tensor([0, *counts]).cumsum(0).int().to(DEVICE),
+        torch.tensor(lengths, dtype=torch.int32, device=DEVICE),
+        tables.to(DEVICE),
+        torch.zeros(sum(counts), dtype=torch.int64, device=DEVICE),
+        max(counts),
+        224,
+    )
+    positions = [n - count + at for n, count in zip(lengths, counts, strict=True) for at in range(count)]
+    return Entries(
+        normal(sum(counts), 8, 20, seed=2).round().to(DEVICE, dtype),
+        normal(sum(counts), 8, seed=3).round().to(DEVICE),
+        normal(rows * width, -(-block // ratio), 20, seed=1).mul(1.5).round().to(DEVICE, dtype),
+        batch,
+        ratio,
+        block,
+        [max(0, position + 1) // ratio for position in positions],
+    )

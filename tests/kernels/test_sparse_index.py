@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stentor.kernels import AttentionBatch, top_tokens
+from stentor.kernels import AttentionBatch, latent_attention, tokens_of_pools, top_tokens
 from stentor.kernels.sparse_index import choose
 from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
-from stentor.tests.kernels.latents import Latents, Part, make_latents
+from stentor.tests.kernels.latents import Latents, Part, make_entries, make_latents
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -61,6 +61,62 @@ def test_scores_that_are_no_whole_numbers_choose_the_same() -> None:
     part = [(0, 0, 300)]
     (native,), (reference,) = (world.choose(part, weights, 40, variant) for variant in ("native", "reference"))
     assert native.tolist() == reference.tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("block", "ratio", "top_k"), [(32, 4, 9), (16, 5, 9), (16, 24, 2), (16, 16, 5)])
+def test_entries_of_several_tokens_are_the_reference(block: int, ratio: int, top_k: int, dtype: torch.dtype) -> None:
+    """Entries of 5 tokens do not fill blocks evenly, and those of 24 lie in the block of their last token."""
+    world = make_entries(block, ratio, dtype, padding=False)
+    found = {}
+    for threads in (1, 3):
+        with thread_count(threads):
+            found[threads] = world.choose(top_k, "native").tolist()
+    assert found[1] == found[3] == world.choose(top_k, "reference").tolist()
+    assert [sum(entry >= 0 for entry in row) for row in found[1]] == [min(top_k, each) for each in world.complete]
+
+
+def pooled(parts: list[Part], top_k: int, pool: int) -> list[Tensor]:
+    """What the tokens of these parts attend to that choose every other pool of those that they see."""
+    found = []
+    for _, begin, end in parts:
+        positions = torch.arange(begin, end)
+        entries = torch.arange(top_k)[None] * torch.where(positions // pool >= 2 * top_k, 2, 1)[:, None]
+        entries = entries.where(entries < ((positions + 1) // pool)[:, None], -1)
+        found.append(tokens_of_pools(entries.int(), positions, pool))
+    return found
+
+
+def test_the_tokens_of_pools_are_those_of_chosen_ones_and_of_the_incomplete_one() -> None:
+    positions = torch.tensor([0, 3, 4, 11, 13])
+    entries = torch.tensor([[-1, -1], [0, -1], [0, -1], [0, 2], [0, 2]], dtype=torch.int32)
+    assert rows(tokens_of_pools(entries, positions, 4)) == [
+        [0],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 8, 9, 10, 11],
+        [0, 1, 2, 3, 8, 9, 10, 11, 12, 13],
+    ]
+    assert tokens_of_pools(entries, positions, 4).shape == (5, 11)
+    assert torch.equal(tokens_of_pools(entries, positions, 1), entries), "of one token each"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_to_chosen_pools_and_the_incomplete_one_is_the_reference(dtype: torch.dtype) -> None:
+    """Positions that are not chosen hold other numbers, which nothing may read."""
+    world = make_latents([1, 70, 700], heads=33, rank=20, rotated=0, dtype=dtype)
+    parts = [(0, 0, 1), (1, 10, 70), (2, 660, 700)]
+    chosen = pooled(parts, top_k=3, pool=16)
+    assert [len(row) for row in rows(chosen[2])] == [48 + seen % 16 for seen in range(661, 701)]
+    expected = world.run(parts, "reference", chosen=chosen, pool=16)
+    for native, reference in zip(world.run(parts, chosen=chosen, pool=16), expected, strict=True):
+        assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
+    (last,) = world.run([(2, 699, 700)], chosen=[chosen[2][-1:]], pool=16)
+    left_out = set(range(700)) - set(chosen[2][-1].tolist())
+    for position in left_out:
+        world.cache[world.tables[2][position // 16], position % 16] = 1e3
+    (after,) = world.run([(2, 699, 700)], chosen=[chosen[2][-1:]], pool=16)
+    assert_same_bits(after, last)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -175,9 +231,11 @@ def test_what_does_not_fit_is_refused() -> None:
         top_tokens(q, weights, world.cache, batch, top_k=4, ratio=0)
     with pytest.raises(ValueError, match="does not fit cache"):
         top_tokens(q, weights, world.cache, batch, top_k=4, ratio=5, block=64)
-    with pytest.raises(ValueError, match="it takes a key of each token, not of 4"):
-        top_tokens(q, weights, world.cache, batch, top_k=4, ratio=4, variant="native")
     with pytest.raises(ValueError, match="the batch has 1"):
         top_tokens(world.queries[0], normal(20, 8, seed=1), world.cache, batch, top_k=4)
+    with pytest.raises(ValueError, match="pools of 5 tokens"):
+        world.run([(0, 19, 20)], chosen=[torch.zeros(1, 4, dtype=torch.int32)], pool=5)
+    with pytest.raises(ValueError, match="pools of 4 tokens"):
+        latent_attention(q, world.cache, batch, rank=20, scale=1.0, pool=4)
     with pytest.raises(ValueError, match=r"chosen .* must be contiguous int32"):
         world.run([(0, 19, 20)], chosen=[torch.zeros(1, 4)])

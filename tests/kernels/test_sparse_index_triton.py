@@ -1,17 +1,16 @@
 import pytest
 import torch
 
-from stentor.kernels import AttentionBatch, top_tokens
 from stentor.kernels.latent_attention.triton import OPERATION as ATTENTION
 from stentor.kernels.sparse_index import choose
 from stentor.kernels.sparse_index import triton as launcher
 from stentor.kernels.sparse_index.tunables import tunables
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
-from stentor.tests.kernels.helpers import assert_close, normal
-from stentor.tests.kernels.latents import make_latents
+from stentor.tests.kernels.helpers import assert_close
+from stentor.tests.kernels.latents import make_entries, make_latents
 from stentor.tests.kernels.test_latent_attention_triton import PARTS, TOLERANCE, WHOLE
-from stentor.tests.kernels.test_sparse_index import index
+from stentor.tests.kernels.test_sparse_index import index, pooled
 
 pytestmark = pytest.mark.triton
 
@@ -37,29 +36,11 @@ def test_decode_chunks_and_padding_are_the_reference(
 @pytest.mark.parametrize(("block", "ratio", "top_k"), [(32, 4, 9), (16, 5, 9), (16, 24, 2)])
 def test_entries_of_several_tokens_are_the_reference(block: int, ratio: int, top_k: int, dtype: torch.dtype) -> None:
     """Entries of 5 tokens do not fill blocks evenly, and those of 24 lie in the block of their last token."""
-    lengths, counts = [0, 3, 200, 70], [1, 2, 7, 1]  # the first is padding
-    width = max(lengths) // block + 1
-    tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(1)).int().view(4, width)
-    batch = AttentionBatch(
-        torch.tensor([0, *counts]).cumsum(0).int().to(DEVICE),
-        torch.tensor(lengths, dtype=torch.int32, device=DEVICE),
-        tables.to(DEVICE),
-        torch.zeros(sum(counts), dtype=torch.int64, device=DEVICE),
-        max(counts),
-        224,
-    )
-    cache = normal(4 * width, -(-block // ratio), 20, seed=1).mul(1.5).round().to(DEVICE, dtype)
-    q = normal(sum(counts), 8, 20, seed=2).round().to(DEVICE, dtype)
-    weights = normal(sum(counts), 8, seed=3).round().to(DEVICE)
+    world = make_entries(block, ratio, dtype)
     with overridden(launcher.OPERATION, Config.of(TILE=16)):
-        found, expected = (
-            top_tokens(q, weights, cache, batch, top_k=top_k, ratio=ratio, block=block, variant=variant)
-            for variant in ("triton", "reference")
-        )
+        found, expected = (world.choose(top_k, variant) for variant in ("triton", "reference"))
     assert found.tolist() == expected.tolist()
-    positions = [n - count + at for n, count in zip(lengths, counts, strict=True) for at in range(count)]
-    complete = [max(0, position + 1) // ratio for position in positions]
-    assert [sum(entry >= 0 for entry in row) for row in found.tolist()] == [min(top_k, each) for each in complete]
+    assert [sum(entry >= 0 for entry in row) for row in found.tolist()] == [min(top_k, each) for each in world.complete]
 
 
 def test_several_tiles_are_searched_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +65,18 @@ def test_attention_to_what_is_chosen_is_the_reference(config: Config, dtype: tor
         assert not torch.cat((padded, behind)).any(), "padding sees nothing"
         for triton, reference in zip(found, world.run(parts, "reference", chosen=chosen), strict=True):
             assert_close(triton.cpu(), reference.cpu(), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("config", [WHOLE, PARTS], ids=["whole", "parts"])
+def test_attention_to_chosen_pools_and_the_incomplete_one_is_the_reference(config: Config) -> None:
+    world = make_latents([1, 130, 70], heads=20, rank=32, rotated=0, size=32)
+    parts = [(0, 0, 1), (1, 111, 130), (2, 20, 40)]
+    chosen = pooled(parts, top_k=3, pool=8)
+    with overridden(ATTENTION, config):
+        padded, *found, behind = world.run(parts, "triton", padding=1, chosen=chosen, pool=8)
+    assert not torch.cat((padded, behind)).any(), "padding sees nothing"
+    for triton, reference in zip(found, world.run(parts, "reference", chosen=chosen, pool=8), strict=True):
+        assert_close(triton.cpu(), reference.cpu(), TOLERANCE[torch.float32])
 
 
 def test_a_default_is_among_what_the_tuner_may_try() -> None:

@@ -1,6 +1,6 @@
 """Attention to the last tokens and to compressed entries of everything before them (DeepSeek-V4)."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -17,24 +17,13 @@ from ..linear.quantized import Input, Stream
 from ..linear.weights import WeightMap
 from ..norm import RMSNorm
 from ..rotary import RotaryTables
-from .compressor import Compressor, rotated, written_
-from .entry_blocks import EntryBlocks
+from .compressor import Compressor, rotated
+from .entries import EntryBlocks, PassTokens, completed
 from .entry_index import EntryIndex
 from .token_history import TokenHistory
 
 _BYTES_AT_ONCE: Final = 64 << 20
 """Most bytes of keys that are brought together at once on a device."""
-
-
-class _Tokens(NamedTuple):
-    """Where each token of a pass stands."""
-
-    rows: torch.Tensor
-    """int64 [tokens]"""
-    offsets: torch.Tensor
-    """int64 [tokens]: among the tokens of its row in the pass."""
-    positions: torch.Tensor
-    """int64 [tokens]"""
 
 
 class CompressedAttention:
@@ -92,7 +81,7 @@ class CompressedAttention:
         """The layer's input [tokens, hidden], possibly float32 → the groups' outputs [tokens, groups · rank]"""
         spec, rows, adapters = self._spec, batch.states.rows, batch.adapter_rows
         x = x.to(self._dtype)
-        tokens = _tokens(rows, batch.positions)
+        tokens = PassTokens.of(rows, batch.positions)
         low, vector = self._into(x, adapters).split_with_sizes((spec.q_lora_rank, spec.head_dim), dim=1)
         low = self._low_norm.plain(low.contiguous())
         queries = self._queries(low, adapters).view(-1, spec.head_dim)
@@ -110,7 +99,7 @@ class CompressedAttention:
             most = attention.max_seq_len // spec.ratio
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
             if self._index is not None and self._index.chooses(most):
-                chosen = self._index(x, low, tokens.rows, tokens.positions, attention, cache, blocks)
+                chosen = self._index(x, low, tokens.positions, attention, cache, blocks)
             self._keep_inputs(inputs.x, batch)
             batch.states.note(self._keep_inputs, inputs.x)
         attend = self._attended if self._by_token else self._attended_together
@@ -137,36 +126,21 @@ class CompressedAttention:
         sin = -self._sin if back else self._sin
         return rotated(x, self._cos, sin, positions, self._spec.rope_dim)
 
-    def _compress(self, inputs: TokenHistory, tokens: _Tokens, cache: LayerCache, blocks: EntryBlocks) -> None:
+    def _compress(self, inputs: TokenHistory, tokens: PassTokens, cache: LayerCache, blocks: EntryBlocks) -> None:
         """Write the entries that tokens of the pass complete."""
-        ratio, depth = self._spec.ratio, self._spec.depth
-        completes = (tokens.positions + 1) % ratio == 0
-        if inputs.x.device.type == "cpu":
-            last = completes.nonzero()[:, 0]
-            if not len(last):
-                return
-            real = completes[last]
-        else:
-            # a row of n tokens completes at most n / ratio + 1
-            most = min(len(completes), len(completes) // ratio + len(inputs.rows))
-            at = torch.where(completes, completes.cumsum(0) - 1, most).clamp(max=most)
-            numbers = torch.arange(len(completes), device=completes.device)
-            last = numbers.new_zeros(most + 1).scatter_(0, at, numbers)[:most]
-            real = torch.arange(most, device=last.device) < completes.sum()
-        rows, positions = tokens.rows[last], tokens.positions[last]
-        made = inputs.until(rows, tokens.offsets[last], depth)
-        numbers = torch.where(real, positions // ratio, -1)
-        first = (positions // ratio * ratio).contiguous()
+        made = completed(inputs, tokens, self._spec.ratio, self._spec.depth)
+        if made is None:
+            return
         widths = [2 * self._spec.halves * size for _, size in self._spec.compressed]
-        parts = made.split_with_sizes(widths, dim=2)
+        parts = made.inputs.split_with_sizes(widths, dim=2)
         for compressor, part, target in zip(self._compressors, parts, cache.tensors, strict=True):
-            written_(compressor(part, first), target, blocks, rows, numbers)
+            made.write_(compressor(part, made.first), target, blocks)
 
     def _attended(
         self,
         q: torch.Tensor,
         window: TokenHistory,
-        tokens: _Tokens,
+        tokens: PassTokens,
         cache: LayerCache | None,
         blocks: EntryBlocks | None,
         chosen: torch.Tensor | None,
@@ -197,7 +171,7 @@ class CompressedAttention:
         self,
         q: torch.Tensor,
         window: TokenHistory,
-        tokens: _Tokens,
+        tokens: PassTokens,
         cache: LayerCache | None,
         blocks: EntryBlocks | None,
         chosen: torch.Tensor | None,
@@ -224,10 +198,3 @@ class CompressedAttention:
             weights = torch.cat([scores, sinks], dim=2).softmax(2)[:, :, :-1]
             out[part] = torch.bmm(weights, keys).to(out.dtype)
         return out
-
-
-def _tokens(rows: kernels.StateRows, positions: torch.Tensor) -> _Tokens:
-    """Row and offset of each token. ``positions``: int64 [tokens]."""
-    starts, number = rows.cu_seqlens.long(), torch.arange(len(positions), device=positions.device)
-    of = torch.searchsorted(starts[1:].contiguous(), number, right=True).clamp(max=len(rows) - 1)
-    return _Tokens(of, number - starts[of], positions)

@@ -5,12 +5,11 @@ import torch
 from stentor import kernels
 
 from ...model_config.spec.compressed_attention import CompressedAttentionSpec
-from ..elementwise import elementwise
 from ..linear.layer_context import LayerContext
 from ..linear.weights import WeightMap
 from ..norm import RMSNorm
 from ..rotary import RotaryTable
-from .entry_blocks import EntryBlocks
+from .entries import gated_sums
 
 
 class Compressor:
@@ -48,12 +47,7 @@ class Compressor:
             gates = gates.masked_fill(((first == 0)[:, None] & before)[:, :, None], -torch.inf)
         else:
             gates = gates + self._bias
-        raised = elementwise(torch.exp, gates - gates.amax(1, keepdim=True))
-        total, summed = raised[:, 0], vectors[:, 0] * raised[:, 0]
-        for at in range(1, spec.depth):  # in one order, however many entries there are
-            total = total + raised[:, at]
-            summed = summed + vectors[:, at] * raised[:, at]
-        entries = self._norm.plain((summed / total).to(self._dtype))
+        entries = self._norm.plain(gated_sums(vectors, gates).to(self._dtype))
         return rotated(entries[:, None], self._cos, self._sin, first, spec.rope_dim)[:, 0]
 
     def _halved(self, x: torch.Tensor) -> torch.Tensor:
@@ -70,19 +64,3 @@ def rotated(
     turning = turning.contiguous()
     kernels.rotary_(turning, turning[:, :0], cos, sin, positions, interleaved=True)
     return torch.cat([still, turning], dim=2)
-
-
-def written_(
-    entries: torch.Tensor, cache: torch.Tensor, blocks: EntryBlocks, rows: torch.Tensor, numbers: torch.Tensor
-) -> None:
-    """Write ``entries`` [n, size] to ``cache`` [blocks, places, size].
-
-    ``rows``, ``numbers``: int64 [n], the row of each entry and its number in the row. An entry with a number below 0 is
-    not written: it repeats the write of another one, or rewrites what the cache holds.
-    """
-    places = blocks.slots(rows, numbers.clamp(min=0))
-    flat, real = cache.view(-1, cache.shape[2]), numbers >= 0
-    some, at = real.max(0)
-    place = places.index_select(0, at[None])
-    same = torch.where(some, entries.index_select(0, at[None]), flat.index_select(0, place))
-    flat.index_copy_(0, torch.where(real, places, place), torch.where(real[:, None], entries.to(flat.dtype), same))

@@ -8,9 +8,7 @@ import torch
 
 from stentor import kernels
 from stentor.engine.layers.attention.compressed_attention import CompressedAttention
-from stentor.engine.layers.attention.compressor import written_
-from stentor.engine.layers.attention.entry_blocks import EntryBlocks
-from stentor.engine.layers.attention.entry_index import EntryIndex
+from stentor.engine.layers.attention.entries import CompletedEntries, EntryBlocks
 from stentor.engine.layers.attention.token_history import TokenHistory
 from stentor.engine.layers.experts.moe import _experts_of_tokens
 from stentor.engine.layers.linear.weights import WeightError
@@ -66,11 +64,16 @@ def test_every_entry_has_a_place_of_its_own_in_the_block_of_its_last_token(block
 def test_entries_that_are_none_are_not_written() -> None:
     blocks = EntryBlocks(torch.tensor([[1], [0]], dtype=torch.int32), 16, 4)
     cache = normal(2, 4, 3, seed=1)
-    before, entries, rows = cache.clone(), normal(3, 3, seed=2), torch.tensor([0, 1, 0])
-    written_(entries, cache, blocks, rows, torch.tensor([-1, 2, -1]))
+    before, entries = cache.clone(), normal(3, 3, seed=2)
+
+    def write(*numbers: int) -> None:
+        rows, first = torch.tensor([0, 1, 0]), torch.zeros(3, dtype=torch.int64)
+        CompletedEntries(rows, torch.tensor(numbers), first, entries).write_(entries, cache, blocks)
+
+    write(-1, 2, -1)
     before[0, 2] = entries[1]
     assert_same_bits(cache, before)
-    written_(entries, cache, blocks, rows, torch.tensor([-1, -1, -1]))
+    write(-1, -1, -1)
     assert_same_bits(cache, before)
 
 
@@ -86,14 +89,13 @@ def test_a_device_s_way_gives_the_logits_of_a_cpu_s(folder: Path, monkeypatch: p
         return [*first, *ours.run((1, 0, 30), (0, 50, 1)), *ours.run((0, 51, LENGTH - 51))]
 
     expected = logits()
-    for kind in (CompressedAttention, EntryIndex):
-        made: Any = kind.__init__
+    made: Any = CompressedAttention.__init__
 
-        def of_device(self: Any, *args: Any, made: Any = made, **options: Any) -> None:
-            made(self, *args, **options)
-            self._by_token = False
+    def of_device(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        self._by_token = False
 
-        monkeypatch.setattr(kind, "__init__", of_device)
+    monkeypatch.setattr(CompressedAttention, "__init__", of_device)
     for ours, theirs in zip(logits(), expected, strict=True):
         assert_close(ours, theirs)
 
