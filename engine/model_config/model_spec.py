@@ -316,6 +316,9 @@ class ModelSpec(Backbone):
     logits_softcap: float = 0.0
     bidirectional: bool = False
     """Whether attention is bidirectional, with equal windows on both sides: an embedder without generation."""
+    by_text: bool = False
+    """Whether texts are computed whole, without caches, though attention is causal: a model with recurrent states that
+    makes vectors or scores."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt attend to each other, and only those behind it causally (PaliGemma)."""
     draft_layers: int = 0

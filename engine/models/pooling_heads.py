@@ -8,7 +8,15 @@ import torch
 from ..layers.layer_context import LayerContext
 from ..layers.pooling import ACTIVATE, normalize, pool
 from ..layers.weights import WeightError, WeightMap, check_shape
-from ..model_config.pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
+from ..model_config.pooling_config import (
+    MarkedVectors,
+    ScoreActivation,
+    ScoreHead,
+    SparseHead,
+    TokenProjection,
+    TokenVectors,
+    TokenWeights,
+)
 
 _TOKENS: Final = 128
 """Tokens whose logits are held at once: 128 MB of float32 for a vocabulary of 250k."""
@@ -94,12 +102,15 @@ class Scorer:
 
     def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
         """hidden [tokens, size], cu_seqlens int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
-        x = hidden.float() if self.head.pooling is None else pool(hidden, cu_seqlens, (self.head.pooling,))
+        head = self.head
+        pooling = () if head.pooling is None else (head.pooling,)
+        x = pool(hidden, cu_seqlens, pooling) if pooling and not head.late else hidden.float()
         if self._dense is not None:
-            x = ACTIVATE[self.head.activation](self._dense(x))
+            x = ACTIVATE[head.activation](self._dense(x))
         if self._norm is not None:
             x = self._norm(x)
-        return (x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)) + self.head.shift
+        x = (x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)) * head.scale + head.shift
+        return pool(x, cu_seqlens, pooling) if head.late else x
 
 
 class SpladeWeights:
@@ -157,6 +168,18 @@ class LexicalWeights:
         return ids[best > 0], best[best > 0]
 
 
+class ProjectedTokens:
+    """The hidden states of all tokens in another space."""
+
+    def __init__(self, projection: TokenProjection, size: int, context: LayerContext) -> None:
+        self.weights = WeightMap()
+        self._layer = _Layer(self.weights, projection.name, size, projection.outputs, context, bias=False)
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens, size] → float32 [tokens, outputs]"""
+        return self._layer(hidden.float())
+
+
 class TokenVectorsLayer:
     """A vector of length 1 for every token."""
 
@@ -168,3 +191,18 @@ class TokenVectorsLayer:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[tokens, size] → float32 [tokens, outputs]"""
         return normalize(self._layer(hidden.float()))
+
+
+class MarkedVectorsLayer:
+    """Vectors of the tokens behind documents, then of the one behind the query."""
+
+    def __init__(self, head: MarkedVectors, size: int, context: LayerContext) -> None:
+        self.head = head
+        self.weights = WeightMap()
+        self._inner = _Layer(self.weights, "projector.0", size, head.inner, context, bias=False)
+        self._outer = _Layer(self.weights, "projector.2", head.inner, head.outputs, context, bias=False)
+
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """hidden [tokens, size] and tokens int64 [tokens] of one prompt → float32 [marked tokens, outputs]"""
+        places = torch.cat([(tokens == mark).nonzero()[:, 0] for mark in (self.head.document, self.head.query)])
+        return self._outer(torch.relu(self._inner(hidden[places].float())))

@@ -10,7 +10,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.pooling_config import JINA_VL, PoolingConfig
+from stentor.engine.model_config.pooling_config import JINA_VL, NEMOTRON_RERANKER, PoolingConfig
 from stentor.protocols.ipc.config import ModelImpl
 
 from ..config.model_facts import facts_of
@@ -91,6 +91,8 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"
+    if config.architecture == NEMOTRON_RERANKER:
+        return "nemotron"
     if config.score.tied_rows and config.architecture.startswith("Qwen3"):
         return "qwen3"
     return "bge" if len(config.score.tied_rows) == 1 and config.architecture.startswith("Gemma") else "pair"

@@ -9,6 +9,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 
 from .affix_tokens import AffixTokens
+from .listwise import ranked
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs
 from .purposes import adapter_of, prompt_of
@@ -36,6 +37,8 @@ async def scores_of(
             pairs = await read_pairs(model, queries, documents, rules, fields)
             found = await job.run(pairs, Pooling("classify", activate=rules.activate), fields[1])
             return [memoryview(each.data).cast("f")[0] for each in found]
+        case "list":
+            return await ranked(model, job, queries, documents, rules, fields)
         case "vectors":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
             config = model.config

@@ -79,9 +79,6 @@ ELSEWHERE: dict[str, Callable[[], Any]] = {
     "roberta, normed first": lambda: library.RobertaPreLayerNormForSequenceClassification(
         library.RobertaPreLayerNormConfig(**BERT, num_labels=3, pad_token_id=1)
     ),
-    "eurobert": lambda: library.EuroBertForSequenceClassification(
-        library.EuroBertConfig(**BERT, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    ),
 }
 """Run on transformers' modules."""
 SEQUENCES.update(ELSEWHERE)

@@ -225,6 +225,12 @@ def pooling_of(
 
 
 def _check_task(model: EmbeddingModel, task: PoolingTask, field: str) -> None:
+    if model.compares == "list":
+        raise BadRequest(
+            f"`{model.name}` ranks documents that it reads together with a query; use /rerank or /score.",
+            field,
+            "model_not_supported" if field == "model" else "invalid_value",
+        )
     if task not in model.tasks:
         raise BadRequest(
             f"`{model.name}` does not serve the task `{task}`; it serves {', '.join(model.tasks)}.",

@@ -1,0 +1,67 @@
+"""Reads the config.json of embedders, rerankers and token classifiers that are decoders under names of their own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from .config_fields import Fields
+from .hf_common import attention_bias, common, slide
+from .hf_dense import llama, qwen3
+from .hf_hybrid import lfm2
+from .hf_moe import gpt_oss
+from .mlp_spec import MoESpec
+from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
+from .recurrent_spec import ShortConvSpec
+
+
+def _both_ways(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, bidirectional=True)
+
+
+def _llama(fields: Fields, name: str) -> ModelSpec:
+    """NVIDIA's embedders and rerankers."""
+    return _both_ways(llama(fields, name))
+
+
+def _eurobert(fields: Fields, name: str) -> ModelSpec:
+    """EuroBERT (arXiv:2503.05500): a Llama that looks both ways."""
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    return _both_ways(with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias"))))
+
+
+def _voyage(fields: Fields, name: str) -> ModelSpec:
+    return _both_ways(qwen3(fields, name))
+
+
+def _privacy_filter(fields: Fields, name: str) -> ModelSpec:
+    """OpenAI's privacy filter: gpt-oss, all of whose layers see a window in both directions."""
+    spec = gpt_oss(fields, name)
+    rope = spec.layers[0].attention.rope
+    assert rope is not None
+    spec = with_mixers(spec, rope=replace(rope, interleaved=True))
+    moe = spec.layers[0].mlp
+    assert isinstance(moe, MoESpec)
+    names = tuple(replace(each, interleaved=False) for each in moe.names)
+    spec = with_layers(spec, mlp=replace(moe, names=names))
+    window = fields.integer("sliding_window", 128) + 1
+    return _both_ways(slide(spec, window, [True] * len(spec.layers)))
+
+
+def _lfm2(fields: Fields, name: str) -> ModelSpec:
+    """LFM2.5-Embedding: convolutions see both sides too."""
+    spec = lfm2(fields, name)
+    around = (
+        replace(each, mixer=replace(each.mixer, centered=True)) if isinstance(each.mixer, ShortConvSpec) else each
+        for each in spec.layers
+    )
+    return _both_ways(replace(spec, layers=tuple(around)))
+
+
+EMBEDDERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
+    "EuroBert": _eurobert,
+    "Lfm2Bidirectional": _lfm2,
+    "LlamaBidirectional": _llama,
+    "VoyageQwen3BidirectionalEmbed": _voyage,
+    "OpenAIPrivacyFilter": _privacy_filter,
+}
+"""Readers by architecture, without the ending that names its head."""
