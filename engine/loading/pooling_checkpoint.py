@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -26,6 +27,7 @@ from ..model_config.pooling_config import (
     SparseHead,
     TokenVectors,
     TokenWeights,
+    WholeSparseHead,
     matryoshka_of,
     native_dimensions,
     projection_of,
@@ -36,7 +38,7 @@ from ..model_config.pooling_config import (
 )
 from ..model_config.registry import run_by_transformers
 from ..model_config.retrievers import retriever_from_hf
-from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
+from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules, SpladeForm
 from ..model_config.transformers_encoder_config import TransformersEncoder, transformers_encoder
 from ..quantization.stored_tensors import correct_by_tensors
 from .checkpoint import Checkpoint, described_quantization, sizes_of, text_and_tower
@@ -123,7 +125,8 @@ def _read(
     folder: Path, config: Mapping[str, object], pooling: PoolingMode | None, model_impl: ModelImpl
 ) -> PoolingConfig:
     retriever = retriever_from_hf(config)
-    backbone = _backbone(config, model_impl) if retriever is None else retriever[0]
+    masked = _named_masked(config) and _is_splade(folder)
+    backbone = _backbone(config, model_impl, masked=masked) if retriever is None else retriever[0]
     causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
     ends = causal or (isinstance(backbone, EncoderConfig) and backbone.family == "clip")
     modules = read_sentence_modules(folder, causal=ends)
@@ -137,13 +140,15 @@ def _read(
     if isinstance(backbone, EncoderConfig) and backbone.filled:
         modules = _cleaned(folder, modules)
     score = score_head(config, backbone) or _yes_no(folder, config, backbone)
-    sparse: SparseHead | TokenWeights | None = None
+    sparse: SparseHead | WholeSparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None
     if all((folder / name).is_file() for name in _BGE_M3):
         sparse = TokenWeights(_BGE_M3[0])
         vectors = TokenVectors(backbone.hidden_size, bias=True, file=_BGE_M3[1], skip_first=True)
-    elif isinstance(backbone, EncoderConfig) and backbone.architecture.endswith("ForMaskedLM") and _is_splade(folder):
-        sparse = sparse_head(config, backbone)
+    elif masked:
+        sparse = sparse_head(config, backbone, modules.splade or SpladeForm())
+    elif modules.splade is not None:
+        raise ConfigError("architectures does not end with ForMaskedLM, by whose head SpladePooling weighs tokens")
     elif retriever is not None:
         vectors = retriever[1]
     elif (found := _colbert(folder, config, modules)) is not None:
@@ -162,15 +167,19 @@ def _read(
     )
 
 
-def _backbone(config: Mapping[str, object], model_impl: ModelImpl) -> EncoderConfig | ModelSpec | TransformersEncoder:
+def _backbone(
+    config: Mapping[str, object], model_impl: ModelImpl, *, masked: bool
+) -> EncoderConfig | ModelSpec | TransformersEncoder:
+    """``masked``: whether its masked-language head is used."""
+    described = partial(transformers_encoder, masked=masked)
     if model_impl == "transformers":
-        return transformers_encoder(config)
+        return described(config)
     if is_encoder(config):
         return encoder_config_from_hf(config)
     try:
         return _decoder(config)
     except UnknownArchitectureError as unknown:
-        return run_by_transformers(unknown, transformers_encoder, config, model_impl)
+        return run_by_transformers(unknown, described, config, model_impl)
 
 
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
@@ -303,12 +312,18 @@ def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
     return replace(modules, lower_case=bare or named.startswith("Siglip2Tokenizer"), bare=bare)
 
 
+def _named_masked(config: Mapping[str, object]) -> bool:
+    named = config.get("architectures")
+    return isinstance(named, list) and bool(named) and str(named[0]).endswith("ForMaskedLM")
+
+
 def _is_splade(folder: Path) -> bool:
     """Whether sentence-transformers' files, or else the folder's name, say that it is a SPLADE model."""
-    listed = folder / "modules.json"
-    if listed.is_file():
-        return "Splade" in listed.read_text(encoding="utf-8", errors="replace")
-    return "splade" in str(folder).lower()
+    for name in ("modules.json", "router_config.json"):
+        listed = folder / name
+        if listed.is_file() and "Splade" in listed.read_text(encoding="utf-8", errors="replace"):
+            return True
+    return not (folder / "modules.json").is_file() and "splade" in str(folder).lower()
 
 
 def _has_cls_vectors(folder: Path) -> bool:

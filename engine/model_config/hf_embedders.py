@@ -7,11 +7,30 @@ from typing import Final
 from .config_fields import Fields
 from .hf_common import attention_bias, common, slide
 from .hf_dense import llama, qwen3
+from .hf_gemma4 import gemma4
 from .hf_hybrid import lfm2
 from .hf_moe import gpt_oss
 from .mlp_spec import MoESpec
-from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
+from .model_spec import ModelSpec, PerLayerSpec, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import ShortConvSpec
+
+_EMBEDDING_GEMMA2: Final = {
+    "vocab_size": 262_144,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "max_position_embeddings": 262_144,
+    "sliding_window": 512,
+    "hidden_size_per_layer_input": 512,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 1_000_000.0},
+    },
+}
+"""Defaults."""
 
 
 def _both_ways(spec: ModelSpec) -> ModelSpec:
@@ -57,7 +76,23 @@ def _lfm2(fields: Fields, name: str) -> ModelSpec:
     return _both_ways(replace(spec, layers=tuple(around)))
 
 
+def _embedding_gemma2(fields: Fields, name: str) -> ModelSpec:
+    """EmbeddingGemma 2: a Gemma 4 that looks both ways, whose inputs of each layer are projected embeddings alone. Its
+    encoders of media are not used."""
+    inside = fields.table("text_config")
+    text = Fields({**_EMBEDDING_GEMMA2, **(fields.values if inside is None else inside)})
+    radius = text.integer("sliding_window")
+    told = {"sliding_window": radius + 1, "num_kv_shared_layers": 0, "enable_moe_block": False}
+    dim = text.integer("hidden_size_per_layer_input")
+    told |= {"hidden_size_per_layer_input": None, "attention_k_eq_v": False}
+    made = gemma4(Fields({**text.values, **told}), name)
+    per_layer = PerLayerSpec(0, dim, name="model.ple", block="ple_block.")
+    return _both_ways(replace(made, per_layer=per_layer, text_part=inside is not None))
+
+
 EMBEDDERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
+    "EmbeddingGemma2": _embedding_gemma2,
+    "EmbeddingGemma2Text": _embedding_gemma2,
     "EuroBert": _eurobert,
     "Lfm2Bidirectional": _lfm2,
     "LlamaBidirectional": _llama,

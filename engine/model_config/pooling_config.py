@@ -5,7 +5,7 @@ optionally a scoring head.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
@@ -13,7 +13,7 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from .config_fields import ConfigError, Fields
 from .encoder_config import EncoderConfig
 from .model_spec import Backbone, ModelSpec, dense_mlp
-from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
+from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules, SpladeForm
 from .transformers_encoder_config import TransformersEncoder
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
@@ -65,7 +65,8 @@ class ScoreHead:
 
 @dataclass(frozen=True)
 class TokenProjection:
-    """A linear layer without bias over the hidden states of all tokens, before any pooling (Voyage)."""
+    """A linear layer without bias over the hidden states of all tokens, before any pooling (Voyage,
+    EmbeddingGemma 2)."""
 
     name: str
     """Of its tensors in the checkpoint."""
@@ -82,6 +83,16 @@ class SparseHead:
     """Name of the logits' bias; their weight is the word embedding."""
     activation: DenseActivation
     norm_eps: float
+    dense_bias: bool = True
+    norm_bias: bool = True
+    form: SpladeForm = field(default_factory=SpladeForm)
+
+
+@dataclass(frozen=True)
+class WholeSparseHead:
+    """SPLADE by the masked-language head of transformers' modules."""
+
+    form: SpladeForm
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,7 @@ class PoolingConfig:
     dimensions: int
     """Length of a text's vector."""
     score: ScoreHead | None = None
-    sparse: SparseHead | TokenWeights | None = None
+    sparse: SparseHead | WholeSparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None
     """None: the hidden states."""
     projection: TokenProjection | None = None
@@ -154,6 +165,7 @@ class PoolingConfig:
         """Files or folders with further tensors, within the model's or as absolute paths."""
         found = [str(module.folder) for module in self.modules.after if isinstance(module, Dense | LayerNormed)]
         found += [head.file for head in (self.sparse, self.vectors) if isinstance(head, TokenWeights | TokenVectors)]
+        found.append(self.modules.queries)
         return tuple(name for name in found if name)
 
     @property
@@ -288,6 +300,10 @@ def projection_of(config: Mapping[str, object], backbone: Backbone) -> TokenProj
     """The layer over the hidden states of all tokens; None for most models. Raises :class:`ConfigError`."""
     if backbone.architecture == VOYAGE:
         return TokenProjection("linear", Fields(config).integer("num_labels"))
+    if backbone.architecture.startswith("EmbeddingGemma2"):
+        inside = Fields(config).table("text_config")
+        size = Fields(config if inside is None else inside).integer("embedding_dim", 768)
+        return TokenProjection("embedding_projection", size)
     return None
 
 
@@ -344,8 +360,18 @@ def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> Sco
     return ScoreHead("lasttoken", embedding, ("LABEL_0",), "sigmoid", out_bias=False, tied_rows=tied_rows)
 
 
-def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
+def sparse_head(
+    config: Mapping[str, object], backbone: EncoderConfig | ModelSpec | TransformersEncoder, form: SpladeForm
+) -> SparseHead | WholeSparseHead:
     """The masked-language head of a SPLADE model. Raises :class:`ConfigError` if it is not known."""
+    if isinstance(backbone, TransformersEncoder):
+        return WholeSparseHead(form)
+    if isinstance(backbone, ModelSpec):
+        raise ConfigError(f"weights of the vocabulary by {backbone.architecture} are not known, expected an encoder")
+    return replace(_sparse_head(config, backbone), form=form)
+
+
+def _sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
     activation: DenseActivation = "relu" if dense_mlp(backbone).activation == "relu" else "gelu"
     eps = backbone.norm_eps
     match backbone.family:
@@ -356,14 +382,32 @@ def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Sparse
             return SparseHead(f"{front}.transform.dense", f"{front}.transform.{norm}", f"{front}.bias", activation, eps)
         case "roberta" | "jina":
             return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
+        case "gte":
+            return SparseHead("lm_head.dense", "lm_head.norm", "lm_head.decoder.bias", "gelu", eps)
         case "distilbert":
             return SparseHead("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", activation, 1e-12)
         case "mpnet":
             return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
         case "modernbert":
-            return SparseHead("head.dense", "head.norm", "decoder.bias", activation, eps)
+            fields = Fields(config)
+            if not fields.flag("decoder_bias", True):
+                raise ConfigError("decoder_bias is false, expected true")
+            activation = dense_activation(fields.text("classifier_activation", "gelu"))
+            return SparseHead(
+                "head.dense",
+                "head.norm",
+                "decoder.bias",
+                activation,
+                eps,
+                dense_bias=fields.flag("classifier_bias"),
+                norm_bias=backbone.norm_bias,
+            )
         case other:
             raise ConfigError(f"a masked-language head of {other} is not known")
+
+
+QUERY: Final = "query"
+"""The value of :attr:`Pooling.adapter` for queries made of :attr:`.sentence_config.SentenceModules.queries`."""
 
 
 def native_dimensions(backbone: Backbone, modules: SentenceModules, projection: TokenProjection | None = None) -> int:

@@ -169,7 +169,9 @@ class Decoder:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
             return
         base = f"{config.prefix.partition('.')[0]}."
-        parts = config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name
+        parts = [config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name]
+        if config.per_layer is not None:
+            parts += [name for name, _ in config.per_layer.outer_shapes(len(config.layers), config.hidden_size)]
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
             yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor

@@ -1,6 +1,6 @@
 """Heads on hidden states: scores, sparse weights, token vectors. Computed in float32."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import torch
@@ -16,7 +16,10 @@ from ..model_config.pooling_config import (
     TokenProjection,
     TokenVectors,
     TokenWeights,
+    WholeSparseHead,
 )
+from ..model_config.sentence_config import SpladeForm
+from .transformers_encoder import TransformersBackbone
 
 _TOKENS: Final = 128
 """Tokens whose logits are held at once: 128 MB of float32 for a vocabulary of 250k."""
@@ -118,11 +121,11 @@ class SpladeWeights:
 
     def __init__(self, head: SparseHead, size: int, vocabulary: int, context: LayerContext) -> None:
         self.weights = WeightMap()
-        self._dense = _Layer(self.weights, head.dense, size, size, context, bias=True)
-        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, context)
+        self._dense = _Layer(self.weights, head.dense, size, size, context, bias=head.dense_bias)
+        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, context, bias=head.norm_bias)
         self._bias = context.empty(vocabulary, dtype=torch.float32)
         self.weights.add(head.bias, self._bias)
-        self._activation = head.activation
+        self._activation, self._form = head.activation, head.form
         self._words = context.empty(vocabulary, size, dtype=torch.float32)
 
     @property
@@ -140,11 +143,50 @@ class SpladeWeights:
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]) of the weights above 0."""
         x = self._norm(ACTIVATE[self._activation](self._dense(hidden.float())))
-        best = torch.zeros_like(self._bias)
-        for piece in x.split(_TOKENS):
-            best = torch.maximum(best, (piece @ self._words.T + self._bias).amax(0))
-        ids = best.nonzero()[:, 0]
-        return ids, best[ids].log1p()
+        return weighed((piece @ self._words.T + self._bias for piece in x.split(_TOKENS)), self._form)
+
+
+class WholeSpladeWeights:
+    """SPLADE by transformers' masked-language head."""
+
+    total_bytes = 0
+    """The backbone has its tensors."""
+
+    def __init__(self, head: WholeSparseHead, backbone: TransformersBackbone) -> None:
+        self._form, self._backbone = head.form, backbone
+
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`SpladeWeights.__call__`."""
+        return weighed((self._backbone.logits(piece) for piece in hidden.split(_TOKENS)), self._form)
+
+
+def weighed(logits: Iterable[torch.Tensor], form: SpladeForm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits float32 [tokens, vocabulary] of one text, in pieces → its (ids int64 [n], weights float32 [n]) above 0."""
+    if form.sums:
+        total = torch.stack([_logarithm(piece.relu(), form).sum(0) for piece in logits]).sum(0)
+    else:
+        total = _logarithm(torch.stack([piece.amax(0) for piece in logits]).amax(0).relu(), form)
+    ids = total.nonzero()[:, 0]
+    return ids, total[ids]
+
+
+def _logarithm(weights: torch.Tensor, form: SpladeForm) -> torch.Tensor:
+    return weights.log1p().log1p() if form.twice else weights.log1p()
+
+
+class QueryWeights:
+    """The stored weights of a query's own tokens."""
+
+    def __init__(self, vocabulary: int, context: LayerContext) -> None:
+        self.weights = WeightMap()
+        self._weight = context.empty(vocabulary, dtype=torch.float32)
+        self.weights.add("weight", self._weight)
+
+    def __call__(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 [tokens] of one text → (ids int64 [n], weights float32 [n]) of the weights that are not 0."""
+        ids = tokens.unique()
+        ids = ids[self._weight[ids] != 0]
+        return ids, self._weight[ids]
 
 
 class LexicalWeights:

@@ -12,7 +12,7 @@ from ..layers.layer_context import LayerContext
 from ..layers.pooling import PostPooling, normalize, pool
 from ..layers.weights import WeightError, WeightMap
 from ..model_config.encoder_config import EncoderConfig
-from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
+from ..model_config.pooling_config import QUERY, PoolingConfig, SparseHead, TokenWeights, WholeSparseHead, tasks_of
 from ..model_config.transformers_encoder_config import TransformersEncoder
 from .decoder import Decoder
 from .encoder import Encoder
@@ -21,9 +21,11 @@ from .pooling_heads import (
     LexicalWeights,
     MarkedVectorsLayer,
     ProjectedTokens,
+    QueryWeights,
     Scorer,
     SpladeWeights,
     TokenVectorsLayer,
+    WholeSpladeWeights,
     activated,
 )
 from .programs import Programs
@@ -102,12 +104,16 @@ class PoolingModel:
             self.scorer = TransformersScorer(config.score, self._backbone)
         elif config.score is not None:
             self.scorer = Scorer(config.score, size, context)
-        self.sparse: SpladeWeights | LexicalWeights | None = None
+        self.sparse: SpladeWeights | WholeSpladeWeights | LexicalWeights | None = None
         match config.sparse:
             case SparseHead() as head:
                 self.sparse = SpladeWeights(head, size, config.vocab_size, context)
+            case WholeSparseHead() as head:
+                assert isinstance(self._backbone, TransformersBackbone)
+                self.sparse = WholeSpladeWeights(head, self._backbone)
             case TokenWeights() as head:
                 self.sparse = LexicalWeights(head, size, context)
+        self._queries = QueryWeights(config.vocab_size, context) if config.modules.queries else None
         self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, context)
         self._marked = None if config.marked is None else MarkedVectorsLayer(config.marked, size, context)
 
@@ -131,7 +137,7 @@ class PoolingModel:
     def total_bytes(self) -> int:
         """Bytes of all weights."""
         behind = [weights.total_bytes for _, weights in self.after.weights]
-        parts = self._projection, self.scorer, self.vectors, self._marked
+        parts = self._projection, self.scorer, self.vectors, self._marked, self._queries
         heads = [head.weights.total_bytes for head in parts if head is not None]
         if self.sparse is not None:
             heads.append(self.sparse.total_bytes)
@@ -205,6 +211,8 @@ class PoolingModel:
         if isinstance(self.sparse, LexicalWeights):
             weights = self.sparse.weights
             weights.load((f"linear.{name}", tensor) for name, tensor in files(self.sparse.file))
+        if self._queries is not None:
+            self._queries.weights.load(files(self.config.modules.queries))
         if self.vectors is not None and self.vectors.head.file:
             stored = files(self.vectors.head.file)
             self.vectors.weights.load((f"linear.{name.rpartition('.')[2]}", tensor) for name, tensor in stored)
@@ -264,7 +272,10 @@ class PoolingModel:
                     made[number] = PooledTensor(self._token_vectors(hidden[rows], tokens[rows], request))
                 case "sparse":
                     assert self.sparse is not None
-                    ids, weights = self.sparse(hidden[rows], tokens[rows])
+                    if request.adapter == QUERY and self._queries is not None:
+                        ids, weights = self._queries(tokens[rows])
+                    else:
+                        ids, weights = self.sparse(hidden[rows], tokens[rows])
                     made[number] = PooledTensor(weights.unsqueeze(0), ids)
                 case "classify" | "token_classify":
                     assert scored is not None

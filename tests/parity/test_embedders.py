@@ -134,3 +134,37 @@ def test_tokens_are_scored(name: str, tmp_path: Path) -> None:
     assert pooling_config(tmp_path, model_impl="native").score is not None
     for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_classify", activate=False)), strict=True):
         close(found, theirs(input_ids=torch.tensor([text])).logits[0], 1e-3)
+
+
+GEMMA2: dict[str, Any] = {
+    **SPECIAL,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "sliding_window": 4,
+    "hidden_size_per_layer_input": 12,
+    "embedding_dim": 20,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+}
+
+
+@pytest.mark.parametrize("sees", [False, True])
+@torch.inference_mode()
+def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
+    text = library.EmbeddingGemma2TextConfig(**GEMMA2)
+    if sees:
+        vision = library.Gemma4VisionConfig(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, head_dim=8
+        )
+        whole = library.EmbeddingGemma2Config(text_config=text, vision_config=vision)
+        theirs = saved(library.EmbeddingGemma2Model(whole), tmp_path).language_model
+    else:
+        theirs = saved(library.EmbeddingGemma2TextModel(text), tmp_path)
+    assert pooling_config(tmp_path).dimensions == 20
+    vectors, tokens = (pooled(tmp_path, Pooling(task)) for task in ("embed", "token_embed"))
+    for ids, vector, each in zip(TEXTS, vectors, tokens, strict=True):
+        hidden = theirs(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        close(each, hidden, 1e-3)
+        mean = hidden.mean(0, keepdim=True)
+        close(vector, mean / mean.norm(), 1e-3)

@@ -415,6 +415,6 @@ def test_a_splade_with_module_files(tmp_path: Path) -> None:
         expected = theirs(input_ids=torch.tensor([text])).logits[0].relu().log1p().amax(0)
         assert found.ids is not None
         torch.testing.assert_close(found.values[0], expected[found.ids], rtol=1e-4, atol=1e-4)
-    (tmp_path / "1_SpladePooling/config.json").write_text(json.dumps({**pooling, "pooling_strategy": "sum"}))
-    with pytest.raises(CheckpointError, match="pooling_strategy of SpladePooling is 'sum', expected 'max'"):
+    (tmp_path / "1_SpladePooling/config.json").write_text(json.dumps({**pooling, "pooling_strategy": "mean"}))
+    with pytest.raises(CheckpointError, match="pooling_strategy of SpladePooling is 'mean', expected one of max, sum"):
         pooling_config(tmp_path)

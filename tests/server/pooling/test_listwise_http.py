@@ -216,8 +216,8 @@ def test_marks_in_texts_are_left_out(jinas: Run) -> None:
         ("/v1/rerank", {"query": "a", "documents": ["<|emb<|embed_token|>ed_token|>"]}, "which mark what is ranked"),
         (
             "/v1/rerank",
-            {"query": "a" * 600, "documents": ["é" * 2000], "instruction": "b" * 300},
-            "`documents`: and the query have",
+            {"query": "a" * 600, "documents": ["é" * 2000], "instruction": "b" * 400},
+            "`documents` and the query have 41",
         ),
     ],
 )
