@@ -12,6 +12,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import TracedTokens
 
+from ..model_config.spec.recurrent import StateTensor
 from .linear.adapters import AdapterRows
 from .linear.quantized import Stream
 from .varlen_batch import Padded, VarlenBatch
@@ -127,6 +128,22 @@ class StateBatch:
     """By layer: [slots, ...] of each part of a state, see :class:`..model_config.spec.recurrent.StateTensor`."""
     inputs: MixerInputs | None = None
     """Records the mixers' inputs, if given."""
+
+    @classmethod
+    def of_whole(cls, texts: Texts, states: Mapping[int, Sequence[StateTensor]], dtype: torch.dtype) -> "StateBatch":
+        """For whole texts: states begin as zeros and are kept nowhere. ``states`` by layer; ``dtype``: that of inputs
+        of convolutions."""
+        device = texts.cu_seqlens.device
+        nowhere = torch.full((len(texts.varlen.lengths),), -1, device=device)
+        rows = kernels.StateRows(texts.cu_seqlens, nowhere, nowhere.clone(), texts.varlen.max_seqlen)
+        kept = {
+            layer: [
+                torch.zeros(1, *part.shape, dtype=torch.float32 if part.recurrent else dtype, device=device)
+                for part in parts
+            ]
+            for layer, parts in states.items()
+        }
+        return cls(rows, kept)
 
     def note(self, mix: Mix, parts: torch.Tensor) -> None:
         """Record a mixer's inputs [tokens, all parts]."""

@@ -1,4 +1,4 @@
-"""Per-layer embeddings of tokens (Gemma 3n, Gemma 4), and their use in a layer."""
+"""Per-layer inputs of tokens (Gemma 3n, Gemma 4, EmbeddingGemma 2), and their use in a layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,8 @@ from .norm import RMSNorm
 
 
 class PerLayerInputs:
-    """For each layer: (norm(projection of the token's embedding) + the layer's own embedding of it) / √2."""
+    """For each layer: (norm(projection of the token's embedding) + the layer's own embedding of it) / √2; without such
+    embeddings, the norm alone."""
 
     def __init__(
         self,
@@ -33,11 +34,13 @@ class PerLayerInputs:
         self._embed, self._dim, self._invariant = embed, spec.dim, context.invariant
         self._named = spec.vocab_size if spec.vocab_size < model.vocab_size else 0
         columns = spec.dim * len(model.layers)
-        self._table = context.empty(spec.vocab_size, columns)
-        weights.add("model.embed_tokens_per_layer.weight", self._table)
+        self._table: torch.Tensor | None = None
+        if spec.vocab_size:
+            self._table = context.empty(spec.vocab_size, columns)
+            weights.add(f"{spec.name}.embed_tokens_per_layer.weight", self._table)
         projection = Projection((("per_layer_model_projection", columns),), model.hidden_size, False)
-        self._projection = plain_weight(weights, "model", projection, context)
-        self._norm = RMSNorm(weights, "model.per_layer_projection_norm", spec.dim, model.norm_eps, context)
+        self._projection = plain_weight(weights, spec.name, projection, context)
+        self._norm = RMSNorm(weights, f"{spec.name}.per_layer_projection_norm", spec.dim, model.norm_eps, context)
         self._media_token = spec.media_token
         self._scale = torch.tensor(spec.dim**0.5, dtype=context.dtype).item()
         self._projected_scale = model.hidden_size**-0.5
@@ -52,9 +55,11 @@ class PerLayerInputs:
         embedded = self._embed(tokens)
         if media is not None:
             embedded, tokens = media.put(embedded), media.named(tokens, self._media_token)
+        projected = self._norm.plain(product(embedded) * self._projected_scale)
+        if self._table is None:
+            return projected
         if self._named:
             tokens = tokens.where(tokens < self._named, 0)
-        projected = self._norm.plain(product(embedded) * self._projected_scale)
         inputs: torch.Tensor = (projected + self._table[:, columns][tokens] * self._scale) * 2**-0.5
         return inputs
 
@@ -66,13 +71,14 @@ class PerLayer:
         self, weights: WeightMap, layer: int, model: Backbone, inputs: PerLayerInputs, context: LayerContext
     ) -> None:
         assert model.per_layer is not None
-        prefix, hidden, dim = model.layer_prefix(layer), model.hidden_size, model.per_layer.dim
+        hidden, dim = model.hidden_size, model.per_layer.dim
+        prefix = f"{model.layer_prefix(layer)}.{model.per_layer.block}"
         self._layer, self._inputs, self._hidden = layer, inputs, hidden
         self._dtype, self._stream = context.dtype, context.stream
-        gate, out = {f"{prefix}.per_layer_input_gate": dim}, {f"{prefix}.per_layer_projection": hidden}
+        gate, out = {f"{prefix}per_layer_input_gate": dim}, {f"{prefix}per_layer_projection": hidden}
         self._gate = Linear(weights, gate, hidden, context, adapted=context.adapted(gate, hidden))
         self._out = Linear(weights, out, dim, context, adapted=context.adapted(out, dim))
-        self._norm = RMSNorm(weights, f"{prefix}.post_per_layer_input_norm", hidden, model.norm_eps, context)
+        self._norm = RMSNorm(weights, f"{prefix}post_per_layer_input_norm", hidden, model.norm_eps, context)
 
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import ClassVar, Final, Literal
 
 import torch
-from torch.nn.functional import gelu, silu, softplus
+from torch.nn.functional import gelu, pad, silu, softplus
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
@@ -71,12 +71,15 @@ class ShortConv(Recurrent):
         super().__init__(weights, layer, model, spec, context)
         prefix = f"{model.layer_prefix(layer)}.{spec.name}.conv"
         self._conv = _Convolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
+        self._centered = spec.centered
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 3 * channels] → [tokens, channels]"""
+        b, c, x = parts.chunk(3, dim=1)
+        if self._centered:
+            return c * self._conv.around(b * x, batch.positions)
         states = _states_of(batch)
         states.note(self._mix, parts)
-        b, c, x = parts.chunk(3, dim=1)
         (state,) = states.of_layer[self._layer]
         return c * self._conv(b * x, state, states, "none")
 
@@ -432,6 +435,21 @@ class _Convolution:
         """x [tokens, channels] → the same, in the compute dtype; ``state``: the layer's."""
         weight = self._weight.squeeze(1)
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
+
+    def around(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The convolution over whole texts with as many tokens on both sides. x [tokens, channels] → the same, in the
+        compute dtype; ``positions`` int64 [tokens], from 0 on in each text."""
+        width, tokens = self._weight.shape[2], len(x)
+        reach = width // 2
+        taps = self._weight.squeeze(1).float()
+        # a token of another text is at a distance that its position does not have
+        at = pad(positions, (reach, reach), value=-width)
+        inputs = pad(x.to(self._weight.dtype).float(), (0, 0, reach, reach))
+        total = torch.zeros_like(inputs[:tokens])
+        for tap in range(width):
+            same = at[tap : tap + tokens] == positions + (tap - reach)
+            total += inputs[tap : tap + tokens].masked_fill(~same[:, None], 0.0) * taps[:, tap]
+        return (total if self._bias is None else total + self._bias.float()).to(self._weight.dtype)
 
 
 def make_recurrent(

@@ -30,6 +30,8 @@ _ENCODING: Final = (
     "RewardModel",
     "ForMaskedLM",
     "EncoderModel",
+    "BidirectionalModel",
+    "EmbedModel",
     "ForRetrieval",
     "ForRanking",
 )

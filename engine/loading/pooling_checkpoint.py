@@ -1,7 +1,8 @@
 """Opens a folder as a pooling model: an encoder, or a decoder that does not generate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -12,27 +13,33 @@ from stentor.protocols.ipc.config import ModelImpl
 from ..model_config.config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..model_config.encoders.hf import encoder_config_from_hf, is_encoder
 from ..model_config.encoders.pooling import (
+    JINA_LIST,
     JINA_VL,
+    MarkedVectors,
     PoolingConfig,
     ScoreHead,
     SparseHead,
     TokenVectors,
     TokenWeights,
+    WholeSparseHead,
     matryoshka_of,
     native_dimensions,
+    projection_of,
     score_head,
     sparse_head,
+    stated_pooling,
     yes_no_head,
 )
 from ..model_config.encoders.retrievers import retriever_from_hf
-from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, SentenceModules
+from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, SentenceModules, SpladeForm
 from ..model_config.encoders.transformers_config import TransformersEncoder, transformers_encoder
 from ..model_config.hf.config import model_spec_from_hf
+from ..model_config.hf.embedders import EMBEDDERS
 from ..model_config.hf.text_part import MEDIA_FAMILIES
 from ..model_config.registry import run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
-from ..model_config.spec.model import Backbone, ModelSpec, with_mixers
+from ..model_config.spec.model import Backbone, MixerSpec, ModelSpec, checked, with_mixers
 from ..quantization.stored_tensors import correct_by_tensors
 from .checkpoint import Checkpoint, described_quantization, sizes_of, text_and_tower
 from .errors import CheckpointError
@@ -50,15 +57,21 @@ _HEADS: Final = (
     "ForTokenClassification",
     "ForProcessRewardModel",
     "ForRewardModel",
+    "ForMaskedLM",
     "Model",
 )
 """Endings of decoder architectures that do not generate text."""
-_WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration"}
+_STATES_POOLING: Final = "LlamaBidirectionalModel"
+_OF_FIRST: Final = "Lfm2BidirectionalModel"
+"""Its vectors are of the first token."""
+_WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration", JINA_LIST: "Qwen3ForCausalLM"}
 """Decoder architectures of embedders whose names do not tell."""
 _QWEN3_RERANKER: Final = (9693, 2152)
 """Qwen3's tokens ``yes`` and ``no``."""
 _BGE_RERANKER: Final = "Yes"
 """The token whose logit is the score of BGE's reranker on Gemma."""
+_JINA_MARKS: Final = ("<|embed_token|>", "<|rerank_token|>")
+"""Behind each document and behind the query."""
 
 
 def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl: ModelImpl = "auto") -> PoolingConfig:
@@ -112,32 +125,41 @@ def _read(
     folder: Path, config: Mapping[str, object], pooling: PoolingMode | None, model_impl: ModelImpl
 ) -> PoolingConfig:
     retriever = retriever_from_hf(config)
-    backbone = _backbone(config, model_impl) if retriever is None else retriever[0]
+    masked = _named_masked(config) and _is_splade(folder)
+    backbone = _backbone(config, model_impl, masked=masked) if retriever is None else retriever[0]
     causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
     ends = causal or (isinstance(backbone, EncoderConfig) and backbone.family == "clip")
     modules = read_sentence_modules(folder, causal=ends)
-    if not (folder / "modules.json").is_file() and _has_cls_vectors(folder):
-        modules = replace(modules, pooling=("cls",))
+    if not (folder / "modules.json").is_file():
+        if _has_cls_vectors(folder) or backbone.architecture == _OF_FIRST:
+            modules = replace(modules, pooling=("cls",))
+        elif backbone.architecture == _STATES_POOLING:
+            modules = replace(modules, pooling=(stated_pooling(config),))
     if pooling is not None:
         modules = replace(modules, pooling=(pooling,))
     if isinstance(backbone, EncoderConfig) and backbone.filled:
         modules = _cleaned(folder, modules)
     score = score_head(config, backbone) or _yes_no(folder, config, backbone)
-    sparse: SparseHead | TokenWeights | None = None
+    sparse: SparseHead | WholeSparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None
     if all((folder / name).is_file() for name in _BGE_M3):
         sparse = TokenWeights(_BGE_M3[0])
         vectors = TokenVectors(backbone.hidden_size, bias=True, file=_BGE_M3[1], skip_first=True)
-    elif isinstance(backbone, EncoderConfig) and backbone.architecture.endswith("ForMaskedLM") and _is_splade(folder):
-        sparse = sparse_head(config, backbone)
+    elif masked:
+        sparse = sparse_head(config, backbone, modules.splade or SpladeForm())
+    elif modules.splade is not None:
+        raise ConfigError("architectures does not end with ForMaskedLM, by whose head SpladePooling weighs tokens")
     elif retriever is not None:
         vectors = retriever[1]
     elif (found := _colbert(folder, config, modules)) is not None:
         vectors, modules = found
+    projection = projection_of(config, backbone)
     return PoolingConfig(
         backbone=backbone,
         modules=modules,
-        dimensions=native_dimensions(backbone, modules),
+        dimensions=native_dimensions(backbone, modules, projection),
+        projection=projection,
+        marked=_marked(folder) if backbone.architecture == JINA_LIST else None,
         score=score,
         sparse=sparse,
         vectors=vectors,
@@ -145,15 +167,19 @@ def _read(
     )
 
 
-def _backbone(config: Mapping[str, object], model_impl: ModelImpl) -> EncoderConfig | ModelSpec | TransformersEncoder:
+def _backbone(
+    config: Mapping[str, object], model_impl: ModelImpl, *, masked: bool
+) -> EncoderConfig | ModelSpec | TransformersEncoder:
+    """``masked``: whether its masked-language head is used."""
+    described = partial(transformers_encoder, masked=masked)
     if model_impl == "transformers":
-        return transformers_encoder(config)
+        return described(config)
     if is_encoder(config):
         return encoder_config_from_hf(config)
     try:
         return _decoder(config)
     except UnknownArchitectureError as unknown:
-        return run_by_transformers(unknown, transformers_encoder, config, model_impl)
+        return run_by_transformers(unknown, described, config, model_impl)
 
 
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
@@ -163,6 +189,7 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     """
     named = config.get("architectures")
     as_causal = dict(config)
+    read: Callable[[Fields, str], ModelSpec] | None = None
     if isinstance(named, list) and named:
         stem = str(named[0])
         if stem in _WRITTEN_AS:
@@ -171,19 +198,21 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
             if stem.endswith(ending):
                 bare = stem.removesuffix(ending)
                 as_causal["architectures"] = [bare + (_SEES if bare + _SEES in MEDIA_FAMILIES else _CAUSAL)]
+                read = EMBEDDERS.get(bare)
                 break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
-    made = model_spec_from_hf(as_causal)
+    made = model_spec_from_hf(as_causal) if read is None else checked(read(Fields(as_causal), stem[:80]))
     if gemma:  # the file has the total number of tokens in a window
         for window in {layer.attention.window for layer in made.layers} - {0}:
             windowed = [layer.attention.window == window for layer in made.layers]
             made = with_mixers(made, windowed, window=window // 2 + 1)
     own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
-    bidirectional = gemma or config.get("is_causal") is False
+    bidirectional = made.bidirectional or gemma or config.get("is_causal") is False
     if bidirectional and any(group.kind == "latent" for group in made.cache_groups):
         raise ConfigError("is_causal is false, expected true: latent attention sees only what is before a token")
-    mixers = [layer.mixer for layer in made.layers if isinstance(layer.mixer, AttentionSpec)]
-    if bidirectional and any(mixer.chunked for mixer in mixers):
+    by_text = bool(made.states) and not bidirectional
+    mixers = [mixer for layer in made.layers for mixer in layer.mixers if isinstance(mixer, AttentionSpec)]
+    if (bidirectional or by_text) and any(mixer.chunked for mixer in mixers):
         raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
     if any(mixer.slopes for mixer in mixers):
         raise UnknownArchitectureError(f"its architecture {own}, with a bias by distance, is not native here")
@@ -192,11 +221,28 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     if made.whole_prompts:
         raise ConfigError(f"{own} sees its prompts whole, of which no vectors are made here, expected another model")
     if made.states:
+        _check_states(made, own)
+    if by_text:
+        layers = (replace(each, mixer=_causal(each.mixer), beside=_causal(each.beside)) for each in made.layers)
+        made = replace(made, layers=tuple(layers))
+    return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional, by_text=by_text)
+
+
+def _causal(mixer: MixerSpec | None) -> MixerSpec | None:
+    """The mixer, of whole texts: if it attends, to what is before a token."""
+    return replace(mixer, causal=True) if isinstance(mixer, AttentionSpec) else mixer
+
+
+def _check_states(spec: ModelSpec, name: str) -> None:
+    """Raise :class:`ConfigError` for a model with recurrent states some of whose layers need a cache."""
+    what = "a block that layers share" if any(layer.block for layer in spec.layers) else ""
+    what = what or ("n-grams" if any(layer.ngrams for layer in spec.layers) else "")
+    what = what or ("latent attention" if any(group.kind == "latent" for group in spec.cache_groups) else "")
+    if what:
         raise ConfigError(
-            f"its architecture {own} has layers with a recurrent state, of which no vectors or scores are made here, "
-            "expected a decoder all of whose layers attend, or an encoder"
+            f"its architecture {name} has {what} beside layers with a recurrent state, of which no vectors or scores "
+            "are made here, expected layers of attention to keys and values beside them, or none"
         )
-    return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 
 def _yes_no(folder: Path, config: Mapping[str, object], backbone: Backbone) -> ScoreHead | None:
@@ -216,26 +262,45 @@ def _yes_no(folder: Path, config: Mapping[str, object], backbone: Backbone) -> S
     if not is_named_reranker(folder, config):
         return None
     if gemma:
-        return yes_no_head(_token(folder / "tokenizer.json", _BGE_RERANKER), None, embedding)
+        token = _token(folder / "tokenizer.json", _BGE_RERANKER, "whose logit is the score")
+        return yes_no_head(token, None, embedding)
     return yes_no_head(*_QWEN3_RERANKER, embedding)
+
+
+def _marked(folder: Path) -> MarkedVectors:
+    """The head of jina-reranker-v3. Raises :class:`ConfigError`."""
+    shapes = {tensor.name: tensor.shape for tensor in weight_index(folder)}
+    inner, outer = (shapes.get(f"projector.{layer}.weight", ()) for layer in (0, 2))
+    if len(inner) != 2 or len(outer) != 2:
+        raise ConfigError("projector.0.weight or projector.2.weight is missing, which make the vectors it ranks by")
+    file = folder / "tokenizer.json"
+    document, query = (_token(file, mark, "which marks what is ranked") for mark in _JINA_MARKS)
+    return MarkedVectors(document, query, inner[0], outer[0])
 
 
 class _Vocabulary(msgspec.Struct):
     vocab: dict[str, int]
 
 
+class _Added(msgspec.Struct):
+    id: int
+    content: str
+
+
 class _Tokenizer(msgspec.Struct):
     model: _Vocabulary
+    added_tokens: list[_Added] = []
 
 
-def _token(file: Path, text: str) -> int:
-    """The id of a token in a tokenizer's file. Raises :class:`ConfigError`."""
+def _token(file: Path, text: str, use: str) -> int:
+    """The id of a token in a tokenizer's file; ``use`` of it, for the message. Raises :class:`ConfigError`."""
     try:
-        known = msgspec.json.decode(file.read_bytes(), type=_Tokenizer).model.vocab
+        read = msgspec.json.decode(file.read_bytes(), type=_Tokenizer)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file.name}, by which the model says {text!r}, cannot be read: {error}") from error
+    known = read.model.vocab | {token.content: token.id for token in read.added_tokens}
     if text not in known:
-        raise ConfigError(f"{file.name} has no token {text!r}, whose logit is the score")
+        raise ConfigError(f"{file.name} has no token {text!r}, {use}")
     return known[text]
 
 
@@ -247,12 +312,18 @@ def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
     return replace(modules, lower_case=bare or named.startswith("Siglip2Tokenizer"), bare=bare)
 
 
+def _named_masked(config: Mapping[str, object]) -> bool:
+    named = config.get("architectures")
+    return isinstance(named, list) and bool(named) and str(named[0]).endswith("ForMaskedLM")
+
+
 def _is_splade(folder: Path) -> bool:
     """Whether sentence-transformers' files, or else the folder's name, say that it is a SPLADE model."""
-    listed = folder / "modules.json"
-    if listed.is_file():
-        return "Splade" in listed.read_text(encoding="utf-8", errors="replace")
-    return "splade" in str(folder).lower()
+    for name in ("modules.json", "router_config.json"):
+        listed = folder / name
+        if listed.is_file() and "Splade" in listed.read_text(encoding="utf-8", errors="replace"):
+            return True
+    return not (folder / "modules.json").is_file() and "splade" in str(folder).lower()
 
 
 def _has_cls_vectors(folder: Path) -> bool:

@@ -7,6 +7,7 @@
     config_sentence_transformers.json    prompts and which is the default
     1_Pooling/config.json                pooling
     2_Dense/config.json, model.safetensors
+    router_config.json                   which modules make queries, and which documents
 
 For a folder without them, see :func:`read_sentence_modules`.
 """
@@ -24,6 +25,7 @@ from ..model_config.encoders.sentence import (
     Normalized,
     PoolingMode,
     SentenceModules,
+    SpladeForm,
 )
 from .errors import CheckpointError
 from .safetensors_index import read_json, read_json_list
@@ -46,6 +48,9 @@ _ACTIVATIONS: Final[Mapping[str, DenseActivation]] = {
 }
 _SILENT: Final = ("Transformer", "MLMTransformer", "Dropout", "LogitScore", "MultiVectorMask")
 """Modules that are the model itself, have no effect after training, or are read elsewhere."""
+_ROUTERS: Final = ("Router", "Asym")
+_STATIC: Final = "SparseStaticEmbedding"
+_SPLADE: Final = ("pooling_strategy", "activation_function")
 _MOST_MODULES: Final = 16
 
 
@@ -71,10 +76,19 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
     pooling: tuple[PoolingMode, ...] = ()
     include_prompt = True
     after: list[Module] = []
+    splade: SpladeForm | None = None
+    queries = ""
+    named: list[tuple[str, str]] = []
     for entry in entries:
         fields = Fields(entry)
-        kind = fields.text("type").rpartition(".")[2]
-        place = _inside(folder, fields.text("path", ""))
+        kind, path = fields.text("type").rpartition(".")[2], fields.text("path", "")
+        if kind in _ROUTERS:
+            documents, queries = _routed(folder, path)
+            named += documents
+        else:
+            named.append((kind, path))
+    for kind, path in named:
+        place = _inside(folder, path)
         match kind:
             case "Pooling":
                 pooling, include_prompt = _pooling(place)
@@ -85,7 +99,7 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
             case "Normalize":
                 after.append(Normalized())
             case "SpladePooling":
-                _check_splade(place)
+                splade = _splade(place)
             case _ if kind in _SILENT:
                 continue
             case _:
@@ -94,7 +108,42 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
         pooling = ("lasttoken" if causal else "mean",)
     length, lower_case = _limits(folder)
     prompts, default = _prompts(folder)
-    return SentenceModules(pooling, include_prompt, tuple(after), length, lower_case, prompts, default)
+    return SentenceModules(
+        pooling, include_prompt, tuple(after), length, lower_case, prompts, default, splade=splade, queries=queries
+    )
+
+
+def _routed(folder: Path, path: str) -> tuple[list[tuple[str, str]], str]:
+    """The modules that make documents, each with its path, and the folder of the weights that make queries.
+
+    Raises :class:`ConfigError` for routes that no sparse model without inference of queries has.
+    """
+    config = Fields(read_json(_inside(folder, path) / "router_config.json"))
+    types, structure = (config.table(name) or {} for name in ("types", "structure"))
+    kinds = {name: str(kind).rpartition(".")[2] for name, kind in types.items()}
+    routes = {name: Fields(structure).texts(name) or () for name in structure}
+    queries = [kinds.get(name) for name in routes.get("query", ())]
+    documents = [
+        (kinds.get(name, ""), f"{path}/{name}" if path and name else path or name)
+        for name in routes.get("document", ())
+    ]
+    if set(routes) != {"query", "document"} or queries != [_STATIC] or not documents:
+        raise ConfigError(
+            f"router_config.json has the routes {', '.join(sorted(routes)) or 'none'}, expected query, which is one "
+            f"{_STATIC}, and document"
+        )
+    default = Fields(config.table("parameters") or {}).text("default_route", "document")
+    if default != "document":
+        raise ConfigError(f"default_route is {default[:40]!r}, expected 'document'")
+    first = documents[0][1]
+    if first:
+        raise ConfigError(
+            f"router_config.json has the document's model in {first[:60]!r}, expected in the folder itself"
+        )
+    static = f"{path}/{routes['query'][0]}" if path else routes["query"][0]
+    if Fields(read_json(_inside(folder, static) / "config.json")).has("path"):
+        raise ConfigError(f"{_STATIC} has a path to a file of weights, expected model.safetensors in its folder")
+    return documents, static
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -120,11 +169,13 @@ def _pooling(place: Path) -> tuple[tuple[PoolingMode, ...], bool]:
     return modes, fields.flag("include_prompt", True)
 
 
-def _check_splade(place: Path) -> None:
+def _splade(place: Path) -> SpladeForm:
     fields = Fields(read_json(place / "config.json"))
-    for name, expected in (("pooling_strategy", "max"), ("activation_function", "relu")):
-        if (given := fields.text(name, expected)) != expected:
-            raise ConfigError(f"{name} of SpladePooling is {given[:40]!r}, expected {expected!r}")
+    given = fields.text("pooling_strategy", "max"), fields.text("activation_function", "relu")
+    for name, value, known in zip(_SPLADE, given, (("max", "sum"), ("relu", "log1p_relu")), strict=True):
+        if value not in known:
+            raise ConfigError(f"{name} of SpladePooling is {value[:40]!r}, expected one of {', '.join(known)}")
+    return SpladeForm(given[0] == "sum", given[1] == "log1p_relu")
 
 
 def _dense(place: Path) -> Dense:

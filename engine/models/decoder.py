@@ -14,7 +14,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
+from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBatch, Taps
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.linear.layer_context import LayerContext
@@ -149,13 +149,17 @@ class Decoder:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
         tied head. Raises :class:`..layers.linear.weights.WeightError`."""
         tied = HEADS[:1] if self.config.tie_embeddings else ()
+        self.weights.load(self.own(tensors), ignore=("rotary_emb.inv_freq", *tied))
+
+    def own(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors without those of heads that draft, under this decoder's names."""
         first, prefix = len(self.config.layers), self.config.prefix
         apart = self.config.mtp is not None and self.config.mtp.prefix
         drafts = () if apart else tuple(f"{prefix}.{first + layer}." for layer in range(self.config.draft_layers))
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
-        self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
+        return self._with_base(own)
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors under this decoder's names, with or without a first part that files may leave out (GPT-2,
@@ -165,7 +169,9 @@ class Decoder:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
             return
         base = f"{config.prefix.partition('.')[0]}."
-        parts = config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name
+        parts = [config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name]
+        if config.per_layer is not None:
+            parts += [name for name, _ in config.per_layer.outer_shapes(len(config.layers), config.hidden_size)]
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
             yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor
@@ -183,6 +189,8 @@ class Decoder:
             if batch.media is None and batch.taps is None and recorded:
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
+        if batch.texts is not None and (states := self.config.states):
+            batch = replace(batch, states=StateBatch.of_whole(batch.texts, states, self.context.dtype))
         hidden = self._hidden(batch, adds_words=self._adds_words(batch.adapter_rows))
         assert isinstance(hidden, torch.Tensor)
         return hidden

@@ -1,6 +1,6 @@
 """Heads on hidden states: scores, sparse weights, token vectors. Computed in float32."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import torch
@@ -8,7 +8,18 @@ import torch
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.weights import WeightError, WeightMap, check_shape
 from ..layers.pooling import ACTIVATE, normalize, pool
-from ..model_config.encoders.pooling import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
+from ..model_config.encoders.pooling import (
+    MarkedVectors,
+    ScoreActivation,
+    ScoreHead,
+    SparseHead,
+    TokenProjection,
+    TokenVectors,
+    TokenWeights,
+    WholeSparseHead,
+)
+from ..model_config.encoders.sentence import SpladeForm
+from .transformers_encoder import TransformersBackbone
 
 _TOKENS: Final = 128
 """Tokens whose logits are held at once: 128 MB of float32 for a vocabulary of 250k."""
@@ -94,12 +105,15 @@ class Scorer:
 
     def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
         """hidden [tokens, size], cu_seqlens int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
-        x = hidden.float() if self.head.pooling is None else pool(hidden, cu_seqlens, (self.head.pooling,))
+        head = self.head
+        pooling = () if head.pooling is None else (head.pooling,)
+        x = pool(hidden, cu_seqlens, pooling) if pooling and not head.late else hidden.float()
         if self._dense is not None:
-            x = ACTIVATE[self.head.activation](self._dense(x))
+            x = ACTIVATE[head.activation](self._dense(x))
         if self._norm is not None:
             x = self._norm(x)
-        return (x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)) + self.head.shift
+        x = (x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)) * head.scale + head.shift
+        return pool(x, cu_seqlens, pooling) if head.late else x
 
 
 class SpladeWeights:
@@ -107,11 +121,11 @@ class SpladeWeights:
 
     def __init__(self, head: SparseHead, size: int, vocabulary: int, context: LayerContext) -> None:
         self.weights = WeightMap()
-        self._dense = _Layer(self.weights, head.dense, size, size, context, bias=True)
-        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, context)
+        self._dense = _Layer(self.weights, head.dense, size, size, context, bias=head.dense_bias)
+        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, context, bias=head.norm_bias)
         self._bias = context.empty(vocabulary, dtype=torch.float32)
         self.weights.add(head.bias, self._bias)
-        self._activation = head.activation
+        self._activation, self._form = head.activation, head.form
         self._words = context.empty(vocabulary, size, dtype=torch.float32)
 
     @property
@@ -129,11 +143,50 @@ class SpladeWeights:
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]) of the weights above 0."""
         x = self._norm(ACTIVATE[self._activation](self._dense(hidden.float())))
-        best = torch.zeros_like(self._bias)
-        for piece in x.split(_TOKENS):
-            best = torch.maximum(best, (piece @ self._words.T + self._bias).amax(0))
-        ids = best.nonzero()[:, 0]
-        return ids, best[ids].log1p()
+        return weighed((piece @ self._words.T + self._bias for piece in x.split(_TOKENS)), self._form)
+
+
+class WholeSpladeWeights:
+    """SPLADE by transformers' masked-language head."""
+
+    total_bytes = 0
+    """The backbone has its tensors."""
+
+    def __init__(self, head: WholeSparseHead, backbone: TransformersBackbone) -> None:
+        self._form, self._backbone = head.form, backbone
+
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`SpladeWeights.__call__`."""
+        return weighed((self._backbone.logits(piece) for piece in hidden.split(_TOKENS)), self._form)
+
+
+def weighed(logits: Iterable[torch.Tensor], form: SpladeForm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits float32 [tokens, vocabulary] of one text, in pieces → its (ids int64 [n], weights float32 [n]) above 0."""
+    if form.sums:
+        total = torch.stack([_logarithm(piece.relu(), form).sum(0) for piece in logits]).sum(0)
+    else:
+        total = _logarithm(torch.stack([piece.amax(0) for piece in logits]).amax(0).relu(), form)
+    ids = total.nonzero()[:, 0]
+    return ids, total[ids]
+
+
+def _logarithm(weights: torch.Tensor, form: SpladeForm) -> torch.Tensor:
+    return weights.log1p().log1p() if form.twice else weights.log1p()
+
+
+class QueryWeights:
+    """The stored weights of a query's own tokens."""
+
+    def __init__(self, vocabulary: int, context: LayerContext) -> None:
+        self.weights = WeightMap()
+        self._weight = context.empty(vocabulary, dtype=torch.float32)
+        self.weights.add("weight", self._weight)
+
+    def __call__(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 [tokens] of one text → (ids int64 [n], weights float32 [n]) of the weights that are not 0."""
+        ids = tokens.unique()
+        ids = ids[self._weight[ids] != 0]
+        return ids, self._weight[ids]
 
 
 class LexicalWeights:
@@ -157,6 +210,18 @@ class LexicalWeights:
         return ids[best > 0], best[best > 0]
 
 
+class ProjectedTokens:
+    """The hidden states of all tokens in another space."""
+
+    def __init__(self, projection: TokenProjection, size: int, context: LayerContext) -> None:
+        self.weights = WeightMap()
+        self._layer = _Layer(self.weights, projection.name, size, projection.outputs, context, bias=False)
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens, size] → float32 [tokens, outputs]"""
+        return self._layer(hidden.float())
+
+
 class TokenVectorsLayer:
     """A vector of length 1 for every token."""
 
@@ -168,3 +233,18 @@ class TokenVectorsLayer:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[tokens, size] → float32 [tokens, outputs]"""
         return normalize(self._layer(hidden.float()))
+
+
+class MarkedVectorsLayer:
+    """Vectors of the tokens behind documents, then of the one behind the query."""
+
+    def __init__(self, head: MarkedVectors, size: int, context: LayerContext) -> None:
+        self.head = head
+        self.weights = WeightMap()
+        self._inner = _Layer(self.weights, "projector.0", size, head.inner, context, bias=False)
+        self._outer = _Layer(self.weights, "projector.2", head.inner, head.outputs, context, bias=False)
+
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """hidden [tokens, size] and tokens int64 [tokens] of one prompt → float32 [marked tokens, outputs]"""
+        places = torch.cat([(tokens == mark).nonzero()[:, 0] for mark in (self.head.document, self.head.query)])
+        return self._outer(torch.relu(self._inner(hidden[places].float())))

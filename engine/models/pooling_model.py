@@ -11,13 +11,23 @@ from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.pooling import PostPooling, normalize, pool
-from ..model_config.encoders.pooling import PoolingConfig, SparseHead, TokenWeights, tasks_of
+from ..model_config.encoders.pooling import QUERY, PoolingConfig, SparseHead, TokenWeights, WholeSparseHead, tasks_of
 from ..model_config.encoders.transformers_config import TransformersEncoder
 from ..model_config.spec.encoder import EncoderConfig
 from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_names import canonical
-from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer, activated
+from .pooling_heads import (
+    LexicalWeights,
+    MarkedVectorsLayer,
+    ProjectedTokens,
+    QueryWeights,
+    Scorer,
+    SpladeWeights,
+    TokenVectorsLayer,
+    WholeSpladeWeights,
+    activated,
+)
 from .programs import Programs
 from .transformers_encoder import TransformersBackbone, TransformersScorer
 
@@ -70,7 +80,6 @@ class PoolingModel:
         """``media_tokens``, ``media_layers``: as for :class:`.decoder.Decoder`."""
         self.config = config
         self._context = context
-        size = config.backbone.output_size
         self._backbone: Encoder | Decoder | TransformersBackbone
         match config.backbone:
             case EncoderConfig() as described:
@@ -84,6 +93,10 @@ class PoolingModel:
         if context.adapters is not None:
             context.adapters.by_name.pop("lm_head", None)  # no tokens are sampled
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
+        self._projection: ProjectedTokens | None = None
+        if config.projection is not None:
+            self._projection = ProjectedTokens(config.projection, config.backbone.output_size, context)
+        size = config.token_size
         after = config.modules.after
         self.after = PostPooling(after[:-1] if config.modules.normalizes else after, context)
         self.scorer: Scorer | TransformersScorer | None = None
@@ -91,13 +104,18 @@ class PoolingModel:
             self.scorer = TransformersScorer(config.score, self._backbone)
         elif config.score is not None:
             self.scorer = Scorer(config.score, size, context)
-        self.sparse: SpladeWeights | LexicalWeights | None = None
+        self.sparse: SpladeWeights | WholeSpladeWeights | LexicalWeights | None = None
         match config.sparse:
             case SparseHead() as head:
                 self.sparse = SpladeWeights(head, size, config.vocab_size, context)
+            case WholeSparseHead() as head:
+                assert isinstance(self._backbone, TransformersBackbone)
+                self.sparse = WholeSpladeWeights(head, self._backbone)
             case TokenWeights() as head:
                 self.sparse = LexicalWeights(head, size, context)
+        self._queries = QueryWeights(config.vocab_size, context) if config.modules.queries else None
         self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, context)
+        self._marked = None if config.marked is None else MarkedVectorsLayer(config.marked, size, context)
 
     @property
     def context(self) -> LayerContext:
@@ -119,7 +137,8 @@ class PoolingModel:
     def total_bytes(self) -> int:
         """Bytes of all weights."""
         behind = [weights.total_bytes for _, weights in self.after.weights]
-        heads = [head.weights.total_bytes for head in (self.scorer, self.vectors) if head is not None]
+        parts = self._projection, self.scorer, self.vectors, self._marked, self._queries
+        heads = [head.weights.total_bytes for head in parts if head is not None]
         if self.sparse is not None:
             heads.append(self.sparse.total_bytes)
         return self.weights.total_bytes + sum(behind) + sum(heads)
@@ -146,8 +165,10 @@ class PoolingModel:
         return self._backbone.forward(batch)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [rows, hidden] in the form that :meth:`pool` takes: normed, if the backbone is a decoder."""
-        return self._backbone.normed(hidden) if isinstance(self._backbone, Decoder) else hidden
+        """Hidden states [rows, hidden] in the form that :meth:`pool` takes: normed, if the backbone is a decoder, and
+        projected, if the model does so."""
+        hidden = self._backbone.normed(hidden) if isinstance(self._backbone, Decoder) else hidden
+        return hidden if self._projection is None else self._projection(hidden)
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:
@@ -190,13 +211,15 @@ class PoolingModel:
         if isinstance(self.sparse, LexicalWeights):
             weights = self.sparse.weights
             weights.load((f"linear.{name}", tensor) for name, tensor in files(self.sparse.file))
+        if self._queries is not None:
+            self._queries.weights.load(files(self.config.modules.queries))
         if self.vectors is not None and self.vectors.head.file:
             stored = files(self.vectors.head.file)
             self.vectors.weights.load((f"linear.{name.rpartition('.')[2]}", tensor) for name, tensor in stored)
 
     def _heads(self) -> list[WeightMap]:
         """Weight maps of heads whose tensors are in the checkpoint itself."""
-        found = []
+        found = [each.weights for each in (self._projection, self._marked) if each is not None]
         if self.scorer is not None and not self.scorer.head.tied_rows:
             found.append(self.scorer.weights)
         if isinstance(self.sparse, SpladeWeights):
@@ -217,13 +240,10 @@ class PoolingModel:
         """The backbone's tensors under its own names, stored with or without a head."""
         if isinstance(self.config.backbone, EncoderConfig):
             yield from canonical(self.config.backbone.family, tensors)
-            return
-        if isinstance(self.config.backbone, TransformersEncoder):
+        elif isinstance(self._backbone, Decoder):
+            yield from self._backbone.own(tensors)
+        else:
             yield from tensors
-            return
-        for name, tensor in tensors:
-            alone = name.startswith(("layers.", "embed_tokens.", "norm."))
-            yield (f"model.{name}" if alone else name), tensor
 
     def pool(
         self, hidden: torch.Tensor, tokens: torch.Tensor, cu_seqlens: torch.Tensor, requests: Sequence[Pooling]
@@ -249,10 +269,13 @@ class PoolingModel:
                 case "embed":
                     continue
                 case "token_embed":
-                    made[number] = PooledTensor(self._token_vectors(hidden[rows], request))
+                    made[number] = PooledTensor(self._token_vectors(hidden[rows], tokens[rows], request))
                 case "sparse":
                     assert self.sparse is not None
-                    ids, weights = self.sparse(hidden[rows], tokens[rows])
+                    if request.adapter == QUERY and self._queries is not None:
+                        ids, weights = self._queries(tokens[rows])
+                    else:
+                        ids, weights = self.sparse(hidden[rows], tokens[rows])
                     made[number] = PooledTensor(weights.unsqueeze(0), ids)
                 case "classify" | "token_classify":
                     assert scored is not None
@@ -282,7 +305,9 @@ class PoolingModel:
             scaled = self.config.modules.normalizes if request.normalize is None else request.normalize
             yield normalize(vector) if scaled else vector
 
-    def _token_vectors(self, hidden: torch.Tensor, request: Pooling) -> torch.Tensor:
+    def _token_vectors(self, hidden: torch.Tensor, tokens: torch.Tensor, request: Pooling) -> torch.Tensor:
+        if self._marked is not None:
+            return self._marked(hidden, tokens)
         if self.vectors is None:
             return normalize(hidden.float()) if request.normalize else hidden.float()
         made = self.vectors(hidden)

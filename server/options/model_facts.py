@@ -96,7 +96,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
         if not isinstance(spec, TransformersSpec):  # of whose networks no product is known
             work = (f"{spec.flops(1, at, 1) / 1e9:,.2f} GFLOP at {at:,}" for at in (0, LENGTHS[0]))
             yield "work a token", " and ".join(work)
-        if not spec.bidirectional:
+        if not (spec.bidirectional or spec.by_text):
             yield from _cache(spec)
             token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
             if token:

@@ -16,13 +16,14 @@ from .affix_tokens import AffixTokens, PairAffixTokens
 from .metrics import EmbeddingMetrics
 from .plugin import PoolingPlugin
 
-Compares = Literal["together", "vectors", "tokens", "weights", ""]
-"""How two texts are scored: read together by a cross-encoder, by the cosine of their vectors, by the vectors of their
-tokens (late interaction), by the product of their weights over the vocabulary, or not at all."""
-PairForm = Literal["pair", "qwen3", "qwen3_vl", "jina_vl", "bge", "template"]
+Compares = Literal["together", "list", "vectors", "tokens", "weights", ""]
+"""How two texts are scored: read together by a cross-encoder, read in one prompt with all other documents, by the
+cosine of their vectors, by the vectors of their tokens (late interaction), by the product of their weights over the
+vocabulary, or not at all."""
+PairForm = Literal["pair", "qwen3", "qwen3_vl", "jina_vl", "bge", "nemotron", "template"]
 """How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker, of
-Qwen3-VL-Reranker (which may see both) or of BGE's Gemma, or by the model's chat template, to which they are messages of
-the roles ``query`` and ``document``."""
+Qwen3-VL-Reranker (which may see both), of BGE's Gemma or of NVIDIA's Llama, or by the model's chat template, to which
+they are messages of the roles ``query`` and ``document``."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class EmbeddingModel:
     @property
     def compares(self) -> Compares:
         config = self.config
+        if config.marked is not None:
+            return "list"
         if config.score is not None:
             return "together" if config.score.pooling is not None and len(config.score.labels) == 1 else ""
         if config.vectors is not None and not config.vectors.skip_first:

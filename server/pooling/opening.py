@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.encoders.pooling import JINA_VL, PoolingConfig
+from stentor.engine.model_config.encoders.pooling import JINA_VL, NEMOTRON_RERANKER, PoolingConfig
 from stentor.engine.model_config.spec.encoder import EncoderConfig
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.protocols.ipc.config import ModelImpl
@@ -91,6 +91,8 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"
+    if config.architecture == NEMOTRON_RERANKER:
+        return "nemotron"
     if config.score.tied_rows and config.architecture.startswith("Qwen3"):
         return "qwen3"
     return "bge" if len(config.score.tied_rows) == 1 and config.architecture.startswith("Gemma") else "pair"

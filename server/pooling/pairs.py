@@ -67,7 +67,7 @@ async def read_pairs(
 
     Raises BadRequest.
     """
-    if rules.instruction is not None and model.pair_form in ("pair", "jina_vl"):
+    if rules.instruction is not None and model.pair_form in ("pair", "jina_vl", "nemotron"):
         raise refused("instruction", "the model takes none; leave it out", "unsupported")
     if model.pair_form == "bge":
         return await _questioned(model, queries, documents, rules, fields)
@@ -78,6 +78,8 @@ async def read_pairs(
             return _joined(model, first, second, rules.room, fields[1])
         case "qwen3":
             return await _instructed(model, first, second, rules, fields[1])
+        case "nemotron":
+            return await _prefixed(model, await _texts(model, first), await _texts(model, second), rules, fields[1])
         case "qwen3_vl" | "jina_vl":
             queries, documents = await _texts(model, first), await _texts(model, second)
             return [
@@ -191,6 +193,22 @@ async def _instructed(
             if left < 1:
                 raise room.none_left(len(before) + len(after))
         prompts.append(Prompt([*before, *ids[:left], *after]))
+    return prompts
+
+
+async def _prefixed(
+    model: EmbeddingModel, queries: Sequence[str], documents: Sequence[str], rules: PairRules, field: str
+) -> list[Prompt]:
+    """The words of NVIDIA's rerankers; a long pair loses its end."""
+    texts = [
+        f"question:{queries[place if len(queries) > 1 else 0]} \n \n passage:{document}"
+        for place, document in enumerate(documents)
+    ]
+    prompts = []
+    for place, ids in enumerate(await encode(model, texts, special=True)):
+        if len(ids) > rules.room.most and rules.room.cut is None:
+            raise rules.room.too_long(f"together with the query {len(ids)}", _at(field, place, documents))
+        prompts.append(Prompt(rules.room.within(ids, model.ends, _at(field, place, documents))))
     return prompts
 
 

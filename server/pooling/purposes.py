@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.engine.model_config.encoders.pooling import PoolingConfig
+from stentor.engine.model_config.encoders.pooling import QUERY, PoolingConfig
 from stentor.protocols.common.errors import refused
 
 _SAME: Final = (
@@ -40,6 +40,8 @@ def adapter_of(config: PoolingConfig, purpose: str | None) -> str:
     """The model's adapter for ``purpose``; "" where it has none."""
     if purpose is None:
         return ""
+    if config.modules.queries and QUERY in _same(purpose):
+        return QUERY
     return next((name for name in (purpose, *_same(purpose)) if name in config.adapters), "")
 
 

@@ -174,8 +174,10 @@ def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
         case "embed":
             return wanted.dimensions or config.dimensions
         case "token_embed":
+            if (marks := config.marked) is not None:
+                return sum(token in (marks.document, marks.query) for token in prompt.ids) * marks.outputs
             if config.vectors is None:
-                return tokens * config.backbone.output_size
+                return tokens * config.token_size
             own = config.vectors.outputs
             return (tokens - config.vectors.skip_first) * min(wanted.dimensions or own, own)
         case "token_classify":

@@ -5,10 +5,12 @@ from typing import Any, Final
 
 import anyio
 
+from stentor.engine.model_config.encoders.pooling import QUERY
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 
 from .affix_tokens import AffixTokens
+from .listwise import ranked
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs
 from .purposes import adapter_of, prompt_of
@@ -36,6 +38,8 @@ async def scores_of(
             pairs = await read_pairs(model, queries, documents, rules, fields)
             found = await job.run(pairs, Pooling("classify", activate=rules.activate), fields[1])
             return [memoryview(each.data).cast("f")[0] for each in found]
+        case "list":
+            return await ranked(model, job, queries, documents, rules, fields)
         case "vectors":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
             config = model.config
@@ -48,10 +52,9 @@ async def scores_of(
             return await anyio.to_thread.run_sync(cosines, vectors[: len(first)], vectors[len(first) :])
         case "weights":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
-            weights = await job.run([*first, *second], Pooling("sparse"), fields[1])
-            return await anyio.to_thread.run_sync(
-                products, weights[: len(first)], weights[len(first) :], model.config.vocab_size
-            )
+            asking = Pooling("sparse", adapter=adapter_of(model.config, "query"))
+            asked, told = await job.run(first, asking, fields[0]), await job.run(second, Pooling("sparse"), fields[1])
+            return await anyio.to_thread.run_sync(products, asked, told, model.config.vocab_size)
         case "tokens":
             first = await marked(model, queries, rules, fields[0], is_query=True)
             second = await marked(model, documents, rules, fields[1], is_query=False)
@@ -86,8 +89,9 @@ async def _by_purpose(
         (documents, "document", rules.most_document, fields[1]),
     ):
         prompt = prompt_of(model.config, purpose)
-        room = LengthLimit(min(rules.room.most, most + model.ends.length), "right") if most else rules.room
-        sides.append(await read_texts(model, texts, room, field, prompt=prompt))
+        special = adapter_of(model.config, purpose) != QUERY
+        room = LengthLimit(min(rules.room.most, most + special * model.ends.length), "right") if most else rules.room
+        sides.append(await read_texts(model, texts, room, field, special=special, prompt=prompt))
     return sides[0], sides[1]
 
 

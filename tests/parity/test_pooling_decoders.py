@@ -11,8 +11,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.worker.setup.setup import set_up_on
 from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
@@ -68,6 +66,13 @@ def changed(folder: Path, change: Callable[[str], str] = str, **config: Any) -> 
     save_file({change(name): tensor for name, tensor in stored.items()}, folder / "model.safetensors")
     described = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**described, **config}))
+
+
+def added(folder: Path, **tensors: torch.Tensor) -> None:
+    """Adds tensors to those of a folder; ``__`` stands for a point."""
+    stored = load_file(folder / "model.safetensors")
+    named = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    save_file({**stored, **named}, folder / "model.safetensors")
 
 
 Rows = list[np.ndarray[Any, np.dtype[np.float32]]]
@@ -169,13 +174,6 @@ def test_each_token_is_scored_by_a_head_of_either_name(name: str, tmp_path: Path
     theirs = saved(OF_EACH_TOKEN[name](), tmp_path)
     for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_classify", activate=False)), strict=True):
         close(found, theirs(input_ids=torch.tensor([text])).logits[0])
-
-
-def test_a_decoder_with_recurrent_states_is_refused_in_one_line(tmp_path: Path) -> None:
-    described = {"architectures": ["JambaForSequenceClassification"], "model_type": "jamba", **LLM}
-    (tmp_path / "config.json").write_text(json.dumps(described))
-    with pytest.raises(CheckpointError, match="JambaForSequenceClassification has layers with a recurrent state"):
-        pooling_config(tmp_path)
 
 
 @pytest.mark.parametrize("tied", [True, False])

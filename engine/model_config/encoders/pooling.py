@@ -5,7 +5,7 @@ optionally a scoring head.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
@@ -13,18 +13,26 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from ..config_fields import ConfigError, Fields
 from ..spec.encoder import EncoderConfig
 from ..spec.model import Backbone, ModelSpec, dense_mlp
-from .sentence import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
+from .sentence import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules, SpladeForm
 from .transformers_config import TransformersEncoder
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
 _EACH_TOKEN: Final = "ForTokenClassification"
-_CLASSIFIERS: Final = ("GPT2", "GPTBigCode", "GPTNeoX", "Falcon")
+_CLASSIFIERS: Final = ("GPT2", "GPTBigCode", "GPTNeoX", "Falcon", "EuroBert")
 """Decoders whose token classification heads are named like encoders'."""
 JINA_VL: Final = "JinaVLForRanking"
 """jina-reranker-m0: Qwen2-VL that scores a query and a document, either of which may be a picture."""
 _JINA_VL_SHIFT: Final = -2.65
 """Only in its authors' code."""
+JINA_LIST: Final = "JinaForRanking"
+"""jina-reranker-v3: Qwen3 that reads a query and all documents in one prompt."""
+VOYAGE: Final = "VoyageQwen3BidirectionalEmbedModel"
+NEMOTRON_RERANKER: Final = "LlamaBidirectionalForSequenceClassification"
+_STATED: Final[Mapping[str, PoolingMode]] = {"avg": "mean", "cls": "cls", "last": "lasttoken"}
+"""Poolings by NVIDIA's names."""
+_EUROBERT: Final[Mapping[str, PoolingMode]] = {"late": "mean", "mean": "mean", "bos": "cls"}
+"""Poolings of EuroBERT's classifiers; ``late`` pools the scores of tokens."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,22 @@ class ScoreHead:
     tied_rows: tuple[int, ...] = ()
     """Rows of the output embedding ``out`` that replace a layer: (true, false) scores by the difference of the two
     tokens' logits, (true,) by its logit."""
+    scale: float = 1.0
+    """Factor on the output of ``out``."""
     shift: float = 0.0
-    """Added to the output of ``out``."""
+    """Added to it."""
+    late: bool = False
+    """Whether tokens are scored one by one, and their scores pooled (EuroBERT)."""
+
+
+@dataclass(frozen=True)
+class TokenProjection:
+    """A linear layer without bias over the hidden states of all tokens, before any pooling (Voyage,
+    EmbeddingGemma 2)."""
+
+    name: str
+    """Of its tensors in the checkpoint."""
+    outputs: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +83,16 @@ class SparseHead:
     """Name of the logits' bias; their weight is the word embedding."""
     activation: DenseActivation
     norm_eps: float
+    dense_bias: bool = True
+    norm_bias: bool = True
+    form: SpladeForm = field(default_factory=SpladeForm)
+
+
+@dataclass(frozen=True)
+class WholeSparseHead:
+    """SPLADE by the masked-language head of transformers' modules."""
+
+    form: SpladeForm
 
 
 @dataclass(frozen=True)
@@ -83,15 +115,30 @@ class TokenVectors:
 
 
 @dataclass(frozen=True)
+class MarkedVectors:
+    """Vectors of a prompt's marked tokens, the documents' before the query's (arXiv:2509.25085): two layers without
+    biases, ``projector.0`` and ``projector.2``, with a ReLU between."""
+
+    document: int
+    """Token behind each document."""
+    query: int
+    inner: int
+    outputs: int
+
+
+@dataclass(frozen=True)
 class PoolingConfig:
     backbone: EncoderConfig | ModelSpec | TransformersEncoder
     modules: SentenceModules
     dimensions: int
     """Length of a text's vector."""
     score: ScoreHead | None = None
-    sparse: SparseHead | TokenWeights | None = None
+    sparse: SparseHead | WholeSparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None
     """None: the hidden states."""
+    projection: TokenProjection | None = None
+    marked: MarkedVectors | None = None
+    """None: tokens are not marked."""
     matryoshka: bool | tuple[int, ...] = False
     """Whether vectors may be shortened, and the lengths if the model lists them."""
 
@@ -109,16 +156,27 @@ class PoolingConfig:
         return self.backbone.adapters.names if self.backbone.adapters else ()
 
     @property
+    def token_size(self) -> int:
+        """Size of a token's hidden state as it is pooled."""
+        return self.backbone.output_size if self.projection is None else self.projection.outputs
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """Files or folders with further tensors, within the model's or as absolute paths."""
         found = [str(module.folder) for module in self.modules.after if isinstance(module, Dense | LayerNormed)]
         found += [head.file for head in (self.sparse, self.vectors) if isinstance(head, TokenWeights | TokenVectors)]
+        found.append(self.modules.queries)
         return tuple(name for name in found if name)
 
     @property
     def causal(self) -> bool:
         """Whether attention is causal."""
         return isinstance(self.backbone, ModelSpec) and not self.backbone.bidirectional
+
+    @property
+    def cached(self) -> bool:
+        """Whether keys and values are cached, so that prompts may come in chunks and share prefixes."""
+        return self.causal and isinstance(self.backbone, ModelSpec) and not self.backbone.by_text
 
     @property
     def max_length(self) -> int:
@@ -139,6 +197,8 @@ def score_head(
         return _token_head(config, backbone)
     if backbone.architecture == JINA_VL:
         return replace(_reward_head("lasttoken", ("LABEL_0",), "sigmoid"), shift=_JINA_VL_SHIFT)
+    if backbone.architecture == "InternLM2ForRewardModel":
+        return ScoreHead("lasttoken", "v_head", ("LABEL_0",), "identity", out_bias=False)
     if isinstance(backbone, ModelSpec) and backbone.architecture.endswith("ForRewardModel"):
         return _reward_head("lasttoken", ("LABEL_0",), "identity")
     if isinstance(backbone, ModelSpec) and backbone.architecture.endswith("ForProcessRewardModel"):
@@ -153,6 +213,11 @@ def _reward_head(pooling: PoolingMode | None, labels: tuple[str, ...], activate:
 
 def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
     labels, activate = _labels(config), _activation(config)
+    if backbone.architecture == NEMOTRON_RERANKER:
+        scale = 1 / Fields(config).positive("temperature", 1.0)
+        return ScoreHead(stated_pooling(config), "score", labels, activate, out_bias=False, scale=scale)
+    if backbone.architecture.startswith("EuroBert"):
+        return _eurobert_head(config, labels, activate)
     if isinstance(backbone, ModelSpec):
         return ScoreHead("lasttoken", "score", labels, activate, out_bias=False)
     match backbone.family:
@@ -214,6 +279,34 @@ def _modernbert_head(
     )
 
 
+def _eurobert_head(config: Mapping[str, object], labels: tuple[str, ...], activate: ScoreActivation) -> ScoreHead:
+    fields = Fields(config)
+    how = fields.text("classifier_pooling", fields.text("clf_pooling", "late"))  # the latter in its authors' files
+    if how not in _EUROBERT:
+        raise ConfigError(f"classifier_pooling is {how[:40]!r}, expected one of {', '.join(_EUROBERT)}")
+    return ScoreHead(
+        _EUROBERT[how], "classifier", labels, activate, dense="dense", activation="gelu", late=how == "late"
+    )
+
+
+def stated_pooling(config: Mapping[str, object]) -> PoolingMode:
+    """The pooling that NVIDIA's config.json states. Raises :class:`ConfigError`."""
+    if (named := Fields(config).text("pooling")) not in _STATED:
+        raise ConfigError(f"pooling is {named[:40]!r}, expected one of {', '.join(_STATED)}")
+    return _STATED[named]
+
+
+def projection_of(config: Mapping[str, object], backbone: Backbone) -> TokenProjection | None:
+    """The layer over the hidden states of all tokens; None for most models. Raises :class:`ConfigError`."""
+    if backbone.architecture == VOYAGE:
+        return TokenProjection("linear", Fields(config).integer("num_labels"))
+    if backbone.architecture.startswith("EmbeddingGemma2"):
+        inside = Fields(config).table("text_config")
+        size = Fields(config if inside is None else inside).integer("embedding_dim", 768)
+        return TokenProjection("embedding_projection", size)
+    return None
+
+
 def dense_activation(name: str) -> DenseActivation:
     """The activation by transformers' name. Raises :class:`ConfigError`."""
     known: Mapping[str, DenseActivation] = {
@@ -267,8 +360,18 @@ def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> Sco
     return ScoreHead("lasttoken", embedding, ("LABEL_0",), "sigmoid", out_bias=False, tied_rows=tied_rows)
 
 
-def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
+def sparse_head(
+    config: Mapping[str, object], backbone: EncoderConfig | ModelSpec | TransformersEncoder, form: SpladeForm
+) -> SparseHead | WholeSparseHead:
     """The masked-language head of a SPLADE model. Raises :class:`ConfigError` if it is not known."""
+    if isinstance(backbone, TransformersEncoder):
+        return WholeSparseHead(form)
+    if isinstance(backbone, ModelSpec):
+        raise ConfigError(f"weights of the vocabulary by {backbone.architecture} are not known, expected an encoder")
+    return replace(_sparse_head(config, backbone), form=form)
+
+
+def _sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
     activation: DenseActivation = "relu" if dense_mlp(backbone).activation == "relu" else "gelu"
     eps = backbone.norm_eps
     match backbone.family:
@@ -279,19 +382,37 @@ def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Sparse
             return SparseHead(f"{front}.transform.dense", f"{front}.transform.{norm}", f"{front}.bias", activation, eps)
         case "roberta" | "jina":
             return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
+        case "gte":
+            return SparseHead("lm_head.dense", "lm_head.norm", "lm_head.decoder.bias", "gelu", eps)
         case "distilbert":
             return SparseHead("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", activation, 1e-12)
         case "mpnet":
             return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
         case "modernbert":
-            return SparseHead("head.dense", "head.norm", "decoder.bias", activation, eps)
+            fields = Fields(config)
+            if not fields.flag("decoder_bias", True):
+                raise ConfigError("decoder_bias is false, expected true")
+            activation = dense_activation(fields.text("classifier_activation", "gelu"))
+            return SparseHead(
+                "head.dense",
+                "head.norm",
+                "decoder.bias",
+                activation,
+                eps,
+                dense_bias=fields.flag("classifier_bias"),
+                norm_bias=backbone.norm_bias,
+            )
         case other:
             raise ConfigError(f"a masked-language head of {other} is not known")
 
 
-def native_dimensions(backbone: Backbone, modules: SentenceModules) -> int:
+QUERY: Final = "query"
+"""The value of :attr:`Pooling.adapter` for queries made of :attr:`.sentence.SentenceModules.queries`."""
+
+
+def native_dimensions(backbone: Backbone, modules: SentenceModules, projection: TokenProjection | None = None) -> int:
     """Size of a text's vector behind the modules."""
-    size = backbone.output_size * len(modules.pooling)
+    size = (backbone.output_size if projection is None else projection.outputs) * len(modules.pooling)
     for module in modules.after:
         inputs = getattr(module, "inputs", getattr(module, "size", size))
         if inputs != size:
@@ -313,6 +434,8 @@ def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
 
 def tasks_of(config: PoolingConfig) -> tuple[PoolingTask, ...]:
     """The supported tasks, the primary one first."""
+    if config.marked is not None:
+        return ("token_embed",)
     tasks: list[PoolingTask] = []
     if config.score is not None:
         tasks.append("token_classify" if config.score.pooling is None else "classify")

@@ -37,6 +37,16 @@ Module = Dense | LayerNormed | Normalized
 
 
 @dataclass(frozen=True)
+class SpladeForm:
+    """How logits become weights of the vocabulary: log(1 + relu(logits)), pooled over a text's tokens."""
+
+    sums: bool = False
+    """Whether tokens are summed, not their maximum taken."""
+    twice: bool = False
+    """Whether the logarithm is taken twice (arXiv:2504.14839)."""
+
+
+@dataclass(frozen=True)
 class SentenceModules:
     """The modules behind a model's hidden states."""
 
@@ -53,6 +63,9 @@ class SentenceModules:
     """Prefixes of texts by task name."""
     default_prompt: str | None = None
     """Name of the default prefix."""
+    splade: SpladeForm | None = None
+    queries: str = ""
+    """Folder with a weight of each token, of which queries are made (arXiv:2411.04403); "": queries run the model."""
     bare: bool = False
     """Whether ASCII punctuation is removed and white space collapsed (SigLIP)."""
 

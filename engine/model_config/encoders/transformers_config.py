@@ -29,10 +29,13 @@ class TransformersEncoder(Backbone):
     """The config.json."""
 
 
-def transformers_encoder(config: Mapping[str, object]) -> TransformersEncoder:
-    """The encoder's description. Raises :class:`ConfigError` if no transformers class makes hidden states."""
+def transformers_encoder(config: Mapping[str, object], *, masked: bool = False) -> TransformersEncoder:
+    """The encoder's description; ``masked``: with its masked-language head.
+
+    Raises :class:`ConfigError` if no transformers class makes hidden states.
+    """
     made = configuration(config)
-    name = _class_name(config)
+    name = _class_name(config, masked=masked)
     if getattr(made, "quantization_config", None):
         raise ConfigError("its weights are quantised, which transformers' modules do not read here: use plain weights")
     fields = Fields(config)
@@ -52,16 +55,19 @@ def transformers_encoder(config: Mapping[str, object]) -> TransformersEncoder:
     )
 
 
-def _class_name(config: Mapping[str, object]) -> str:
-    """The class with the head of ``architectures``, or one without a head."""
+def _class_name(config: Mapping[str, object], *, masked: bool) -> str:
+    """The class with the head of ``architectures``, a masked-language head only if ``masked``, or one without a
+    head."""
     from transformers.models.auto import modeling_auto as auto  # late: it imports torch
 
     fields = Fields(config)
     kind, named = fields.text("model_type", ""), fields.texts("architectures") or ()
-    heads = (
+    heads = [
         auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    )
+    ]
+    if masked:
+        heads.append(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     scoring = {name for mapping in heads for name in _names(mapping.get(kind))}
     found = next((name for name in named if name in scoring), None)
     if found is not None:

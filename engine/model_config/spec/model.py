@@ -200,24 +200,31 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class PerLayerSpec:
-    """Per-layer embeddings of tokens (Gemma 3n, Gemma 4)."""
+    """Per-layer inputs of tokens: projected embeddings, with embeddings of each layer (Gemma 3n, Gemma 4) or without
+    (EmbeddingGemma 2)."""
 
     vocab_size: int
+    """0: there are no embeddings of each layer."""
     dim: int
     media_token: int = 0
     """The token whose embedding all media use."""
+    name: str = "model"
+    """Prefix of the names of tensors that all layers share."""
+    block: str = ""
+    """Prefix of those of a layer, within it."""
 
     def outer_shapes(self, layers: int, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of the tensors that all layers share."""
-        yield "model.embed_tokens_per_layer.weight", (self.vocab_size, layers * self.dim)
-        yield "model.per_layer_model_projection.weight", (layers * self.dim, hidden)
-        yield "model.per_layer_projection_norm.weight", (self.dim,)
+        if self.vocab_size:
+            yield f"{self.name}.embed_tokens_per_layer.weight", (self.vocab_size, layers * self.dim)
+        yield f"{self.name}.per_layer_model_projection.weight", (layers * self.dim, hidden)
+        yield f"{self.name}.per_layer_projection_norm.weight", (self.dim,)
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of the tensors of one layer."""
-        yield f"{prefix}.per_layer_input_gate.weight", (self.dim, hidden)
-        yield f"{prefix}.per_layer_projection.weight", (hidden, self.dim)
-        yield f"{prefix}.post_per_layer_input_norm.weight", (hidden,)
+        yield f"{prefix}.{self.block}per_layer_input_gate.weight", (self.dim, hidden)
+        yield f"{prefix}.{self.block}per_layer_projection.weight", (hidden, self.dim)
+        yield f"{prefix}.{self.block}post_per_layer_input_norm.weight", (hidden,)
 
 
 @dataclass(frozen=True)
@@ -316,6 +323,9 @@ class ModelSpec(Backbone):
     logits_softcap: float = 0.0
     bidirectional: bool = False
     """Whether attention is bidirectional, with equal windows on both sides: an embedder without generation."""
+    by_text: bool = False
+    """Whether texts are computed whole, without caches, though attention is causal: a model with recurrent states that
+    makes vectors or scores."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt attend to each other, and only those behind it causally (PaliGemma)."""
     draft_layers: int = 0

@@ -57,6 +57,8 @@ class ShortConvSpec(WithoutCache):
     """Tokens that the convolution sees, the current one included."""
     bias: bool = False
     """Whether the convolution and both projections have biases."""
+    centered: bool = False
+    """Whether it sees as many tokens behind the current one as before it, in whole texts (LFM2.5-Embedding)."""
     name: str = "conv"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
@@ -82,6 +84,8 @@ class ShortConvSpec(WithoutCache):
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
         _check_width(self.width)
+        if self.centered and self.width % 2 == 0:
+            raise ConfigError(f"conv_L_cache is {self.width}, expected an odd number: it sees both sides of a token")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ _NOTE: Final = (
 
 
 class PoolingFamily(Family):
-    """A pooling model. With causal attention it has a KV cache; otherwise a prompt is computed in one step.
+    """A pooling model. With causal attention alone it has a KV cache; otherwise a prompt is computed in one step.
 
     Media in prompts are encoded as for a decoder.
     """
@@ -56,7 +56,7 @@ class PoolingFamily(Family):
         self.spec = spec = checkpoint.own_pooling
         self.packs = not isinstance(spec.backbone, TransformersEncoder)
         self.groups = ()
-        if spec.causal and isinstance(spec.backbone, ModelSpec):
+        if spec.cached and isinstance(spec.backbone, ModelSpec):
             self.groups = spec.backbone.cache_groups
         self.beside = [_file(checkpoint.folder, name) for name in spec.beside]
         self.limits = suited_limits(spec, device)
@@ -163,7 +163,7 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
     if isinstance(backbone, TransformersEncoder):
         return limits  # it yields between texts of any length
     if isinstance(backbone, ModelSpec):
-        values = backbone.products(0) * (len(backbone.layers) if model.causal else 1)
+        values = backbone.products(0) * (len(backbone.layers) if model.cached else 1)
     else:
         values = (4 * backbone.hidden_size + 3 * dense_mlp(backbone).inner) * backbone.hidden_size
     mixed = max(_LEAST_MIXED, min(limits.max_mixed_prefill_tokens, _VALUES_A_SLICE // values))

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from starlette.requests import Request
 
+from stentor.engine.model_config.encoders.pooling import QUERY
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
@@ -144,7 +145,7 @@ async def pool_input(
     before = prompt_of(model.config, *(purpose or (None,)))
     if objects := fields.objects:
         return await pool_contents(what, reading, objects, "input", wanted, before, number_bytes)
-    special = fields.add_special_tokens is not False
+    special = fields.add_special_tokens is not False and wanted.adapter != QUERY
     texts = await read_texts(model, fields.texts, reading.room, "input", special=special, prompt=before)
     return await what.job.run(texts, wanted, number_bytes=number_bytes)
 
@@ -225,6 +226,12 @@ def pooling_of(
 
 
 def _check_task(model: EmbeddingModel, task: PoolingTask, field: str) -> None:
+    if model.compares == "list":
+        raise BadRequest(
+            f"`{model.name}` ranks documents that it reads together with a query; use /rerank or /score.",
+            field,
+            "model_not_supported" if field == "model" else "invalid_value",
+        )
     if task not in model.tasks:
         raise BadRequest(
             f"`{model.name}` does not serve the task `{task}`; it serves {', '.join(model.tasks)}.",

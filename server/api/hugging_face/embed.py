@@ -169,6 +169,8 @@ def _type(services: EmbeddingServices, model: ServedModel) -> dict[str, Any]:
     """Model type in Text Embeddings Inference, which separates embedding models from rerankers."""
     if model.kind != "embedding" or services.model is None:
         return {}
+    if services.model.compares == "list":
+        return {"reranker": {"id2label": {"0": "LABEL_0"}}}
     if services.model.config.score is None:
         return {"embedding": {"pooling": "+".join(services.model.config.modules.pooling)}}
     labels = services.model.config.score.labels

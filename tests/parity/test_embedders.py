@@ -1,0 +1,170 @@
+"""Decoders under architectures of embedders, rerankers and token classifiers, against transformers in float32."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.kind import kind_of
+from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.protocols.ipc.pooling import Pooling
+from stentor.tests.parity.test_pooling_decoders import LLM, TEXTS, added, changed, close, pooled, saved
+
+library: Any = transformers  # whose types know no labels
+SPECIAL: dict[str, Any] = {**LLM, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-3}
+RAW = Pooling("classify", activate=False)
+
+
+def both_ways(model: Any, text: list[int]) -> torch.Tensor:
+    """Hidden states [tokens, size] of a causal model of transformers, if its tokens see the whole text."""
+    everything = torch.zeros(1, 1, len(text), len(text))
+    mask = {"full_attention": everything} if hasattr(model, "has_sliding_layers") else everything
+    hidden: torch.Tensor = model(input_ids=torch.tensor([text]), attention_mask=mask).last_hidden_state[0]
+    return hidden
+
+
+@pytest.mark.parametrize(("named", "rows"), [("avg", slice(None)), ("cls", slice(1)), ("last", slice(-1, None))])
+@torch.inference_mode()
+def test_nvidias_llama_looks_both_ways_and_pools_as_its_config_says(named: str, rows: slice, tmp_path: Path) -> None:
+    theirs = saved(transformers.LlamaModel(transformers.LlamaConfig(**LLM)), tmp_path)
+    changed(tmp_path, architectures=["LlamaBidirectionalModel"], model_type="llama_bidirec", pooling=named)
+    assert kind_of(tmp_path) == "embedding"
+    for text, found in zip(TEXTS, pooled(tmp_path, Pooling("embed")), strict=True):
+        vector = both_ways(theirs, text)[rows].mean(0, keepdim=True)
+        close(found, vector / vector.norm())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.2])
+@torch.inference_mode()
+def test_nvidias_reranker_divides_its_score_by_a_temperature(temperature: float, tmp_path: Path) -> None:
+    theirs = saved(library.LlamaForSequenceClassification(library.LlamaConfig(**LLM, num_labels=1)), tmp_path)
+    named = {"architectures": ["LlamaBidirectionalForSequenceClassification"], "model_type": "llama_bidirec"}
+    changed(tmp_path, **named, pooling="avg", temperature=temperature)
+    for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
+        close(found, theirs.score(both_ways(theirs.model, text).mean(0, keepdim=True)) / temperature, 1e-3)
+
+
+@pytest.mark.parametrize("pooling", [None, "weighted_avg"])
+def test_a_pooling_that_is_missing_or_not_known_is_refused(pooling: str | None, tmp_path: Path) -> None:
+    described = {**LLM, "architectures": ["LlamaBidirectionalModel"], "model_type": "llama_bidirec"}
+    (tmp_path / "config.json").write_text(json.dumps({**described, "pooling": pooling}))
+    with pytest.raises(CheckpointError, match="pooling is "):
+        pooling_config(tmp_path)
+
+
+@torch.inference_mode()
+def test_voyages_embedder_projects_all_tokens(tmp_path: Path) -> None:
+    theirs = saved(transformers.Qwen3Model(transformers.Qwen3Config(**LLM, head_dim=8)), tmp_path)
+    changed(tmp_path, "model.{}".format, architectures=["VoyageQwen3BidirectionalEmbedModel"], num_labels=48)
+    layer = torch.randn(48, 32)
+    added(tmp_path, linear__weight=layer)
+    assert pooling_config(tmp_path).dimensions == 48
+    vectors, tokens = (pooled(tmp_path, Pooling(task)) for task in ("embed", "token_embed"))
+    for text, vector, each in zip(TEXTS, vectors, tokens, strict=True):
+        hidden = both_ways(theirs, text) @ layer.T
+        close(each, hidden, 1e-3)
+        mean = hidden.mean(0, keepdim=True)
+        close(vector, mean / mean.norm())
+
+
+EUROBERTS: dict[str, Callable[[], Any]] = {
+    "late": lambda: library.EuroBertForSequenceClassification(library.EuroBertConfig(**SPECIAL, num_labels=3)),
+    "mean": lambda: library.EuroBertForSequenceClassification(
+        library.EuroBertConfig(**SPECIAL, num_labels=3, classifier_pooling="mean", attention_bias=True)
+    ),
+    "bos": lambda: library.EuroBertForSequenceClassification(
+        library.EuroBertConfig(**SPECIAL, num_labels=1, classifier_pooling="bos", mlp_bias=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EUROBERTS)
+@torch.inference_mode()
+def test_a_eurobert_scores_texts(name: str, tmp_path: Path) -> None:
+    theirs = saved(EUROBERTS[name](), tmp_path)
+    assert pooling_config(tmp_path, model_impl="native").score is not None
+    for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
+        close(found, theirs(input_ids=torch.tensor([text])).logits)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@torch.inference_mode()
+def test_a_eurobert_gives_hidden_states(masked: bool, tmp_path: Path) -> None:
+    config = library.EuroBertConfig(**SPECIAL)
+    theirs = saved(library.EuroBertForMaskedLM(config) if masked else library.EuroBertModel(config), tmp_path)
+    for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_embed")), strict=True):
+        close(found, theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0])
+
+
+def test_an_unknown_pooling_of_eurobert_is_refused(tmp_path: Path) -> None:
+    described = {**SPECIAL, "architectures": ["EuroBertForSequenceClassification"], "model_type": "eurobert"}
+    (tmp_path / "config.json").write_text(json.dumps({**described, "clf_pooling": "max"}))
+    with pytest.raises(CheckpointError, match="classifier_pooling is 'max', expected one of late, mean, bos"):
+        pooling_config(tmp_path)
+
+
+PRIVACY: dict[str, Any] = {
+    **SPECIAL,
+    "head_dim": 8,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "sliding_window": 5,
+}
+TOKENS: dict[str, Callable[[], Any]] = {
+    "EuroBERT": lambda: library.EuroBertForTokenClassification(library.EuroBertConfig(**SPECIAL, num_labels=5)),
+    "OpenAI's privacy filter": lambda: library.OpenAIPrivacyFilterForTokenClassification(
+        library.OpenAIPrivacyFilterConfig(**PRIVACY, num_labels=5)
+    ),
+    "OpenAI's privacy filter, unbiased": lambda: library.OpenAIPrivacyFilterForTokenClassification(
+        library.OpenAIPrivacyFilterConfig(**PRIVACY, num_labels=5, attention_bias=False)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@torch.inference_mode()
+def test_tokens_are_scored(name: str, tmp_path: Path) -> None:
+    theirs = saved(TOKENS[name](), tmp_path)
+    assert kind_of(tmp_path) == "embedding"
+    assert pooling_config(tmp_path, model_impl="native").score is not None
+    for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_classify", activate=False)), strict=True):
+        close(found, theirs(input_ids=torch.tensor([text])).logits[0], 1e-3)
+
+
+GEMMA2: dict[str, Any] = {
+    **SPECIAL,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "sliding_window": 4,
+    "hidden_size_per_layer_input": 12,
+    "embedding_dim": 20,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+}
+
+
+@pytest.mark.parametrize("sees", [False, True])
+@torch.inference_mode()
+def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
+    text = library.EmbeddingGemma2TextConfig(**GEMMA2)
+    if sees:
+        vision = library.Gemma4VisionConfig(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, head_dim=8
+        )
+        whole = library.EmbeddingGemma2Config(text_config=text, vision_config=vision)
+        theirs = saved(library.EmbeddingGemma2Model(whole), tmp_path).language_model
+    else:
+        theirs = saved(library.EmbeddingGemma2TextModel(text), tmp_path)
+    assert pooling_config(tmp_path).dimensions == 20
+    vectors, tokens = (pooled(tmp_path, Pooling(task)) for task in ("embed", "token_embed"))
+    for ids, vector, each in zip(TEXTS, vectors, tokens, strict=True):
+        hidden = theirs(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        close(each, hidden, 1e-3)
+        mean = hidden.mean(0, keepdim=True)
+        close(vector, mean / mean.norm(), 1e-3)
