@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.functional import normalize
 
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
@@ -20,7 +21,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear, PlainLinear
+from ..layers.linear import Linear, PlainLinear, check_arranged
 from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
@@ -97,6 +98,9 @@ class Decoder:
         self._norm: Norm | Unnormalised = Unnormalised()
         if config.final_norm:
             self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        stored = len(config.layers) // config.loops
+        self._loop_starts = range(stored, len(config.layers), stored) if config.loop_norm else range(0)
+        """Layers before which the last norm stands too."""
         self._head = self._make_head()
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
@@ -109,12 +113,13 @@ class Decoder:
         match config.streams:
             case None:
                 blocks: dict[int, SharedWeights] = {}
-                self._layers = [
+                stored = [
                     Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks)
                     if config.layers[at].picture_gates is None
                     else PictureLayer(self.weights, at, config, context)
-                    for at in numbers
+                    for at in numbers[: len(numbers) // config.loops]
                 ]
+                self._layers = [*stored, *(self._again(stored, at) for at in numbers[len(stored) :])]
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -126,8 +131,17 @@ class Decoder:
                 self._streams = MixedStreams(self.weights, mixed, config, context)
                 self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
 
+    def _again(self, stored: Sequence[Layer | PictureLayer], at: int) -> Layer:
+        """The layer numbered ``at`` of a later loop."""
+        layer = stored[at % len(stored)]
+        assert isinstance(layer, Layer), "layers of pictures do not loop"
+        return layer.again(self.config.cache_index(at))
+
     def _make_head(self) -> Linear | PlainLinear | PackedTable:
         config, context = self.config, self.context
+        if config.head_normalized:
+            check_arranged("lm_head", context)
+            self.weights.arrange("lm_head.weight", (config.vocab_size, config.hidden_size), normalize)
         for head in HEADS[1:]:
             self.weights.alias(head, HEADS[0])
         if not config.tie_embeddings:
@@ -155,6 +169,7 @@ class Decoder:
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
+        self.weights.pass_over(*self.config.unused)
         self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -221,6 +236,8 @@ class Decoder:
             if number in tapped:
                 summed = residual if delta is None else added_(residual, delta)
                 delta, residual = None, _changed(summed, "the stream, for a head that drafts", _take, batch)
+            if number in self._loop_starts:
+                delta, residual = None, self._between_loops(residual if delta is None else added_(residual, delta))
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
@@ -233,6 +250,11 @@ class Decoder:
         if self._streams is not None:
             return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
+
+    def _between_loops(self, x: Stream) -> Stream:
+        """The stream that the next loop begins with."""
+        normed = self._norm.plain(x)
+        return normed.settled() if isinstance(normed, Traced) else normed
 
     def _broadcast(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
         """The residual stream of worker ``rank``, which has the layers before, in place of x; mutates x."""
