@@ -55,7 +55,9 @@ def _expect(fields: Fields, name: str, **expected: bool) -> None:
 
 def older_llama(fields: Fields, name: str) -> ModelSpec:
     """Llama as it was converted before transformers had it."""
-    return llama(_renamed(fields, {"max_sequence_length": "max_position_embeddings"}, max_position_embeddings=2048), name)
+    return llama(
+        _renamed(fields, {"max_sequence_length": "max_position_embeddings"}, max_position_embeddings=2048), name
+    )
 
 
 def orion(fields: Fields, name: str) -> ModelSpec:
@@ -116,7 +118,9 @@ def baichuan(fields: Fields, name: str) -> ModelSpec:
 def chatglm(fields: Fields, name: str) -> ModelSpec:
     """ChatGLM 2 and 3, GLM-4-9b-chat in their authors' files: a GLM under other names."""
     if fields.has("position_encoding_2d"):
-        raise UnknownArchitectureError(f"its form of {name}, with two positions of each token (ChatGLM-6B), is not native here")
+        raise UnknownArchitectureError(
+            f"its form of {name}, with two positions of each token (ChatGLM-6B), is not native here"
+        )
     for field, what in (("vision_config", "that sees"), ("pre_seq_len", "with a learned prefix")):
         if fields.has(field):
             raise UnknownArchitectureError(f"its form of {name}, {what} ({field}), is not native here")
