@@ -1,5 +1,7 @@
 """One layer of a decoder or encoder, described by a :class:`..model_config.spec.model.LayerSpec`."""
 
+from copy import copy
+
 import torch
 
 from stentor.kernels.forward import Traced
@@ -97,6 +99,14 @@ class Layer:
         if spec.scalar:
             self._scalar = context.empty(1, dtype=torch.float32)
             weights.add(f"{model.layer_prefix(layer)}.{spec.scalar}", self._scalar)
+
+    def again(self, cache: int) -> "Layer":
+        """The layer with the same weights over the cache with this number; its mixer must be attention."""
+        assert isinstance(self._mixer, Attention)
+        found = copy(self)
+        found._mixer = mixer = self._mixer.again(cache)
+        found._late_mixer = None if self._late_mixer is None else mixer
+        return found
 
     def __call__(
         self, delta: Delta | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None

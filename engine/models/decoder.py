@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.functional import normalize
 
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
@@ -18,7 +19,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBa
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.linear.layer_context import LayerContext
-from ..layers.linear.linear import Linear, PlainLinear
+from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Stream
 from ..layers.linear.weights import WeightMap
@@ -97,6 +98,9 @@ class Decoder:
         self._norm: Norm | Unnormalised = Unnormalised()
         if config.final_norm:
             self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        stored = len(config.layers) // config.loops
+        self._loop_starts = range(stored, len(config.layers), stored) if config.loop_norm else range(0)
+        """Layers before which the last norm stands too."""
         self._head = self._make_head()
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
@@ -109,12 +113,13 @@ class Decoder:
         match config.streams:
             case None:
                 blocks: dict[int, SharedWeights] = {}
-                self._layers = [
+                stored = [
                     Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks)
                     if config.layers[at].picture_gates is None
                     else PictureLayer(self.weights, at, config, context)
-                    for at in numbers
+                    for at in numbers[: len(numbers) // config.loops]
                 ]
+                self._layers = [*stored, *(self._again(stored, at) for at in numbers[len(stored) :])]
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -126,8 +131,17 @@ class Decoder:
                 self._streams = MixedStreams(self.weights, mixed, config, context)
                 self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
 
+    def _again(self, stored: Sequence[Layer | PictureLayer], at: int) -> Layer:
+        """The layer numbered ``at`` of a later loop."""
+        layer = stored[at % len(stored)]
+        assert isinstance(layer, Layer), "layers of pictures do not loop"
+        return layer.again(self.config.cache_index(at))
+
     def _make_head(self) -> Linear | PlainLinear | PackedTable:
         config, context = self.config, self.context
+        if config.head_normalized:
+            check_arranged("lm_head", context)
+            self.weights.arrange("lm_head.weight", (config.vocab_size, config.hidden_size), normalize)
         for head in HEADS[1:]:
             self.weights.alias(head, HEADS[0])
         if not config.tie_embeddings:
@@ -149,6 +163,7 @@ class Decoder:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
         tied head. Raises :class:`..layers.linear.weights.WeightError`."""
         tied = HEADS[:1] if self.config.tie_embeddings else ()
+        self.weights.pass_over(*self.config.unused)
         self.weights.load(self.own(tensors), ignore=("rotary_emb.inv_freq", *tied))
 
     def own(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -229,6 +244,8 @@ class Decoder:
             if number in tapped:
                 summed = residual if delta is None else added_(residual, delta)
                 delta, residual = None, _changed(summed, "the stream, for a head that drafts", _take, batch)
+            if number in self._loop_starts:
+                delta, residual = None, self._between_loops(residual if delta is None else added_(residual, delta))
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
@@ -241,6 +258,11 @@ class Decoder:
         if self._streams is not None:
             return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
+
+    def _between_loops(self, x: Stream) -> Stream:
+        """The stream that the next loop begins with."""
+        normed = self._norm.plain(x)
+        return normed.settled() if isinstance(normed, Traced) else normed
 
     def _broadcast(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
         """The residual stream of worker ``rank``, which has the layers before, in place of x; mutates x."""

@@ -281,6 +281,20 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "VaultGemmaForCausalLM": ("vault-gemma",),
     "YoutuForCausalLM": ("youtu",),
     "Zamba2ForCausalLM": ("zamba2", "zamba2-plain"),
+    "LLaMAForCausalLM": ("llama-older",),
+    "TeleFLMForCausalLM": ("teleflm",),
+    "InternLMForCausalLM": ("internlm",),
+    "OrionForCausalLM": ("orion",),
+    "QWenLMHeadModel": ("qwen1",),
+    "BaiChuanForCausalLM": ("baichuan",),
+    "BaichuanForCausalLM": ("baichuan-13b", "baichuan2-13b"),
+    "ChatGLMModel": ("chatglm",),
+    "ChatGLMForConditionalGeneration": ("chatglm-plain",),
+    "StableLMEpochForCausalLM": ("stablelm-epoch",),
+    "RWForCausalLM": ("refined-web", "refined-web-40b", "refined-web-alibi"),
+    "Rnj1ForCausalLM": ("rnj1",),
+    "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
+    "OuroForCausalLM": ("ouro",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""

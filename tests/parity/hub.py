@@ -6,19 +6,19 @@ They are models of transformers that compute the same, written under the names t
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
+from stentor.tests.parity import hub_llamas
 from stentor.tests.parity.families import hy4, step
+from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
-Tensors = dict[str, torch.Tensor]
-Values = dict[str, Any]
 _HEAD = 16
 """Dimensions of a head."""
 _BLOCKS = ((2, 512), (0, 256), (1, 0), (0, 0), (4, 256))
@@ -66,21 +66,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             rms_norm_eps=1e-5,
             rope_parameters=llama3,
         ),
+        **hub_llamas.configs(shape),
     }
-
-
-class Published(NamedTuple):
-    """How published files differ from transformers'."""
-
-    architecture: str
-    names: Mapping[str, str]
-    """By parts of transformers' names, in order."""
-    described: Callable[[Any], Values]
-    """Fields of config.json besides sizes, which are Llama's."""
-    stored: Callable[[Tensors, Any], Tensors] = lambda tensors, config: tensors
-    """Changes tensors under transformers' names."""
-    prepared: Callable[[Any], None] = lambda model: None
-    """Changes the model."""
 
 
 _SIZES = (
@@ -111,16 +98,9 @@ def described(name: str, config: Any) -> Values:
     """The config.json of a published file."""
     form = PUBLISHED[name]
     sizes = config.get_text_config().to_dict()
-    said = {field: sizes[field] for field in _SIZES}
+    said = {field: sizes[field] for field in _SIZES if field in sizes}
     said |= {"architectures": [form.architecture], **form.described(config)}
     return {field: value for field, value in said.items() if value is not ...}
-
-
-def _old_rope(config: Any) -> Values:
-    """The rotary settings in the spelling of files before transformers 5."""
-    rope = dict(config.rope_parameters)
-    theta = rope.pop("rope_theta")
-    return {"rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope}
 
 
 def _by_group(tensors: Tensors, config: Any) -> Tensors:
@@ -137,7 +117,7 @@ def _by_group(tensors: Tensors, config: Any) -> Tensors:
 
 
 def _internlm2(config: Any) -> Values:
-    rope = _old_rope(config)
+    rope = old_rope(config)
     if rope["rope_scaling"] is not None:
         rope["rope_scaling"] = {"type": rope["rope_scaling"]["rope_type"], "factor": rope["rope_scaling"]["factor"]}
     biased = {} if config.attention_bias else {"bias": False}
@@ -166,7 +146,7 @@ def _exaone(config: Any) -> Values:
     absent = dict.fromkeys(("rms_norm_eps", "num_hidden_layers"), ...)
     own = {"layer_norm_epsilon": config.rms_norm_eps, "num_layers": config.num_hidden_layers}
     own |= {"model_type": "exaone", "activation_function": "silu", "tie_word_embeddings": False}
-    return {**absent, **own, **_old_rope(config)}
+    return {**absent, **own, **old_rope(config)}
 
 
 def _minicpm(config: Any) -> Values:
@@ -175,7 +155,7 @@ def _minicpm(config: Any) -> Values:
     own |= {"dim_model_base": config.hidden_size / config.logits_scaling}
     if not config.tie_word_embeddings:
         own |= {"tie_word_embeddings": False, "sparse_config": {"dense_len": 64}}
-    return {**own, **_old_rope(config)}
+    return {**own, **old_rope(config)}
 
 
 def _ling2(config: Any) -> Values:
@@ -205,7 +185,7 @@ def _joined(tensors: Tensors, config: Any) -> Tensors:
 
 def _mimo(config: Any) -> Values:
     said = {"model_type": "mimo", "attention_bias": True, "num_nextn_predict_layers": 1, "tie_word_embeddings": False}
-    return {**said, "use_sliding_window": False, **_old_rope(config)}
+    return {**said, "use_sliding_window": False, **old_rope(config)}
 
 
 def _with_draft(tensors: Tensors, config: Any) -> Tensors:
@@ -239,7 +219,7 @@ def _nemotron_nas(config: Any) -> Values:
     blocks = [{"attention": each, "ffn": other} for each, other in zip(attends, computes, strict=True)]
     own = {"model_type": "nemotron-nas", "block_configs": blocks, "attention_bias": False, "mlp_bias": False}
     own |= {"intermediate_size": None, "num_key_value_heads": None, "tie_word_embeddings": False}
-    return {**own, **_old_rope(config)}
+    return {**own, **old_rope(config)}
 
 
 def of_nemotron(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -372,5 +352,6 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "mimo": Published("MiMoForCausalLM", {}, _mimo, _with_draft),
     "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
+    **hub_llamas.PUBLISHED,
 }
 """By the name of a configuration."""

@@ -34,8 +34,10 @@ ARCHITECTURES = {
 }
 DENSE = (
     "apertus",
+    "baichuan2-13b",
     "bitnet",
     "bloom",
+    "chatglm",
     "cohere",
     "gemma3-seeing",
     "gemma3n",
@@ -44,6 +46,7 @@ DENSE = (
     "internlm2-biased",
     "llama-biased",
     "mistral-large4-shared",
+    "nanbeige",
     "nemotron",
     "nemotron-nas",
     "phi-normed",

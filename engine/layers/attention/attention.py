@@ -1,6 +1,7 @@
 """Self-attention."""
 
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Final, overload
 
@@ -98,6 +99,12 @@ class Attention:
             self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
         self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
         _pass_over_unused(weights, prefix, spec)
+
+    def again(self, cache: int) -> "Attention":
+        """The same weights over the cache with this number."""
+        found = copy(self)
+        found._cache = cache
+        return found
 
     @overload
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream: ...

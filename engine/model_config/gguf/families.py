@@ -52,6 +52,7 @@ _LFM2: Final[Mapping[str, str]] = {
 }
 _LAYER_NORM: Final[Mapping[str, str]] = {"layer_norm_epsilon": "attention.layer_norm_epsilon"}
 """Families before Llama."""
+_LOOPS: Final[Mapping[str, str]] = {"num_loops": "num_loops", "skip_loop_final_norm": "skip_loop_final_norm"}
 _UNSCALED: Final[Mapping[str, object]] = {
     "embedding_multiplier": 1.0,
     "residual_multiplier": 1.0,
@@ -369,6 +370,14 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
     "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
     "minicpm": GGUFTranslation("MiniCPMForCausalLM", made=_minicpm, permuted=True),
+    "xverse": GGUFTranslation("XverseForCausalLM", permuted=True),
+    "orion": GGUFTranslation("OrionForCausalLM", keys={"rms_norm_eps": "attention.layer_norm_epsilon"}),
+    "qwen": GGUFTranslation("QWenLMHeadModel"),
+    "pangu-embedded": GGUFTranslation(
+        "PanguEmbeddedForCausalLM", made=lambda facts: {"bias": facts.has("attn_q.bias")}
+    ),
+    "nanbeige": GGUFTranslation("NanbeigeForCausalLM", keys=_LOOPS, unsaid={"num_loops": 1}, permuted=True),
+    "ouro": GGUFTranslation("OuroForCausalLM", keys={"total_ut_steps": "num_loops"}, permuted=True),
     "bailingmoe2": GGUFTranslation(
         "BailingMoeV2ForCausalLM",
         keys={"num_shared_experts": "expert_shared_count"},

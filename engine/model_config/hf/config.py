@@ -15,6 +15,7 @@ from . import dense as hf_dense
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
 from . import hub as hf_hub
+from . import hub_llamas as hf_hub_llamas
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import latent as hf_latent
@@ -197,6 +198,25 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "BailingMoeV2ForCausalLM": DecoderFamily("bailing_moe_v2", hf_hub.ling2),
     "MiMoForCausalLM": DecoderFamily("mimo", hf_hub.mimo),
     "DeciLMForCausalLM": DecoderFamily("nemotron-nas", hf_hub.nemotron_nas),
+    "LLaMAForCausalLM": DecoderFamily("llama", hf_hub_llamas.older_llama),
+    "XverseForCausalLM": DecoderFamily("xverse", hf_dense.llama),
+    "AquilaForCausalLM": DecoderFamily("aquila", hf_dense.llama),
+    "AquilaModel": DecoderFamily("aquila", hf_dense.llama),
+    "TeleChat3ForCausalLM": DecoderFamily("telechat3", hf_dense.llama),
+    "TeleFLMForCausalLM": DecoderFamily("TeleFLM", hf_hub_llamas.teleflm),
+    "InternLMForCausalLM": DecoderFamily("internlm", hf_hub_llamas.biased_llama),
+    "PanguEmbeddedForCausalLM": DecoderFamily("PanguEmbedded", hf_hub_llamas.biased_llama),
+    "OrionForCausalLM": DecoderFamily("orion", hf_hub_llamas.orion),
+    "QWenLMHeadModel": DecoderFamily("qwen", hf_hub_llamas.qwen1),
+    "BaichuanForCausalLM": DecoderFamily("baichuan", hf_hub_llamas.baichuan),
+    "BaiChuanForCausalLM": DecoderFamily("baichuan", hf_hub_llamas.baichuan),
+    "ChatGLMModel": DecoderFamily("chatglm", hf_hub_llamas.chatglm),
+    "ChatGLMForConditionalGeneration": DecoderFamily("chatglm", hf_hub_llamas.chatglm),
+    "StableLMEpochForCausalLM": DecoderFamily("stablelm_epoch", hf_hub_llamas.stablelm_epoch),
+    "RWForCausalLM": DecoderFamily("RefinedWeb", hf_hub_llamas.refined_web),
+    "Rnj1ForCausalLM": DecoderFamily("rnj1", hf_hub_llamas.rnj1),
+    "NanbeigeForCausalLM": DecoderFamily("nanbeige", hf_hub_llamas.nanbeige),
+    "OuroForCausalLM": DecoderFamily("ouro", hf_hub_llamas.ouro),
     "Gemma3nForCausalLM": DecoderFamily("gemma3n_text", hf_gemma3n.gemma3n),
     "Gemma4ForCausalLM": DecoderFamily("gemma4_text", hf_gemma4.gemma4),
     "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
@@ -205,9 +225,9 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
 }
 """Text-only decoders by architecture."""
 BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {
-    family.model_type: family.read for family in TEXT_DECODERS.values()
+    family.model_type: family.read for family in reversed(list(TEXT_DECODERS.values()))
 }
-"""Readers of these by model type."""
+"""Readers of these by model type; the first of several."""
 DECODERS: Mapping[str, DecoderFamily] = {
     **TEXT_DECODERS,
     **{

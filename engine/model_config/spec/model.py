@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
-from ..config_fields import LONGEST_CONTEXT, ConfigError
+from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError
 from .attention import AttentionSpec, CacheSpec, RopeConfig
 from .compressed_attention import CompressedAttentionSpec
 from .latent_attention import LatentAttentionSpec
@@ -31,8 +31,11 @@ from .streams import LaurelSpec, NGramSpec, StreamsSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
-HEADS: Final = ("lm_head.weight", "embed_out.weight", "output.weight", "output_projection.weight", "head.weight")
-"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT and DeepSeek-V4."""
+HEADS: Final = (
+    *("lm_head.weight", "embed_out.weight", "output.weight", "output_projection.weight", "head.weight"),
+    "transformer.output_layer.weight",
+)
+"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT, DeepSeek-V4 and ChatGLM."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +259,9 @@ class Backbone:
     """Prefix of a layer's number in tensor names."""
     sublayers: int = 1
     """Layers that files number as one (LongCat); names of their parts have different endings."""
+    loops: int = 1
+    """Times that the stored layers run, each time with caches of their own (Nanbeige 4.2, Ouro); :attr:`layers` has
+    them as often."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
     streams: StreamsSpec | None = None
@@ -279,7 +285,8 @@ class Backbone:
 
     def layer_prefix(self, layer: int) -> str:
         """Prefix of the names of a layer's tensors."""
-        return f"{self.prefix}.{layer // self.sublayers}"
+        stored = len(self.layers) // self.loops
+        return f"{self.prefix}.{layer % stored // self.sublayers}"
 
     def cache_index(self, layer: int) -> int:
         """A layer's index among the caches, in order of the layers with a cache."""
@@ -312,6 +319,12 @@ class ModelSpec(Backbone):
     """Unused rows before those of the positions (OPT)."""
     final_norm: str = "model.norm"
     """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
+    loop_norm: bool = False
+    """Whether the last norm also stands between two loops."""
+    head_normalized: bool = False
+    """Whether the rows of the head are divided by their lengths (Baichuan 2)."""
+    unused: tuple[str, ...] = ()
+    """Stored names of tensors that files may have and the model does not use."""
     embedding_scale: float = 1.0
     scales_media: bool = False
     """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
@@ -447,6 +460,13 @@ def with_layers(spec: B, **changes: Any) -> B:
     return replace(spec, layers=tuple(replace(layer, **changes) for layer in spec.layers))
 
 
+def looped(spec: ModelSpec, loops: int, *, norm: bool) -> ModelSpec:
+    """The spec with its layers run ``loops`` times; ``norm``: whether the last norm also stands between them."""
+    if loops * len(spec.layers) > MOST_LAYERS:
+        raise ConfigError(f"{len(spec.layers)} layers run {loops} times, expected at most {MOST_LAYERS} in all")
+    return replace(spec, layers=spec.layers * loops, loops=loops, loop_norm=norm)
+
+
 def dense_mlp(spec: Backbone) -> MLPSpec:
     """The network of the first layer, which must be dense."""
     mlp = spec.layers[0].mlp
@@ -460,8 +480,11 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
-    if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_bias:
-        raise ConfigError("tie_word_embeddings is true, expected false: a head that is the embedding has no bias")
+    if isinstance(spec, ModelSpec) and spec.tie_embeddings and (spec.head_bias or spec.head_normalized):
+        part = "has no bias" if spec.head_bias else "is not normalised"
+        raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding {part}")
+    if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
+        raise ConfigError("layers that run several times with another mixer than attention are not known")
     if spec.streams is not None:
         spec.streams.check()
     return spec

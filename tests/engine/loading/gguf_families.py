@@ -15,11 +15,20 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from stentor.tests.engine.loading.gguf_metadata import COMMON, METADATA, of_full
 from stentor.tests.engine.loading.k_quants import quantize
-from stentor.tests.parity import hub
+from stentor.tests.parity import hub, hub_llamas
+from stentor.tests.parity.hub_llamas import LOOPS
 
 Named = Iterator[tuple[str, torch.Tensor]]
 Kinds = Mapping[str, gguf.GGMLQuantizationType]
 """By a part of the name of tensors."""
+_NAMED_AS = {"nanbeige": "llama", "ouro": "llama"}
+"""Architectures that the gguf package does not know, and others with their names of tensors."""
+_SANDWICH = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 
 
 def write_family(
@@ -37,7 +46,8 @@ def write_family(
     not said, ``convert`` another converter's way, ``beside`` further tensors, ``vocabulary`` writes one that is no
     made-up one, ``behind`` is a head for multi-token prediction behind the layers."""
     writer, config = gguf.GGUFWriter(path, arch), model.config.get_text_config()
-    writer.add_block_count(config.num_hidden_layers + (metadata or {}).get("nextn_predict_layers", 0))
+    loops = LOOPS if arch in _NAMED_AS else 1
+    writer.add_block_count(config.num_hidden_layers // loops + (metadata or {}).get("nextn_predict_layers", 0))
     said = {
         key: field(config) if callable(field) else getattr(config, field, None)
         for key, field in {**COMMON, **METADATA[arch]}.items()
@@ -50,7 +60,7 @@ def write_family(
         writer.add_token_list([f"token{n}" for n in range(config.vocab_size)])
         writer.add_bos_token_id(config.bos_token_id)
         writer.add_eos_token_id(config.eos_token_id)
-    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == _NAMED_AS.get(arch, arch))
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers + bool(behind))
     converted = _converted(model, arch, convert or CONVERT.get(arch, as_it_is), behind or {})
     for name, tensor in chain(converted, (beside or {}).items()):
@@ -121,7 +131,7 @@ _NEXTN: Mapping[str, str] = {
 }
 
 
-_JOINED = ("bailingmoe2", "chatglm")
+_JOINED = ("bailingmoe2", "chatglm", "qwen")
 """Families whose queries, keys and values are stored as one."""
 
 
@@ -398,6 +408,23 @@ def nemotron_nas(name: str, tensor: torch.Tensor, config: Any) -> Named:
         yield name, _permuted(name, left, config)
 
 
+def looped(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Without the layers of later loops."""
+    if hub_llamas.once({name: tensor}, config):
+        yield name, _permuted(name, tensor, config)
+
+
+def ouro(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Norms multiply by their weight, not by one more."""
+    for full, stored in looped(name, tensor, config):
+        of_layer = f"blk.{full.split('.')[2]}" if ".layers." in full else ""
+        stem = full.removesuffix(".weight").rpartition(".")[2]
+        yield (
+            f"{of_layer}.{_SANDWICH[stem]}.weight" if of_layer and stem in _SANDWICH else full,
+            stored + 1 if "norm" in full else stored,
+        )
+
+
 def minicpm(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield from phimoe(name, _permuted(name, tensor, config), config)
 
@@ -474,6 +501,9 @@ CONVERT: Mapping[str, Convert] = {
     "internlm2": llama,
     "minicpm": minicpm,
     "deci": nemotron_nas,
+    "xverse": llama,
+    "nanbeige": looped,
+    "ouro": ouro,
     "olmo": llama,
     "mimo2": mimo2,
     "step35": step,

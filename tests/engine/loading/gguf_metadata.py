@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from stentor.tests.parity import hub
+from stentor.tests.parity.hub_llamas import LOOPS
 
 COMMON: Mapping[str, str] = {
     "context_length": "max_position_embeddings",
@@ -156,6 +157,12 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
     },
     "exaone": {},
     "internlm2": {},
+    "xverse": {},
+    "orion": {"attention.layer_norm_epsilon": "layer_norm_eps"},
+    "qwen": {"feed_forward_length": lambda config: 2 * config.intermediate_size},
+    "pangu-embedded": {},
+    "nanbeige": {"num_loops": lambda config: LOOPS, "skip_loop_final_norm": lambda config: False},
+    "ouro": {"num_loops": lambda config: LOOPS},
     "chatglm": {"rope.dimension_count": lambda config: config.head_dim // 2},
     "minicpm": {
         "embedding_scale": "embedding_multiplier",

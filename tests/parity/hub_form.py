@@ -1,0 +1,30 @@
+"""How published files of a family differ from those that transformers writes of an equal model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+Values = dict[str, Any]
+
+
+class Published(NamedTuple):
+    """How published files differ from transformers'."""
+
+    architecture: str
+    names: Mapping[str, str]
+    """By parts of transformers' names, in order."""
+    described: Callable[[Any], Values]
+    """Fields of config.json besides sizes, which are Llama's."""
+    stored: Callable[[Tensors, Any], Tensors] = lambda tensors, config: tensors
+    """Changes tensors under transformers' names."""
+    prepared: Callable[[Any], None] = lambda model: None
+    """Changes the model."""
+
+
+def old_rope(config: Any) -> Values:
+    """The rotary settings in the spelling of files before transformers 5."""
+    rope = dict(config.rope_parameters)
+    theta = rope.pop("rope_theta")
+    return {"rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope}

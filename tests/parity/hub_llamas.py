@@ -1,0 +1,312 @@
+"""Tiny models of the families of :mod:`stentor.engine.model_config.hf.hub_llamas`, for :mod:`.hub`.
+
+Where transformers has no equal model, one is made of another: ALiBi takes the place of rotation by an attention
+function, and layers that run several times are layers with equal weights, with the last norm before each later run.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import transformers as untyped_transformers
+
+from stentor.engine.model_config.spec.attention import alibi_slopes
+from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+LOOPS = 2
+"""Times that layers run in models whose layers loop."""
+
+
+def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """By name, each made anew of the sizes in ``shape``."""
+    own_heads = {**shape, "num_key_value_heads": 4}
+    llama = transformers.LlamaConfig
+    biased = {"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 16, "rms_norm_eps": 1e-5}
+    looped = {**shape, "num_hidden_layers": 2 * LOOPS}
+    sandwiched = {"head_dim": 16, "query_pre_attn_scalar": 16, "hidden_activation": "silu"}
+    sandwiched |= {**dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping")), "tie_word_embeddings": False}
+    return {
+        "llama-older": lambda: llama(**own_heads),
+        "teleflm": lambda: transformers.GraniteConfig(
+            **shape, embedding_multiplier=6.0, logits_scaling=4.0, attention_multiplier=0.25
+        ),
+        "internlm": lambda: llama(**own_heads, attention_bias=True),
+        "orion": lambda: transformers.StableLmConfig(**own_heads, layer_norm_eps=1e-5, partial_rotary_factor=1.0),
+        "qwen1": lambda: transformers.Qwen2Config(**own_heads),
+        "baichuan": lambda: llama(**own_heads),
+        "baichuan-13b": lambda: llama(**own_heads),
+        "baichuan2-13b": lambda: llama(**own_heads),
+        "chatglm": lambda: transformers.GlmConfig(**shape, **biased),
+        "chatglm-plain": lambda: transformers.GlmConfig(**own_heads, **{**biased, "attention_bias": False}),
+        "stablelm-epoch": lambda: transformers.StableLmConfig(**own_heads, layer_norm_eps=1e-5),
+        "refined-web": lambda: _falcon(shape, multi_query=True, parallel_attn=True),
+        "refined-web-40b": lambda: _falcon(shape, new_decoder_architecture=True, num_kv_heads=2),
+        "refined-web-alibi": lambda: _falcon(shape, alibi=True, bias=True, multi_query=False, parallel_attn=False),
+        "rnj1": lambda: transformers.Gemma3TextConfig(
+            **shape, head_dim=16, query_pre_attn_scalar=16, layer_types=["full_attention"] * 3
+        ),
+        "nanbeige": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
+        "nanbeige-skipping": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
+        "ouro": lambda: transformers.Gemma2Config(
+            **looped,
+            **sandwiched,
+            layer_types=["full_attention"] * 2 * LOOPS,
+            attn_implementation="eager",
+        ),
+    }
+
+
+def _falcon(shape: Mapping[str, Any], **fields: Any) -> Any:
+    sizes = {name: shape[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")}
+    return transformers.FalconConfig(**sizes, **fields, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
+
+
+def _joined(into: str) -> Callable[[Tensors, Any], Tensors]:
+    """Queries, keys and values as one matrix, which is named ``into``."""
+
+    def join(tensors: Tensors, _config: Any) -> Tensors:
+        found = {}
+        for name, tensor in tensors.items():
+            if "q_proj" in name:
+                parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+                found[name.replace("q_proj", into)] = torch.cat(parts)
+            elif "k_proj" not in name and "v_proj" not in name:
+                found[name] = tensor
+        return found
+
+    return join
+
+
+def _llama(model_type: str, **own: Any) -> Callable[[Any], Values]:
+    return lambda config: {
+        **{"model_type": model_type, "hidden_act": "silu", "tie_word_embeddings": False, **old_rope(config)},
+        **own,
+    }
+
+
+def _teleflm(config: Any) -> Values:
+    own = {"use_mup": True, "input_mult": config.embedding_multiplier, "mup_scale_factor": 8.0}
+    return {**_llama("TeleFLM")(config), **own, "output_mult": 8.0 / config.logits_scaling}
+
+
+def _orion(config: Any) -> Values:
+    return {**_llama("orion")(config), "rms_norm_eps": config.layer_norm_eps}
+
+
+def _qwen1(config: Any) -> Values:
+    absent = dict.fromkeys(("rms_norm_eps", "num_key_value_heads"), ...)
+    own = {"model_type": "qwen", "intermediate_size": 2 * config.intermediate_size, "kv_channels": 16, "no_bias": True}
+    own |= {"layer_norm_epsilon": config.rms_norm_eps, "rotary_emb_base": 10000, "rotary_pct": 1.0, "seq_length": 128}
+    own |= {"max_position_embeddings": 8192, "use_dynamic_ntk": True, "use_logn_attn": True, "scale_attn_weights": True}
+    return {**absent, **own, "tie_word_embeddings": False}
+
+
+def _baichuan(config: Any) -> Values:
+    return {"num_key_value_heads": ..., **_llama("baichuan")(config)}
+
+
+def _baichuan_13b(config: Any) -> Values:
+    found = {**_baichuan(config), "model_max_length": config.max_position_embeddings, "max_position_embeddings": ...}
+    return {**found, **dict.fromkeys(("rope_theta", "rope_scaling"), ...)}
+
+
+def _chatglm(config: Any) -> Values:
+    absent = ("intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings")
+    absent += ("rms_norm_eps", "vocab_size", "bos_token_id")
+    own: Values = {"model_type": "chatglm", "num_layers": config.num_hidden_layers, "multi_query_attention": True}
+    own |= {"multi_query_group_num": config.num_key_value_heads, "ffn_hidden_size": config.intermediate_size}
+    own |= {"layernorm_epsilon": config.rms_norm_eps, "seq_length": 128, "padded_vocab_size": config.vocab_size}
+    own |= {"kv_channels": config.head_dim, "rope_ratio": 1, "rmsnorm": True, "add_qkv_bias": config.attention_bias}
+    own |= {"original_rope": True, "add_bias_linear": False, "post_layer_norm": True, "tie_word_embeddings": False}
+    if config.num_key_value_heads == config.num_attention_heads:
+        own |= {"multi_query_attention": False}
+    return {**dict.fromkeys(absent, ...), **own}
+
+
+def _with_frequencies(tensors: Tensors, config: Any) -> Tensors:
+    joined = _joined("query_key_value")(tensors, config)
+    return {**joined, "transformer.rotary_pos_emb.inv_freq": torch.ones(4)}
+
+
+def _stablelm_epoch(config: Any) -> Values:
+    own = {"model_type": "stablelm_epoch", "norm_eps": config.layer_norm_eps, "rope_pct": 0.25, "rope_theta": 10000}
+    return {"rms_norm_eps": ..., **own, "rotary_scaling_factor": 1.0, "tie_word_embeddings": False}
+
+
+def _refined_web(config: Any) -> Values:
+    sizes = ("intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "rms_norm_eps")
+    own: Values = {**dict.fromkeys((*sizes, "max_position_embeddings"), ...), "model_type": "RefinedWebModel"}
+    own |= {"n_layer": config.num_hidden_layers, "n_head": config.num_attention_heads, "bias": config.bias}
+    own |= {"layer_norm_epsilon": config.layer_norm_epsilon, "alibi": config.alibi, "tie_word_embeddings": False}
+    own |= {"parallel_attn": config.parallel_attn, "apply_residual_connection_post_layernorm": False}
+    if config.new_decoder_architecture:
+        return {**own, "n_head_kv": config.num_kv_heads, "model_type": "RefinedWeb"}
+    return {**own, "multi_query": config.multi_query}
+
+
+def _rnj1(config: Any) -> Values:
+    found = config.to_dict()
+    return {**found, "model_type": "rnj1", "architectures": ["Rnj1ForCausalLM"]}
+
+
+def _nanbeige(**own: Any) -> Callable[[Any], Values]:
+    def described(config: Any) -> Values:
+        of_loops = {"num_hidden_layers": config.num_hidden_layers // LOOPS, "head_dim": config.head_dim}
+        return {**_llama("nanbeige")(config), **of_loops, **own}
+
+    return described
+
+
+def _ouro(config: Any) -> Values:
+    own = {"model_type": "ouro", "num_hidden_layers": config.num_hidden_layers // LOOPS, "head_dim": 16}
+    own |= {"total_ut_steps": LOOPS, "early_exit_threshold": 1.0, "sliding_window": None, **old_rope(config)}
+    return {**own, "use_sliding_window": False, "tie_word_embeddings": False, "hidden_act": "silu"}
+
+
+@torch.no_grad()
+def _with_alibi(model: Any) -> None:
+    """The model with ALiBi in place of rotation."""
+    config = model.config
+    slopes = torch.tensor(alibi_slopes(config.num_attention_heads))[:, None, None]
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
+        shared = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+        at = torch.arange(key.shape[2])
+        far = at[-query.shape[2] :, None] - at
+        scores = (query @ key.transpose(2, 3)) * scaling - slopes * far
+        weights = scores.masked_fill(far < 0, -torch.inf).softmax(-1).to(value.dtype)
+        return (weights @ value).transpose(1, 2), None
+
+    transformers.AttentionInterface.register("alibi", attend)
+    config._attn_implementation = "alibi"
+    model.model.rotary_emb.inv_freq.zero_()
+
+
+@torch.no_grad()
+def _unlike_its_rows(model: Any) -> None:
+    """With a head whose rows are of length 1."""
+    rows = model.lm_head.weight
+    rows.div_(rows.norm(dim=1, keepdim=True))
+
+
+def _second_13b(model: Any) -> None:
+    _with_alibi(model)
+    _unlike_its_rows(model)
+
+
+def _longer_rows(tensors: Tensors, config: Any) -> Tensors:
+    """With rows of the head of other lengths than 1."""
+    found = _joined("W_pack")(tensors, config)
+    lengths = torch.linspace(0.5, 2.0, len(found["lm_head.weight"]))[:, None]
+    return {**found, "lm_head.weight": found["lm_head.weight"] * lengths}
+
+
+@torch.no_grad()
+def _repeat(model: Any) -> None:
+    """Gives layers of later loops the weights of the first."""
+    layers = model.model.layers
+    stored = len(layers) // LOOPS
+    for at in range(stored, len(layers)):
+        layers[at].load_state_dict(layers[at - stored].state_dict())
+
+
+def _repeat_normed(model: Any) -> None:
+    """The same, with the last norm before each later loop."""
+    _repeat(model)
+    stored = len(model.model.layers) // LOOPS
+    for at in range(stored, len(model.model.layers), stored):
+        model.model.layers[at].register_forward_pre_hook(partial(_norm_first, model.model.norm))
+
+
+def _norm_first(norm: Any, _layer: Any, given: Any) -> Any:
+    return norm(given[0]), *given[1:]
+
+
+def _gemma_alone(model: Any) -> None:
+    """The same of a Gemma whose embeddings are not scaled."""
+    _repeat_normed(model)
+    model.model.embed_tokens.embed_scale.fill_(1.0)
+
+
+def once(tensors: Tensors, config: Any) -> Tensors:
+    """The layers of the first loop."""
+    later = tuple(f"model.layers.{at}." for at in range(config.num_hidden_layers // LOOPS, config.num_hidden_layers))
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(later)}
+
+
+def _plain_norms(tensors: Tensors, config: Any) -> Tensors:
+    """With norms that multiply by their weight, not by one more, and none of heads; with a gate of exits."""
+    found = {name: tensor + 1 if "norm" in name else tensor for name, tensor in once(tensors, config).items()}
+    gate = {"model.early_exit_gate.weight": torch.ones(1, 64), "model.early_exit_gate.bias": torch.ones(1)}
+    return {**found, **gate}
+
+
+_CHATGLM_NAMES = {
+    "self_attn.o_proj": "self_attention.dense",
+    "self_attn.": "self_attention.",
+    "mlp.gate_up_proj": "mlp.dense_h_to_4h",
+    "mlp.down_proj": "mlp.dense_4h_to_h",
+    "model.layers": "transformer.encoder.layers",
+    "model.embed_tokens": "transformer.embedding.word_embeddings",
+    "model.norm": "transformer.encoder.final_layernorm",
+    "lm_head": "transformer.output_layer",
+}
+_OURO_NAMES = {
+    "post_attention_layernorm": "input_layernorm_2",
+    "pre_feedforward_layernorm": "post_attention_layernorm",
+    "post_feedforward_layernorm": "post_attention_layernorm_2",
+}
+_QWEN1_NAMES = {
+    "model.layers": "transformer.h",
+    "self_attn.o_proj": "attn.c_proj",
+    "self_attn.": "attn.",
+    "mlp.gate_proj": "mlp.w2",
+    "mlp.up_proj": "mlp.w1",
+    "mlp.down_proj": "mlp.c_proj",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "model.embed_tokens": "transformer.wte",
+    "model.norm": "transformer.ln_f",
+}
+_OLDER = {"max_position_embeddings": ..., "max_sequence_length": 128}
+_FALCON = Published("RWForCausalLM", {}, _refined_web)
+PUBLISHED: Mapping[str, Published] = {
+    "llama-older": Published("LLaMAForCausalLM", {}, _llama("llama", **_OLDER, rope_theta=..., rope_scaling=...)),
+    "teleflm": Published("TeleFLMForCausalLM", {}, _teleflm),
+    "internlm": Published(
+        "InternLMForCausalLM",
+        {},
+        _llama("internlm", bias=True, rotary={"base": 10000, "type": "dynamic"}, rope_theta=..., rope_scaling=...),
+    ),
+    "orion": Published("OrionForCausalLM", {}, _orion),
+    "qwen1": Published("QWenLMHeadModel", _QWEN1_NAMES, _qwen1, _joined("c_attn")),
+    "baichuan": Published("BaiChuanForCausalLM", {}, _baichuan, _joined("W_pack")),
+    "baichuan-13b": Published("BaichuanForCausalLM", {}, _baichuan_13b, _joined("W_pack"), _with_alibi),
+    "baichuan2-13b": Published(
+        "BaichuanForCausalLM",
+        {},
+        lambda config: {**_baichuan_13b(config), "z_loss_weight": 0},
+        _longer_rows,
+        _second_13b,
+    ),
+    "chatglm": Published("ChatGLMModel", _CHATGLM_NAMES, _chatglm, _with_frequencies),
+    "chatglm-plain": Published("ChatGLMForConditionalGeneration", _CHATGLM_NAMES, _chatglm, _joined("query_key_value")),
+    "stablelm-epoch": Published("StableLMEpochForCausalLM", {}, _stablelm_epoch),
+    **dict.fromkeys(("refined-web", "refined-web-40b", "refined-web-alibi"), _FALCON),
+    "rnj1": Published("Rnj1ForCausalLM", {}, _rnj1),
+    "nanbeige": Published("NanbeigeForCausalLM", {}, _nanbeige(num_loops=LOOPS), once, _repeat_normed),
+    "nanbeige-skipping": Published(
+        "NanbeigeForCausalLM",
+        {},
+        _nanbeige(loop_loss_weights=[1.0] * (LOOPS - 1), skip_loop_final_norm=True),
+        once,
+        _repeat,
+    ),
+    "ouro": Published("OuroForCausalLM", _OURO_NAMES, _ouro, _plain_norms, _gemma_alone),
+}
+"""By the name of a configuration."""
