@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .attention_spec import RopeConfig
-from .config_fields import ConfigError, Fields
-from .hf_common import check_silu, common
+from .config_fields import MOST_LAYERS, ConfigError, Fields
+from .hf_common import attention_bias, check_silu, common
 from .hf_hybrid import kinds_of, mixed
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
@@ -47,6 +47,27 @@ def deepseek_ocr(fields: Fields, name: str) -> ModelSpec:
     defaults = {"moe_intermediate_size": 896, "num_experts_per_tok": 6}
     fields = Fields({**defaults, **fields.values})
     return _with_greedy_experts(fields, common(fields, name), first=1)
+
+
+def deepseek(fields: Fields, name: str) -> ModelSpec:
+    """DeepSeekMoE 16B: the experts of DeepSeek-V2 behind attention that caches keys and values."""
+    for field, known in (("scoring_func", "softmax"), ("moe_layer_freq", 1)):
+        if fields.has(field) and fields.get(field) != known:
+            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    renormalized = fields.flag("norm_topk_prob")
+    fields = Fields({"moe_intermediate_size": 1407, **fields.values, "norm_topk_prob": None})
+    if not fields.has("n_routed_experts"):
+        fields = Fields({**fields.values, "first_k_dense_replace": MOST_LAYERS})
+    if not fields.has("n_shared_experts"):
+        fields = Fields({**fields.values, "n_shared_experts": 0})
+    spec = _with_greedy_experts(fields, attention_bias(fields, common(fields, name)), first=0)
+    layers = (
+        replace(layer, mlp=replace(layer.mlp, router=replace(layer.mlp.router, renormalize=renormalized)))
+        if isinstance(layer.mlp, MoESpec)
+        else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
 
 
 def _with_greedy_experts(fields: Fields, spec: ModelSpec, *, first: int) -> ModelSpec:

@@ -297,6 +297,8 @@ class ModelSpec(Backbone):
     unsaid: int = 0
     """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
     head_bias: bool = False
+    normed_head: bool = False
+    """Whether each column of the stored head is to be divided by its length over the vocabulary (Ling 1)."""
     embedding: str = "model.embed_tokens"
     """Stored name of the embeddings."""
     positions: str = ""
@@ -452,6 +454,8 @@ def checked(spec: B) -> B:
         layer.check()
     if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_bias:
         raise ConfigError("tie_word_embeddings is true, expected false: a head that is the embedding has no bias")
+    if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.normed_head:
+        raise ConfigError("norm_head is set, expected false: a head that is the embedding has no norm")
     if spec.streams is not None:
         spec.streams.check()
     return spec

@@ -20,7 +20,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
-from ..layers.linear import Linear, PlainLinear
+from ..layers.linear import Linear, PlainLinear, check_arranged
 from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.packed import PackedTable
 from ..layers.per_layer import PerLayerInputs
@@ -132,6 +132,9 @@ class Decoder:
             self.weights.alias(head, HEADS[0])
         if not config.tie_embeddings:
             part = {"lm_head": config.vocab_size - config.unsaid}
+            if config.normed_head:
+                check_arranged("lm_head", context)
+                self.weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), _normed_columns)
             return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
         if isinstance(self._embedding, PackedTable):
             return self._embedding
@@ -158,8 +161,8 @@ class Decoder:
         self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors under this decoder's names, with or without a first part that files may leave out (GPT-2,
-        DeepSeek-V4)."""
+        """The tensors under this decoder's names, whose first part files may leave out (GPT-2, DeepSeek-V4), or call
+        ``model`` (Nemotron Puzzle)."""
         config = self.config
         if "." not in config.prefix:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
@@ -168,7 +171,8 @@ class Decoder:
         parts = config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
-            yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor
+            plain = name.removeprefix("model.")
+            yield (f"{base}{plain}" if plain.partition(".")[0] in inner else name), tensor
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Final hidden states [tokens, hidden], before the last norm; keys and values go to the batch's caches, where
@@ -411,3 +415,8 @@ def _put(scale: float, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
     return batch.media.add(layer, x)
+
+
+def _normed_columns(head: torch.Tensor) -> torch.Tensor:
+    """Each column divided by its length, which is never 0."""
+    return head / (torch.linalg.vector_norm(head, dim=0, dtype=torch.float32) + 1e-7)

@@ -6,19 +6,19 @@ They are models of transformers that compute the same, written under the names t
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
+from stentor.tests.parity import hub_moe
 from stentor.tests.parity.families import hy4, step
+from stentor.tests.parity.hub_form import Published, Tensors, Values
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
-Tensors = dict[str, torch.Tensor]
-Values = dict[str, Any]
 _HEAD = 16
 """Dimensions of a head."""
 _BLOCKS = ((2, 512), (0, 256), (1, 0), (0, 0), (4, 256))
@@ -66,21 +66,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             rms_norm_eps=1e-5,
             rope_parameters=llama3,
         ),
+        **hub_moe.configs(shape),
     }
-
-
-class Published(NamedTuple):
-    """How published files differ from transformers'."""
-
-    architecture: str
-    names: Mapping[str, str]
-    """By parts of transformers' names, in order."""
-    described: Callable[[Any], Values]
-    """Fields of config.json besides sizes, which are Llama's."""
-    stored: Callable[[Tensors, Any], Tensors] = lambda tensors, config: tensors
-    """Changes tensors under transformers' names."""
-    prepared: Callable[[Any], None] = lambda model: None
-    """Changes the model."""
 
 
 _SIZES = (
@@ -111,7 +98,7 @@ def described(name: str, config: Any) -> Values:
     """The config.json of a published file."""
     form = PUBLISHED[name]
     sizes = config.get_text_config().to_dict()
-    said = {field: sizes[field] for field in _SIZES}
+    said = {field: sizes.get(field, ...) for field in _SIZES}
     said |= {"architectures": [form.architecture], **form.described(config)}
     return {field: value for field, value in said.items() if value is not ...}
 
@@ -372,5 +359,6 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "mimo": Published("MiMoForCausalLM", {}, _mimo, _with_draft),
     "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
+    **hub_moe.PUBLISHED,
 }
 """By the name of a configuration."""

@@ -1,0 +1,23 @@
+"""The form of published files of families whose code comes with them, for :mod:`.hub`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+Values = dict[str, Any]
+
+
+class Published(NamedTuple):
+    """How published files differ from transformers'."""
+
+    architecture: str
+    names: Mapping[str, str]
+    """By parts of transformers' names, in order."""
+    described: Callable[[Any], Values]
+    """Fields of config.json besides sizes, which are Llama's."""
+    stored: Callable[[Tensors, Any], Tensors] = lambda tensors, config: tensors
+    """Changes tensors under transformers' names."""
+    prepared: Callable[[Any], None] = lambda model: None
+    """Changes the model."""
