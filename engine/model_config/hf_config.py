@@ -153,6 +153,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
+    "BailingMoeV3ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
     "Mistral4ForCausalLM": DecoderFamily("mistral4", hf_latent.mistral4),
     "AXK1ForCausalLM": DecoderFamily("axk1", hf_latent.axk1),
     "LongcatFlashForCausalLM": DecoderFamily("longcat_flash", hf_latent_variants.longcat_flash),

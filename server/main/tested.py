@@ -19,6 +19,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ling-unbound",
     ),
     "BailingMoeForCausalLM": ("ling1",),
+    "BailingMoeV3ForCausalLM": ("ling3",),
     "BailingMoeV2ForCausalLM": ("ling2",),
     "BambaForCausalLM": ("bamba",),
     "BioGptForCausalLM": ("biogpt",),
@@ -61,7 +62,6 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Exaone4ForCausalLM": ("exaone4",),
     "ExaoneForCausalLM": ("exaone",),
-    "ExaoneMoEForCausalLM": ("exaone-moe",),
     "ExaoneMoeForCausalLM": ("exaone-moe",),
     "FalconH1ForCausalLM": (
         "falcon-h1",

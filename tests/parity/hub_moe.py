@@ -39,6 +39,9 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     latents |= {"routed_scaling_factor": 1.5, "rms_norm_eps": 1e-5}
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
     yarn |= {"mscale": 1.0, "mscale_all_dim": 0.7}
+    ling: Values = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "head_dim": 16}
+    ling |= {"num_local_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "n_shared_experts": 2}
+    ling |= {"moe_intermediate_size": 32, "first_k_dense_replace": 1}
     mamba = {"head_dim": 16, "ssm_state_size": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2}
     return {
         "deepseek": lambda: transformers.Qwen2MoeConfig(
@@ -54,6 +57,11 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "pangu-ultra": lambda: transformers.DeepseekV3Config(**latents, q_lora_rank=24, n_shared_experts=2),
         "pangu-ultra-corrected": lambda: transformers.DeepseekV3Config(**latents, q_lora_rank=24, n_shared_experts=1),
+        "ling3": lambda: transformers.BailingHybridConfig(
+            **{**shape, "num_hidden_layers": 5, "num_key_value_heads": 4},
+            **ling,
+            layer_types=[f"{kind}_attention" for kind in ("linear", "full", "linear", "full", "full")],
+        ),
         "nemotron-puzzle": lambda: transformers.NemotronHConfig(
             **{field: value for field, value in shape.items() if field != "num_hidden_layers"},
             **mamba,
@@ -232,6 +240,46 @@ def _uncorrected(tensors: Tensors, config: Any) -> Tensors:
     return _with_draft(found, config)
 
 
+_LIMIT = 1.5
+"""Of shared experts of the last layer of a Ling 3.0."""
+
+
+class _Limited:
+    """A network whose gates have a limit behind their activation."""
+
+    def __init__(self, mlp: Any) -> None:
+        self._mlp = mlp
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        gate = torch.nn.functional.silu(self._mlp.gate_proj(x)).clamp(max=_LIMIT)
+        return self._mlp.down_proj(gate * self._mlp.up_proj(x).clamp(-_LIMIT, _LIMIT))  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def _with_limit(model: Any) -> None:
+    shared = model.model.layers[-1].mlp.shared_experts
+    shared.gate_proj.weight.mul_(6)
+    shared.down_proj.weight.div_(4)
+    shared.forward = _Limited(shared)
+
+
+def _ling3(config: Any) -> Values:
+    own = {"model_type": "bailing_hybrid", "hidden_act": "silu", "score_function": "sigmoid", "no_kda_lora": True}
+    own |= {
+        "kda_safe_gate": True,
+        "kda_lower_bound": config.kda_lower_bound,
+        "layer_group_size": 2,
+        "q_lora_rank": None,
+    }
+    own |= {"gated_attention_proj_granularity_type": "head_wise", "rope_theta": config.rope_theta, "head_dim": 16}
+    own |= {"num_experts": config.num_local_experts, "num_shared_experts": config.n_shared_experts}
+    own |= {"moe_shared_expert_intermediate_size": config.moe_intermediate_size, "partial_rotary_factor": 0.5}
+    own |= {"share_expert_swiglu_limit_list": [None, 0.0, 0.0, 0.0, _LIMIT, 0.0], "num_nextn_predict_layers": 1}
+    own |= {"expert_swiglu_limit_list": [None] * 6, "tie_word_embeddings": False}
+    same = (*_LATENTS, "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group")
+    return {**own, **_same(config, *same, "norm_topk_prob", "short_conv_kernel_size")}
+
+
 def _sparse(model: Any) -> list[Any]:
     """The mixtures of experts of a Nemotron."""
     return [layer.mixer for layer in model.model.layers if hasattr(layer.mixer, "experts")]
@@ -287,6 +335,7 @@ PUBLISHED: Mapping[str, Published] = {
     "sarvam-mla": Published("SarvamMLAForCausalLM", {}, _sarvam_mla),
     "pangu-ultra": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu_renamed, _uncorrected, _sandwiched_plainly),
     "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, _with_draft, _sandwiched),
+    "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, _with_draft, _with_limit),
     "nemotron-puzzle": Published("NemotronHPuzzleForCausalLM", {}, _puzzle, _without_lacking, _puzzled),
 }
 """By the name of a configuration."""
