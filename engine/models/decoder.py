@@ -139,13 +139,14 @@ class Decoder:
 
     def _make_head(self) -> Linear | PlainLinear | PackedTable:
         config, context = self.config, self.context
-        if config.head_normalized:
-            check_arranged("lm_head", context)
-            self.weights.arrange("lm_head.weight", (config.vocab_size, config.hidden_size), normalize)
         for head in HEADS[1:]:
             self.weights.alias(head, HEADS[0])
         if not config.tie_embeddings:
             part = {"lm_head": config.vocab_size - config.unsaid}
+            if config.head_norm is not None:
+                check_arranged("lm_head", context)
+                normed = normalize if config.head_norm == "rows" else _normed_columns
+                self.weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
             return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
         if isinstance(self._embedding, PackedTable):
             return self._embedding
@@ -177,8 +178,8 @@ class Decoder:
         return self._with_base(own)
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors under this decoder's names, with or without a first part that files may leave out (GPT-2,
-        DeepSeek-V4)."""
+        """The tensors under this decoder's names, whose first part files may leave out (GPT-2, DeepSeek-V4), or call
+        ``model`` (Nemotron Puzzle)."""
         config = self.config
         if "." not in config.prefix:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
@@ -189,7 +190,8 @@ class Decoder:
             parts += [name for name, _ in config.per_layer.outer_shapes(len(config.layers), config.hidden_size)]
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
         for name, tensor in tensors:
-            yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor
+            plain = name.removeprefix("model.")
+            yield (f"{base}{plain}" if plain.partition(".")[0] in inner else name), tensor
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Final hidden states [tokens, hidden], before the last norm; keys and values go to the batch's caches, where
@@ -441,3 +443,8 @@ def _put(scale: float, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
     return batch.media.add(layer, x)
+
+
+def _normed_columns(head: torch.Tensor) -> torch.Tensor:
+    """Each column divided by its length, which is never 0."""
+    return head / (torch.linalg.vector_norm(head, dim=0, dtype=torch.float32) + 1e-7)

@@ -73,11 +73,20 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Zamba2ForCausalLM": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "BailingMoeV3ForCausalLM": {
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "share_expert_swiglu_limit_list": [0.0, 0.0, 0.0, 16.0],
+    },
     "Mamba2ForCausalLM": {"num_heads": 8},
     **{
         name: {"hybrid_override_pattern": "M*-E", "mtp_hybrid_override_pattern": "*E", **_HEAD}
         for name in ("NemotronHForCausalLM", "NemotronH_Nano_VL_V2", *nemotron_omni.ARCHITECTURES)
     },
+    "NemotronHPuzzleForCausalLM": {
+        "block_configs": [{"block_type": kind} for kind in ("mamba", "attention", "moe", "moe")],
+        **_HEAD,
+    },
+    "DeepseekForCausalLM": {"n_routed_experts": 4, "n_shared_experts": 1},
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},

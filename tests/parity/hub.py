@@ -12,7 +12,7 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.tests.parity import hub_llamas
+from stentor.tests.parity import hub_llamas, hub_moe
 from stentor.tests.parity.families import hy4, step
 from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
 
@@ -67,6 +67,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             rope_parameters=llama3,
         ),
         **hub_llamas.configs(shape),
+        **hub_moe.configs(shape),
     }
 
 
@@ -98,7 +99,7 @@ def described(name: str, config: Any) -> Values:
     """The config.json of a published file."""
     form = PUBLISHED[name]
     sizes = config.get_text_config().to_dict()
-    said = {field: sizes[field] for field in _SIZES if field in sizes}
+    said = {field: sizes.get(field, ...) for field in _SIZES}
     said |= {"architectures": [form.architecture], **form.described(config)}
     return {field: value for field, value in said.items() if value is not ...}
 
@@ -353,5 +354,6 @@ PUBLISHED: Mapping[str, Published] = {
     "mimo": Published("MiMoForCausalLM", {}, _mimo, _with_draft),
     "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
     **hub_llamas.PUBLISHED,
+    **hub_moe.PUBLISHED,
 }
 """By the name of a configuration."""

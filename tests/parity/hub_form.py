@@ -1,4 +1,4 @@
-"""How published files of a family differ from those that transformers writes of an equal model."""
+"""The form of published files of families whose code comes with them, for :mod:`.hub`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -16,6 +16,7 @@ from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
 from . import hub as hf_hub
 from . import hub_llamas as hf_hub_llamas
+from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import latent as hf_latent
@@ -102,6 +103,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Mamba2ForCausalLM": DecoderFamily("mamba2", hf_mamba.mamba2_alone),
     "Zamba2ForCausalLM": DecoderFamily("zamba2", hf_mamba.zamba2),
     "NemotronHForCausalLM": DecoderFamily("nemotron_h", hf_mamba.nemotron_h),
+    "NemotronHPuzzleForCausalLM": DecoderFamily("nemotron_h_puzzle", hf_mamba.nemotron_puzzle),
     "FalconH1ForCausalLM": DecoderFamily("falcon_h1", hf_mamba.falcon_h1),
     "BambaForCausalLM": DecoderFamily("bamba", hf_mamba.bamba),
     "RecurrentGemmaForCausalLM": DecoderFamily("recurrent_gemma", hf_hybrid.recurrent_gemma),
@@ -142,6 +144,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "PersimmonForCausalLM": DecoderFamily("persimmon", hf_classic.persimmon),
     "BioGptForCausalLM": DecoderFamily("biogpt", hf_classic.biogpt),
     "GPTJForCausalLM": DecoderFamily("gptj", hf_classic.gptj),
+    "DeepseekForCausalLM": DecoderFamily("deepseek", hf_latent.deepseek),
     "DeepseekV2ForCausalLM": DecoderFamily("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": DecoderFamily("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),
@@ -149,6 +152,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
+    "BailingMoeV3ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
     "Mistral4ForCausalLM": DecoderFamily("mistral4", hf_latent.mistral4),
     "AXK1ForCausalLM": DecoderFamily("axk1", hf_latent.axk1),
     "LongcatFlashForCausalLM": DecoderFamily("longcat_flash", hf_latent_variants.longcat_flash),
@@ -181,6 +185,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "FlexOlmoForCausalLM": DecoderFamily("flex_olmo", hf_moe_variants.flex_olmo),
     "SolarOpenForCausalLM": DecoderFamily("solar_open", hf_moe_variants.solar_open),
     "ExaoneMoeForCausalLM": DecoderFamily("exaone_moe", hf_moe_variants.exaone_moe),
+    "ExaoneMoEForCausalLM": DecoderFamily("exaone_moe", hf_moe_variants.exaone_moe),
     "GraniteMoeSWAForCausalLM": DecoderFamily("granitemoe_swa", hf_moe_variants.granite_moe_swa),
     "LagunaForCausalLM": DecoderFamily("laguna", hf_moe_variants.laguna),
     "MellumForCausalLM": DecoderFamily("mellum", hf_moe_variants.mellum),
@@ -195,7 +200,12 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "InternLM2ForCausalLM": DecoderFamily("internlm2", hf_hub.internlm2),
     "ExaoneForCausalLM": DecoderFamily("exaone", hf_hub.exaone),
     "MiniCPMForCausalLM": DecoderFamily("minicpm", hf_hub.minicpm),
-    "BailingMoeV2ForCausalLM": DecoderFamily("bailing_moe_v2", hf_hub.ling2),
+    "BailingMoeForCausalLM": DecoderFamily("bailing_moe", hf_hub_moe.ling),
+    "BailingMoeV2ForCausalLM": DecoderFamily("bailing_moe_v2", hf_hub_moe.ling2),
+    "SarvamMoEForCausalLM": DecoderFamily("sarvam_moe", hf_hub_moe.sarvam_moe),
+    "SarvamMLAForCausalLM": DecoderFamily("sarvam_mla", hf_hub_moe.sarvam_mla),
+    "Param2MoEForCausalLM": DecoderFamily("param2moe", hf_hub_moe.param2),
+    "PanguUltraMoEForCausalLM": DecoderFamily("pangu_ultra_moe", hf_hub_moe.pangu_ultra),
     "MiMoForCausalLM": DecoderFamily("mimo", hf_hub.mimo),
     "DeciLMForCausalLM": DecoderFamily("nemotron-nas", hf_hub.nemotron_nas),
     "LLaMAForCausalLM": DecoderFamily("llama", hf_hub_llamas.older_llama),

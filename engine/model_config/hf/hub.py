@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
-from ..spec.mlp import APART, MLPSpec
+from ..spec.mlp import MLPSpec
 from ..spec.model import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
-from ..spec.mtp_form import LING, MIMO
-from .common import check_silu, common
+from ..spec.mtp_form import MIMO
+from .common import common
 from .dense import llama, qwen2
-from .moe import deepseek_experts, sparse_from, with_experts
 
 _EXAONE: Final = {
     "num_layers": "num_hidden_layers",
@@ -72,35 +71,6 @@ def minicpm(fields: Fields, name: str) -> ModelSpec:
         residual_scale=fields.number("scale_depth", 1.0) / math.sqrt(len(spec.layers)),
         logits_divisor=spec.hidden_size / fields.positive("dim_model_base", 1.0),
     )
-
-
-def ling2(fields: Fields, name: str) -> ModelSpec:
-    """Ling 2.0, Ring 2.0: experts routed as in DeepSeek-V3, heads that are normed and rotate in part."""
-    check_silu(fields)
-    if (score := fields.text("score_function", "sigmoid")) != "sigmoid":
-        raise ConfigError(f"score_function is {score[:40]!r}, expected 'sigmoid'")
-    if fields.flag("norm_head"):
-        raise ConfigError("norm_head is set, expected false: rows of the head are not normed")
-    defaults = {"partial_rotary_factor": 0.5, "num_experts": 256, "n_group": 8, "topk_group": 4}
-    routed = {"n_shared_experts": fields.integer("num_shared_experts", 1, least=0)}
-    fields = Fields({**defaults, "routed_scaling_factor": 2.5, **fields.values, **routed})
-    spec = with_mixers(
-        common(fields, name),
-        qkv_bias=fields.flag("use_qkv_bias"),
-        output_bias=fields.flag("use_bias"),
-        qk_norm="head" if fields.flag("use_qk_norm", True) else "none",
-        qk_norm_names=("query_layernorm", "key_layernorm"),
-        fused=True,
-        name="attention",
-        into="query_key_value",
-        out="dense",
-    )
-    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
-    names = (replace(APART, correction="mlp.gate.expert_bias"),)
-    moe = replace(moe, names=names, correction=fields.flag("moe_router_enable_expert_bias", True))
-    spec = with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
-    spec = replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
-    return with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 1, least=0))
 
 
 def mimo(fields: Fields, name: str) -> ModelSpec:

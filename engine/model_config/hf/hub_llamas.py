@@ -112,7 +112,7 @@ def baichuan(fields: Fields, name: str) -> ModelSpec:
         mixer = spec.layers[0].attention
         spec = with_mixers(spec, rope=None, slopes=alibi_slopes(mixer.heads))
     second = fields.has("z_loss_weight") or spec.vocab_size == _BAICHUAN2_VOCABULARY
-    return replace(spec, head_normalized=second)
+    return replace(spec, head_norm="rows" if second else None)
 
 
 def chatglm(fields: Fields, name: str) -> ModelSpec:

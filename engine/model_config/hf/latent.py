@@ -1,17 +1,17 @@
 """Reads the config.json of families with multi-head latent attention (arXiv:2405.04434)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..config_fields import ConfigError, Fields
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import RopeConfig
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from ..spec.recurrent import GatedDeltaSpec
-from .common import check_silu, common
+from .common import attention_bias, check_silu, common
 from .hybrid import kinds_of, mixed
 from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .rope import rope_from_hf
@@ -25,6 +25,8 @@ _KIMI_LINEAR = {
     "num_shared_experts": "n_shared_experts",
 }
 """Its names of DeepSeek's fields."""
+_PUBLISHED_LING = "BailingMoeV3ForCausalLM"
+"""The name that published files of Ling 3.0 have, not transformers'."""
 _MISTRAL4_ROPE = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -47,6 +49,27 @@ def deepseek_ocr(fields: Fields, name: str) -> ModelSpec:
     defaults = {"moe_intermediate_size": 896, "num_experts_per_tok": 6}
     fields = Fields({**defaults, **fields.values})
     return _with_greedy_experts(fields, common(fields, name), first=1)
+
+
+def deepseek(fields: Fields, name: str) -> ModelSpec:
+    """DeepSeekMoE 16B: the experts of DeepSeek-V2 behind attention that caches keys and values."""
+    for field, known in (("scoring_func", "softmax"), ("moe_layer_freq", 1)):
+        if fields.has(field) and fields.get(field) != known:
+            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    renormalized = fields.flag("norm_topk_prob")
+    fields = Fields({"moe_intermediate_size": 1407, **fields.values, "norm_topk_prob": None})
+    if not fields.has("n_routed_experts"):
+        fields = Fields({**fields.values, "first_k_dense_replace": MOST_LAYERS})
+    if not fields.has("n_shared_experts"):
+        fields = Fields({**fields.values, "n_shared_experts": 0})
+    spec = _with_greedy_experts(fields, attention_bias(fields, common(fields, name)), first=0)
+    layers = (
+        replace(layer, mlp=replace(layer.mlp, router=replace(layer.mlp.router, renormalize=renormalized)))
+        if isinstance(layer.mlp, MoESpec)
+        else layer
+        for layer in spec.layers
+    )
+    return replace(spec, layers=tuple(layers))
 
 
 def _with_greedy_experts(fields: Fields, spec: ModelSpec, *, first: int) -> ModelSpec:
@@ -255,20 +278,31 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
 
 def ling(fields: Fields, name: str) -> ModelSpec:
     """Ling 3.0: most layers have the gated delta rule by channel, the last of every few latent attention with a gate
-    of each head; all but the first have experts."""
+    of each head; all but the first have experts. Published files have fields that transformers lacks."""
     check_silu(fields)
+    for field, known in (("no_kda_lora", True), ("use_mla_nope", False), ("score_function", "sigmoid")):
+        if fields.has(field) and fields.get(field) != known:
+            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    gates = fields.text("gated_attention_proj_granularity_type", "head_wise")
+    if gates not in ("head_wise", "element_wise"):
+        raise ConfigError(
+            f"gated_attention_proj_granularity_type is {gates[:40]!r}, expected 'head_wise' or 'element_wise'"
+        )
     values = fields.values
     old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
     defaults = {"moe_intermediate_size": 768, "routed_scaling_factor": 2.5, "num_experts": 512, "n_group": 8}
     others = {"topk_group": 4, "norm_topk_prob": True, "rope_theta": 6_000_000.0, "max_position_embeddings": 1 << 18}
-    fields = Fields({**defaults, **others, **values, **old, "q_lora_rank": None, "rope_interleave": True})
+    rope = {"partial_rotary_factor": None, "rope_interleave": True}  # files tell the rotating part of a whole head
+    fields = Fields({**defaults, **others, "q_lora_rank": None, **values, **old, **rope})
     dim = fields.integer("linear_head_dim", fields.integer("head_dim", 128))
     # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)
     spec = latent(fields, spec)
     mixer = spec.layers[0].mixer
     assert isinstance(mixer, LatentAttentionSpec)
-    spec = with_layers(spec, mixer=replace(mixer, gate="g_proj", name="attention", out="dense"))
+    mixer = replace(mixer, gate="g_proj", gate_by_value=gates == "element_wise", name="attention", out="dense")
+    published = name == _PUBLISHED_LING
+    spec = with_layers(spec, mixer=replace(mixer, norm_eps=spec.norm_eps if published else mixer.norm_eps))
     delta = GatedDeltaSpec(
         mixer.heads,
         mixer.heads,
@@ -280,15 +314,43 @@ def ling(fields: Fields, name: str) -> ModelSpec:
         name="attention",
         out="dense",
     )
-    period = fields.integer("layer_group_size", 6)
+    period, count = fields.integer("layer_group_size", 6), len(spec.layers)
     kinds = kinds_of(fields, ("linear_attention", "full_attention"))
     attends = [kind == "full_attention" for kind in kinds]
-    spec = mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+    rest = count // period * period if published else count  # layers of no whole group attend there
+    spec = mixed(spec, attends or [(layer + 1) % period == 0 or layer >= rest for layer in range(count)], delta)
     moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
+    if moe.shared is not None and fields.has("moe_shared_expert_intermediate_size"):
+        shared = fields.integer("moe_shared_expert_intermediate_size") * fields.integer("n_shared_experts", 1)
+        moe = replace(moe, shared=replace(moe.shared, inner=shared))
     moe = replace(moe, names=(replace(APART, correction="mlp.gate.expert_bias"),))
     spec = replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
     spec = with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 1, least=0))
-    return _with_listed_experts(fields, spec, moe, first=2)
+    return _with_limits(fields, _with_listed_experts(fields, spec, moe, first=2))
+
+
+def _with_limits(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """The spec with the limits of some layers' experts, and of shared ones."""
+    routed, shared = (_limits(fields, f"{which}_swiglu_limit_list") for which in ("expert", "share_expert"))
+    layers = []
+    for at, layer in enumerate(spec.layers):
+        mlp = layer.mlp
+        if isinstance(mlp, MoESpec):
+            if (limit := routed.get(at, 0.0)) not in (0, 7):
+                raise ConfigError(f"expert_swiglu_limit_list holds {limit:g}, expected 0 or 7")
+            mlp = replace(mlp, activation="silu_7" if limit else mlp.activation)
+            if mlp.shared is not None and (limit := shared.get(at, 0.0)):
+                mlp = replace(mlp, shared=replace(mlp.shared, limit=limit, limits_active=True))
+        layers.append(replace(layer, mlp=mlp))
+    return replace(spec, layers=tuple(layers))
+
+
+def _limits(fields: Fields, field: str) -> Mapping[int, float]:
+    """The limits of activations by layer; null is none."""
+    listed = fields.get(field)
+    if isinstance(listed, list):
+        fields = Fields({field: [each or 0 for each in listed]})
+    return dict(enumerate(fields.numbers(field)))
 
 
 def youtu(fields: Fields, name: str) -> ModelSpec:

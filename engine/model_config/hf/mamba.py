@@ -1,10 +1,11 @@
 """Reads the config.json of Mamba and Mamba-2, and of families with such layers in other arrangements."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.attention import AttentionSpec
 from ..spec.mlp import ExpertNames, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import NEMOTRON
@@ -23,6 +24,12 @@ _KINDS: Final[Mapping[str, str]] = {
     "E": "moe",
 }
 """Older files' names for the kinds of layers."""
+_PUZZLE_KINDS: Final[Mapping[str, str]] = {"mamba": "linear_attention", "attention": "full_attention", "moe": "moe"}
+_PUZZLE_FIELDS: Final = (
+    *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_shared_expert_intermediate_size"),
+    *("moe_latent_size", "n_group", "topk_group", "routed_scaling_factor", "norm_topk_prob"),
+)
+"""Fields that its layers may have of their own."""
 _ZAMBA2: Final = (
     "mamba",
     *(*("mamba",) * 5, "hybrid") * 7,
@@ -155,7 +162,44 @@ def _recurrent_alone(fields: Fields, name: str, layer: LayerSpec) -> ModelSpec:
 
 def nemotron_h(fields: Fields, name: str) -> ModelSpec:
     """Nemotron-H and Nemotron 3: each layer is a Mamba-2, attention without rotation, a network or experts."""
-    kinds = _nemotron_kinds(fields)
+    spec = _nemotron(fields, name, _nemotron_kinds(fields))
+    heads = fields.integer("num_nextn_predict_layers", 0, least=0)
+    if not heads:
+        return with_mtp(spec, NEMOTRON, heads)
+    attends = next((layer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
+    works = next((layer for layer in spec.layers if isinstance(layer.mlp, MoESpec)), None)
+    if attends is None or works is None or _nemotron_kinds(fields, of_head=True) != ["full_attention", "moe"]:
+        return spec
+    return with_mtp(spec, NEMOTRON, heads, _nemotron_head(attends, works))
+
+
+def nemotron_puzzle(fields: Fields, name: str) -> ModelSpec:
+    """Nemotron 3 Puzzle: a Nemotron 3 whose experts differ in number, size and choice from layer to layer. Its head for
+    multi-token prediction is ignored."""
+    blocks = fields.get("block_configs")
+    if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
+        raise ConfigError("block_configs is missing or no list of tables, expected one for each layer")
+    kinds = [_PUZZLE_KINDS.get(Fields(block).text("block_type")) for block in blocks]
+    if (odd := next((block for block, kind in zip(blocks, kinds, strict=True) if kind is None), None)) is not None:
+        raise ConfigError(
+            f"block_configs holds a block of type {str(odd['block_type'])[:40]!r}, expected "
+            f"{' or '.join(map(repr, _PUZZLE_KINDS))}"
+        )
+    for field, value in {field: value for block in blocks for field, value in block.items()}.items():
+        if field not in ("block_type", *_PUZZLE_FIELDS) and value != fields.get(field):
+            raise ConfigError(
+                f"block_configs has {field} {str(value)[:40]!r}, expected {str(fields.get(field))[:40]!r} as beside it"
+            )
+    eps = fields.get("layer_norm_epsilon") or fields.get("norm_eps")
+    fields = Fields({**fields.values, "layer_norm_epsilon": eps})
+    spec = _nemotron(fields, name, [kind for kind in kinds if kind], blocks)
+    return replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 0, least=0))
+
+
+def _nemotron(
+    fields: Fields, name: str, kinds: Sequence[str], blocks: Sequence[Mapping[str, object]] | None = None
+) -> ModelSpec:
+    """The spec of layers of these kinds; ``blocks``: the fields of each layer that differ from the others'."""
     sizes = {"intermediate_size": 21504, "max_position_embeddings": 4096, "num_key_value_heads": 8}
     activation = fields.text("mlp_hidden_act", "relu2")
     values = {**sizes, **fields.values, "hidden_act": activation, "num_hidden_layers": len(kinds)}
@@ -170,21 +214,18 @@ def nemotron_h(fields: Fields, name: str) -> ModelSpec:
         "full_attention": LayerSpec(replace(spec.layers[0].attention, rope=None, name="mixer"), None, mixing),
         "mlp": LayerSpec(None, mlp, working),
     }
-    if "moe" in kinds:
-        made["moe"] = LayerSpec(None, _nemotron_experts(fields, mlp), working)
-    spec = replace(
+    layers = []
+    for kind, block in zip(kinds, blocks or [{}] * len(kinds), strict=True):
+        own = Fields({**fields.values, **{field: block[field] for field in _PUZZLE_FIELDS if field in block}})
+        layers.append(made[kind] if kind in made else LayerSpec(None, _nemotron_experts(own, mlp), working))
+    return replace(
         spec,
-        layers=tuple(made[kind] for kind in kinds),
+        layers=tuple(layers),
         prefix="backbone.layers",
         embedding="backbone.embeddings",
         final_norm="backbone.norm_f",
         draft_prefix=NEMOTRON.prefix,
     )
-    heads = fields.integer("num_nextn_predict_layers", 0, least=0)
-    if not heads:
-        return with_mtp(spec, NEMOTRON, heads)
-    known = "moe" in made and _nemotron_kinds(fields, of_head=True) == ["full_attention", "moe"]
-    return with_mtp(spec, NEMOTRON, heads, _nemotron_head(made["full_attention"], made["moe"])) if known else spec
 
 
 def _nemotron_head(attends: LayerSpec, works: LayerSpec) -> LayerSpec:

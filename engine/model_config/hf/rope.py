@@ -10,7 +10,7 @@ from typing import get_args
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import RopeConfig, RopeKind
 
-_OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope", "mrope": "default"}
+_OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 
 _MEASURED_FROM_ORIGINAL = ("llama3", "yarn", "longrope")
 

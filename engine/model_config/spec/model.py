@@ -311,6 +311,9 @@ class ModelSpec(Backbone):
     unsaid: int = 0
     """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
     head_bias: bool = False
+    head_norm: Literal["rows", "columns"] | None = None
+    """Parts of the stored head that are to be divided by their lengths: a row of a token (Baichuan 2), or a column over
+    the vocabulary (Ling 1)."""
     embedding: str = "model.embed_tokens"
     """Stored name of the embeddings."""
     positions: str = ""
@@ -321,8 +324,6 @@ class ModelSpec(Backbone):
     """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
     loop_norm: bool = False
     """Whether the last norm also stands between two loops."""
-    head_normalized: bool = False
-    """Whether the rows of the head are divided by their lengths (Baichuan 2)."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the model does not use."""
     embedding_scale: float = 1.0
@@ -480,9 +481,9 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
-    if isinstance(spec, ModelSpec) and spec.tie_embeddings and (spec.head_bias or spec.head_normalized):
-        part = "has no bias" if spec.head_bias else "is not normalised"
-        raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding {part}")
+    if isinstance(spec, ModelSpec) and spec.tie_embeddings and (spec.head_bias or spec.head_norm is not None):
+        part = "bias" if spec.head_bias else "norm"
+        raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}")
     if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
         raise ConfigError("layers that run several times with another mixer than attention are not known")
     if spec.streams is not None:

@@ -121,11 +121,11 @@ def test_chatglm_rotates_pairs_of_half_of_each_head() -> None:
 
 def test_baichuan_of_13_billion_parameters_has_alibi_and_that_of_7_rotates() -> None:
     large = model_spec_from_hf(BAICHUAN)
-    assert (large.layers[0].attention.slopes, large.head_normalized) == (alibi_slopes(40), True)
+    assert (large.layers[0].attention.slopes, large.head_norm) == (alibi_slopes(40), "rows")
     small = {**BAICHUAN, "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
     assert model_spec_from_hf(small).layers[0].attention.rope is not None
     first = {**BAICHUAN, "vocab_size": 64000, "z_loss_weight": None}
-    assert not model_spec_from_hf(first).head_normalized
+    assert model_spec_from_hf(first).head_norm is None
 
 
 def test_layers_that_loop_are_stored_once_and_cached_each_time() -> None:
