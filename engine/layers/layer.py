@@ -240,6 +240,4 @@ def _summed(delta: Delta, residual: Stream, norm: Norm | None) -> tuple[Delta | 
     """(output still to add, stream): with a norm behind the sum, nothing and a new stream."""
     if norm is None:
         return delta, residual
-    summed = norm.add(delta, residual)
-    assert not isinstance(summed, Quantized | Unnormed), "only the input of a product is quantised, or not normed yet"
-    return None, summed
+    return None, _settled(norm.add(delta, residual))

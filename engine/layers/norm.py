@@ -236,12 +236,22 @@ Norm = RMSNorm | LayerNorm | GatedNorm
 
 
 def make_norm(
-    weights: WeightMap, name: str, like: Norms, model: Backbone, context: LayerContext, before: Linear | None = None
+    weights: WeightMap,
+    name: str,
+    like: Norms,
+    model: Backbone,
+    context: LayerContext,
+    before: Linear | None = None,
+    *,
+    plain: bool = False,
 ) -> Norm:
-    """A norm of hidden states of the kind of ``like``, stored as ``name``; ``before``: see :class:`RMSNorm`."""
+    """A norm of hidden states of the kind of ``like``, stored as ``name``; ``before``: see :class:`RMSNorm`. ``plain``:
+    its weights are factors, whatever those of the model's other norms are."""
     if name.rpartition(".")[2] in like.gated:
         return GatedNorm(weights, name, like, model, context)
-    size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
+    size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one and not plain
+    if like.out_eps and name.rpartition(".")[2] in (like.mixer_out, like.mlp_out):
+        eps = like.out_eps
     stored = name if like.weighted else None
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
+from ..layers.audio.sinusoids import sinusoid_table
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBatch, Taps
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
@@ -70,6 +71,8 @@ class Decoder:
             self._positions = self._table(config.positions, rows, context)
             stored = first + rows, config.hidden_size
             self.weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
+        elif config.sinusoids is not None:
+            self._positions = self._computed_positions(config.sinusoids.first)
         self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens, self.weights)
         for rope, dim in config.learned_ropes:
             self._rotary.of(rope, dim)
@@ -97,7 +100,8 @@ class Decoder:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm: Norm | Unnormalised = Unnormalised()
         if config.final_norm:
-            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+            like, plain = config.layers[-1].norms, config.final_norm_plain
+            self._norm = make_norm(self.weights, config.final_norm, like, config, context, plain=plain)
         stored = len(config.layers) // config.loops
         self._loop_starts = range(stored, len(config.layers), stored) if config.loop_norm else range(0)
         """Layers before which the last norm stands too."""
@@ -159,6 +163,15 @@ class Decoder:
         table = context.empty(rows, columns)
         self.weights.add(f"{part}.weight", table)
         return table
+
+    def _computed_positions(self, first: int) -> torch.Tensor | PackedTable:
+        """The table of sinusoidal positions, of which the first counts as ``first``."""
+        rows, columns, context = self.config.max_position, self.config.hidden_size, self.context
+        values = sinusoid_table(first, rows, columns)
+        if context.packed:
+            return PackedTable(self.weights, "", rows, columns, context, values)
+        table = context.empty(rows, columns)
+        return table if context.filled else table.copy_(values)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
@@ -227,13 +240,13 @@ class Decoder:
         residual, delta = self._embedded(batch.tokens, batch.positions), None
         if adds_words:
             residual = _changed(residual, "what adapters add to embeddings", self._add_words, batch)
+        if self._embedding_norm is not None:
+            residual = self._embedding_norm.plain(residual)
+            residual = residual.settled() if isinstance(residual, Traced) else residual
         media = batch.media
         if media is not None:
             put = partial(_put, self._embedding_scale if self.config.scales_media else 1.0)
             residual = _changed(residual, "media in place of tokens", put, batch)
-        if self._embedding_norm is not None:
-            residual = self._embedding_norm.plain(residual)
-            residual = residual.settled() if isinstance(residual, Traced) else residual
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added

@@ -34,7 +34,7 @@ def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
     # Scores have the order of logits, but large ones round to the same number.
     ranks = logits if bias is None and router.top_groups == router.groups else scores
     if bias is not None:
-        ranks = scores + bias
+        ranks = (logits if router.corrects_logits else scores) + bias
     if router.top_groups < router.groups:
         members = ranks.unflatten(1, (router.groups, -1))  # [tokens, groups, experts of a group]
         best = members.topk(1 if router.group_score == "max" else min(2, members.shape[2]), dim=2).values.sum(2)

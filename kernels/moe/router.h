@@ -9,7 +9,7 @@ namespace stentor {
 constexpr int64_t SOFTMAX = 0, SIGMOID = 1, SPARSEMIXER = 2, SQRT_SOFTPLUS = 3;
 
 struct Router {
-    int64_t experts, top_k, score, renormalize, groups, top_groups, by_two;
+    int64_t experts, top_k, score, renormalize, groups, top_groups, by_two, by_logits;
     double scale, nearness;
     const float* bias;  // [experts] or null
 };

@@ -34,6 +34,8 @@ class Router:
     them."""
     top_groups: int = 1
     group_score: GroupScore = "top2"
+    corrects_logits: bool = False
+    """A bias is added to logits, not to scores."""
     nearness: float = 0.0
     """For ``sparsemixer``: a logit is near a choice if it is below it by at most this factor times the larger of the
     choice and the logit's own magnitude."""
@@ -47,6 +49,8 @@ class Router:
             )
         if self.top_k < 1 or not 1 <= self.top_groups <= self.groups:
             raise ValueError(f"router: {self.top_k} experts of {self.top_groups} of {self.groups} groups")
+        if self.corrects_logits and self.groups > 1:
+            raise ValueError("router: groups are compared by scores, not by corrected logits")
         if self.score == "sparsemixer" and (self.renormalize or self.groups > 1):
             raise ValueError("router: sparsemixer neither divides by sums nor looks at groups")
 
@@ -76,7 +80,7 @@ class RouterStruct(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("experts", "top_k", "score", "renormalize", "groups", "top_groups", "by_two")
+            for name in ("experts", "top_k", "score", "renormalize", "groups", "top_groups", "by_two", "by_logits")
         ),
         ("scale", ctypes.c_double),
         ("nearness", ctypes.c_double),
@@ -97,6 +101,7 @@ def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterSt
         router.groups,
         router.top_groups,
         router.group_score == "top2",
+        router.corrects_logits,
         router.scale,
         router.nearness,
         None if bias is None else bias.data_ptr(),

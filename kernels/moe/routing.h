@@ -72,7 +72,8 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
     score_row(router, logits, scores);
     const bool some_groups = router.top_groups < router.groups;
     // scores have the order of logits, except that large ones round to the same number
-    const float* const ranked = router.bias || some_groups ? scores : logits;
+    const bool by_scores = (router.bias && !router.by_logits) || some_groups;
+    const float* const ranked = by_scores ? scores : logits;
     for (int64_t i = 0; i < count; ++i) ranks[i] = ranked[i] + (router.bias ? router.bias[i] : 0.0f);
     if (some_groups) {
         const int64_t size = count / router.groups;

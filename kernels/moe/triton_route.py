@@ -49,6 +49,7 @@ def route_kernel(
     TOP_K: tl.constexpr,
     SCORE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    BY_LOGITS: tl.constexpr,
     RENORMALIZE: tl.constexpr,
     GROUPS: tl.constexpr,
     TOP_GROUPS: tl.constexpr,
@@ -70,7 +71,7 @@ def route_kernel(
     # scores have the order of logits, but large ones round to the same number
     ranks = x
     if HAS_BIAS:
-        ranks = scores + tl.load(bias + number, mask=there, other=0.0)
+        ranks = (x if BY_LOGITS else scores) + tl.load(bias + number, mask=there, other=0.0)
     elif TOP_GROUPS < GROUPS:
         ranks = scores
     ranks = tl.where(ranks == ranks, ranks, float("inf"))
@@ -116,6 +117,7 @@ def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: 
         TOP_K=router.top_k,
         SCORE=router.score,
         HAS_BIAS=bias is not None,
+        BY_LOGITS=router.corrects_logits,
         RENORMALIZE=router.renormalize,
         GROUPS=router.groups,
         TOP_GROUPS=router.top_groups,

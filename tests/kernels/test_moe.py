@@ -57,6 +57,16 @@ def test_a_bias_decides_the_choice_and_not_the_weight() -> None:
     assert_close(chosen, expected / expected.sum())
 
 
+def test_a_bias_may_be_added_to_logits_where_scores_round_to_one_number() -> None:
+    logits = torch.tensor([[30.0, 40.0, 20.0, -10.0]])
+    bias = torch.tensor([0.0, -15.0, 0.0, 0.0])
+    by_logits = Router(2, score="sigmoid", corrects_logits=True, renormalize=False)
+    assert route(logits, by_logits, bias).experts.tolist() == [[0, 1]]
+    assert_close(route(logits, by_logits, bias).weights, torch.ones(1, 2))
+    assert route(logits, by_logits).experts.tolist() == [[1, 0]]
+    assert route(logits, Router(2, score="sigmoid"), bias).experts.tolist() == [[0, 2]]
+
+
 def test_each_choice_is_weighed_against_those_left_that_come_near_it() -> None:
     logits = torch.tensor([[4.0, 1.0, 3.9, 3.8], [-2.0, -1.0, -4.0, -1.1]])
     experts, chosen = route(logits, Router(2, score="sparsemixer", renormalize=False, nearness=0.1))
@@ -116,6 +126,7 @@ def test_experts_come_out_of_the_best_groups() -> None:
         ({"top_k": 9}, 8, "9 experts cannot be chosen"),
         ({"top_k": 5, "groups": 2}, 8, "5 experts cannot be chosen out of 1 of 2 groups"),
         ({"top_k": 1, "groups": 3}, 8, "3 groups of 8 experts"),
+        ({"top_k": 1, "groups": 2, "corrects_logits": True}, 8, "compared by scores, not by corrected logits"),
         ({"top_k": 1, "score": "tanh"}, 8, "score must be one of softmax, sigmoid"),
         ({"top_k": 1, "group_score": "mean"}, 8, "group_score must be one of max, top2"),
     ],

@@ -57,4 +57,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "persimmon": lambda: transformers.PersimmonConfig(**plain, intermediate_size=inner),
         "biogpt": lambda: transformers.BioGptConfig(**plain, intermediate_size=inner),
         "gptj": lambda: transformers.GPTJConfig(**plain, rotary_dim=8),
+        "codegen": lambda: transformers.CodeGenConfig(**plain, rotary_dim=8),
+        "xglm": lambda: transformers.XGLMConfig(**plain, ffn_dim=inner),
+        "openai-gpt": lambda: transformers.OpenAIGPTConfig(**plain),
+        "gpt-neox-japanese": lambda: transformers.GPTNeoXJapaneseConfig(**plain, intermediate_multiple_size=2),
     }

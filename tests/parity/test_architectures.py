@@ -43,6 +43,7 @@ SPARSE = {"latent attention", "sparse latent attention"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
+    **dict.fromkeys(("beam", "beam-turned", "muse-glimmer"), {"attention with a gate"}),
     "bitnet": {"gates"},
     "gemma3n": {*STREAMS, "gates that are cut off", "attention to another layer's keys"},
     "gemma3n-plain": STREAMS,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import classic, families, hub, hybrids, latent, variants
+from stentor.tests.parity import classic, families, hub, hybrids, latent, recent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -127,6 +127,7 @@ ARCHITECTURES: dict[str, Build] = {
     **families.configs(SHAPE),
     **classic.configs(SHAPE),
     **hub.configs(SHAPE),
+    **recent.configs(SHAPE),
 }
 
 

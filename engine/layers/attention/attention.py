@@ -88,10 +88,14 @@ class Attention:
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         self._interleaved = spec.rope is not None and spec.rope.interleaved
         self._query_scales: torch.Tensor | None = None
-        if spec.temperature_beta:
+        if spec.temperature_beta or spec.temperature_power:
             self._query_scales = rotary.query_scales(
-                spec.temperature_beta, spec.temperature_floor, spec.temperature_first
+                spec.temperature_beta, spec.temperature_floor, spec.temperature_first, spec.temperature_power
             )
+        self._gate_bias: torch.Tensor | None = None
+        if spec.gate_bias:
+            self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
+            weights.add(f"{prefix}.{spec.gate_bias}", self._gate_bias)
         self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
         self._index: BlockIndex | None = None
         if spec.index is not None:
@@ -160,6 +164,8 @@ class Attention:
             if spec.gate:
                 queries, gate = q.split((spec.q_size, spec.gates), dim=1)
                 gate = gate.unflatten(1, (spec.heads, -1))
+                if self._gate_bias is not None:
+                    gate = gate + self._gate_bias.to(gate.dtype)[:, None]
             else:
                 queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
             q = queries.contiguous()
@@ -360,12 +366,14 @@ def _projections(
     into, out = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
-    adaptable = not (spec.by_group or spec.regrouped)
+    adaptable = not (spec.by_group or spec.shards or spec.regrouped)
     made = (
         Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
         Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),
     )
-    if spec.by_group:
+    if spec.output_bias:
+        weights.alias(f"{at}.{spec.name}.{spec.out}_bias", f"{at}.{spec.name}.{spec.out}.bias")  # GPT-NeoX Japanese
+    if spec.by_group or spec.shards:
         check_arranged(f"{at}.{spec.name}.{spec.into}", context)
         for name, shape in into.shapes(at):
             weights.arrange(name, shape, partial(_one_kind_after_another, spec))
@@ -418,7 +426,11 @@ def _pass_over_unused(weights: WeightMap, prefix: str, spec: AttentionSpec) -> N
 
 
 def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
-    """Reorder rows stored as :attr:`AttentionSpec.by_group` to all queries, all keys, all values."""
+    """Reorder rows stored as :attr:`AttentionSpec.by_group` or :attr:`AttentionSpec.shards` say to all queries, all
+    keys, all values."""
+    if spec.shards:
+        queries, values, keys = stored.view(spec.shards, 3, -1, *stored.shape[1:]).unbind(1)
+        return torch.cat([part.flatten(0, 1) for part in (queries, keys, values)])
     group = spec.heads // spec.kv_heads
     heads = stored.view(spec.kv_heads, group + 2, spec.head_dim, *stored.shape[1:])
     return torch.cat([part.flatten(0, 2) for part in heads.split([group, 1, 1], dim=1)])

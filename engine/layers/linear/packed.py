@@ -125,12 +125,21 @@ class PackedLinear:
 
 
 class PackedTable:
-    """The embedding table, whose rows are unpacked on lookup; may also be the head's weight."""
+    """A table of embeddings, whose rows are unpacked on lookup; may also be the head's weight."""
 
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
 
-    def __init__(self, weights: WeightMap, part: str, rows: int, columns: int, context: LayerContext) -> None:
+    def __init__(
+        self,
+        weights: WeightMap,
+        part: str,
+        rows: int,
+        columns: int,
+        context: LayerContext,
+        values: torch.Tensor | None = None,
+    ) -> None:
+        """``values``: float32 [rows, columns], if they are computed and not stored."""
         format = context.quantized.format_of(part) if context.quantized else None
         kept = (
             format
@@ -142,7 +151,10 @@ class PackedTable:
         )
         kind, scaling = packed_form(kept, context)
         self.weight = empty_packed(rows, columns, kind, scaling=scaling, device=context.place, take=context.take)
-        gather_packed(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
+        if values is None:
+            gather_packed(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
+        elif not context.filled and not context.shapes_only:
+            pack_plain_(self.weight, 0, values)
 
     @overload
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...

@@ -7,17 +7,17 @@ from typing import Final
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.attention import RopeConfig, alibi_slopes
 from ..spec.mlp import MLPSpec
-from ..spec.model import ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, Norms, SinusoidSpec, dense_mlp, with_layers, with_mixers
 from .common import clip_of, common, slide
 from .variants import LAYER_NORM
 
 _NAMES: Final = {
     "hidden_size": ("n_embd", "n_embed", "d_model"),
     "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("n_head", "num_heads", "n_heads"),
+    "num_attention_heads": ("n_head", "num_heads", "n_heads", "attention_heads"),
     "max_position_embeddings": ("n_positions", "n_ctx", "max_seq_len", "seq_length"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
-    "hidden_act": ("activation_function", "activation"),
+    "hidden_act": ("activation_function", "activation", "afn"),
 }
 """Alternative names of common fields."""
 
@@ -328,4 +328,63 @@ def gptj(fields: Fields, name: str) -> ModelSpec:
     spec = with_layers(spec, norms=norms, mlp=_network(spec, "mlp.fc_in", "mlp.fc_out"), parallel=True)
     return replace(
         spec, prefix="transformer.h", embedding="transformer.wte", final_norm="transformer.ln_f", head_bias=True
+    )
+
+
+def codegen(fields: Fields, name: str) -> ModelSpec:
+    """CodeGen: a GPT-J whose queries, values and keys are stored in four parts."""
+    return with_mixers(gptj(fields, name), fused=True, into="qkv_proj", shards=4)
+
+
+def openai_gpt(fields: Fields, name: str) -> ModelSpec:
+    """GPT: a GPT-2 with norms behind its sums and none at the end."""
+    fields = Fields({"tie_word_embeddings": True, **fields.values, "intermediate_size": 4 * _width(fields)})
+    if fields.text("afn", "gelu") == "gelu":  # which means the approximation here
+        fields = Fields({**fields.values, "afn": "gelu_new"})
+    spec = _gpt(fields, name, "gelu_new")
+    spec = with_mixers(spec, transposed=True)
+    norms = Norms(mixer_sum="ln_1", mlp_sum="ln_2", kind="layer", bias=True)
+    spec = with_layers(spec, norms=norms, mlp=replace(dense_mlp(spec), transposed=True))
+    return replace(spec, embedding="transformer.tokens_embed", positions="transformer.positions_embed", final_norm="")
+
+
+def _width(fields: Fields) -> int:
+    return fields.integer("n_embd", fields.integer("hidden_size", 768))
+
+
+def gpt_neox_japanese(fields: Fields, name: str) -> ModelSpec:
+    """GPT-NeoX Japanese: attention and network one behind the other, without biases but for the last attention's."""
+    turning = {"partial_rotary_factor": fields.number("rotary_pct", 1.0)}
+    turning["rope_theta"] = fields.number("rotary_emb_base", 10000.0)
+    inner = fields.integer("hidden_size") * fields.integer("intermediate_multiple_size", 4)
+    fields = Fields({"tie_word_embeddings": True, **turning, **fields.values, "intermediate_size": inner})
+    spec = _common(fields, name, activation="gelu", eps_field="layer_norm_eps")
+    spec = with_mixers(spec, fused=True, by_group=True, name="attention", into="query_key_value", out="dense")
+    network = _network(spec, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=False)
+    spec = with_layers(spec, norms=LAYER_NORM, mlp=network)
+    last = len(spec.layers) - 1
+    spec = with_mixers(spec, [at == last for at in range(last + 1)], output_bias=True)
+    return replace(
+        spec,
+        prefix="gpt_neox_japanese.layers",
+        embedding="gpt_neox_japanese.embed_in",
+        final_norm="gpt_neox_japanese.final_layer_norm",
+    )
+
+
+def xglm(fields: Fields, name: str) -> ModelSpec:
+    """XGLM: a BioGPT with sinusoidal positions."""
+    if fields.flag("add_cross_attention"):
+        raise UnknownArchitectureError(f"its form of {name}, with cross-attention, is not native here")
+    if (pad := fields.integer("pad_token_id", 1, least=0)) > 1:
+        raise ConfigError(f"pad_token_id is {pad}, expected 0 or 1: a later one has the place of a position")
+    spec = biogpt(fields, name)
+    return replace(
+        spec,
+        max_position=fields.integer("max_position_embeddings", 2048),
+        prefix="model.layers",
+        embedding="model.embed_tokens",
+        positions="",
+        sinusoids=SinusoidSpec(first=2),
+        final_norm="model.layer_norm",
     )

@@ -26,6 +26,7 @@ from . import mamba as hf_mamba
 from . import minimax as hf_minimax
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
+from . import recent as hf_recent
 from . import step as hf_step
 from . import text_part as hf_text_part
 from . import variants as hf_variants
@@ -145,6 +146,14 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "BioGptForCausalLM": DecoderFamily("biogpt", hf_classic.biogpt),
     "GPTJForCausalLM": DecoderFamily("gptj", hf_classic.gptj),
     "DeepseekForCausalLM": DecoderFamily("deepseek", hf_latent.deepseek),
+    "FlintForCausalLM": DecoderFamily("flint", hf_recent.flint),
+    "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
+    "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
+    "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
+    "CodeGenForCausalLM": DecoderFamily("codegen", hf_classic.codegen),
+    "XGLMForCausalLM": DecoderFamily("xglm", hf_classic.xglm),
+    "OpenAIGPTLMHeadModel": DecoderFamily("openai-gpt", hf_classic.openai_gpt),
+    "GPTNeoXJapaneseForCausalLM": DecoderFamily("gpt_neox_japanese", hf_classic.gpt_neox_japanese),
     "DeepseekV2ForCausalLM": DecoderFamily("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": DecoderFamily("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),

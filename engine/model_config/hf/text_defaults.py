@@ -32,6 +32,7 @@ _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
+    "cohere_compass_text": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
     "ernie4_5": _ERNIE,
     "ernie4_5_vl_moe_text": _sizes(103_424, 2560, 12_288, 28, 20, 4, 131_072, tie_word_embeddings=True),
@@ -64,6 +65,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "mistral4": _sizes(131_072, 4096, 12_288, 36, 32, 32, 1_048_576),
     "mllama_text_model": _sizes(128_256, 4096, 14_336, 40, 32, 8, 131_072, rope_theta=5e5, rms_norm_eps=1e-5),
     "mistral_large4_text": _sizes(204_800, 6144, 24_576, 72, 64, 64, 1_048_576),
+    "muse_glimmer_text": _sizes(202_048, 6656, 19_968, 52, 32, 2, 131_072),
     "paddleocr_vl_text": _ERNIE,
     "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),
     "qwen2": _QWEN2,
@@ -87,6 +89,10 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("paligemma", "gemma2"): _PALIGEMMA,
     ("got_ocr2", "qwen2"): _sizes(151_860, 1024, 2816, 24, 16, 16, 32_768, rope_theta=1e6, tie_word_embeddings=True),
     ("glmasr", "llama"): _sizes(59_264, 2048, 6144, 28, 16, 4, 8192, rms_norm_eps=1e-5),
+    ("cohere_compass", "cohere_compass_text"): {
+        **_sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
+        "tie_word_embeddings": False,
+    },
     ("voxtral", "llama"): {
         **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),
         **{"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e8},

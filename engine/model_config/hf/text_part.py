@@ -20,6 +20,7 @@ from . import mllama as hf_mllama
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
 from . import nemotron_omni
+from . import recent as hf_recent
 from . import variants as hf_variants
 from .mistral_names import usual_name
 from .rope import media_axes
@@ -144,6 +145,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
     "mllama_text_model": hf_mllama.mllama,
+    "muse_glimmer_text": hf_recent.muse_glimmer,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
@@ -185,6 +187,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
     "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
@@ -236,6 +239,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
     "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
+    "MuseGlimmerForConditionalGeneration": MediaFamily("muse_glimmer", "muse_glimmer_text", takes=""),
     "MistralLarge4ForConditionalGeneration": MediaFamily("mistral_large4", "mistral_large4_text"),
     "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),
     **{

@@ -146,10 +146,14 @@ class AttentionSpec:
     """Stored name of the gates of all heads if separate (Trinity)."""
     gate_by_head: bool = False
     """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
+    gate_bias: str = ""
+    """Stored name of a bias for the gates of each head (Beam); "": none."""
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     """Of all gates (Laguna: softplus)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
+    temperature_power: float = 0.0
+    """Queries at position p are multiplied by (1 + (p + first) / floor) ** power (Beam)."""
     temperature_floor: int = 0
     temperature_first: int = 0
     qkv_bias: bool = False
@@ -163,6 +167,9 @@ class AttentionSpec:
     by_group: bool = False
     """Whether the fused matrix has, group by group, the queries of a key-value head, its key and its value (GPT-NeoX,
     Falcon)."""
+    shards: int = 0
+    """Equal parts of the fused matrix, each of the queries, then the values, then the keys of some heads (CodeGen); 0:
+    it has none."""
     regrouped: bool = False
     """Whether it was stored by group when adapters were made, and is stored as all queries, keys and values here
     (GGUF)."""
@@ -247,6 +254,8 @@ class AttentionSpec:
                 yield f"{name}.weight", (heads, self.head_dim)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
+        if self.gate_bias:
+            yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
         if self.out_norm:
             yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
 
@@ -312,13 +321,21 @@ class AttentionSpec:
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.by_group and (self.gated or not self.fused):
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
+        if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
+            raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
+        if self.shards and self.heads % self.shards:
+            raise ConfigError(f"{self.heads} heads do not divide among the {self.shards} parts of a matrix")
         if self.gate_by_head and not self.gate:
             raise ConfigError("a gate of each head that is stored among queries is not known")
         if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):
             raise ConfigError(f"values of {self.v_dim} dimensions, of keys of {self.head_dim}, are not known here")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
-        if self.temperature_beta and self.temperature_floor < 1:
+        if self.gate_bias and not self.gate:
+            raise ConfigError("a bias of gates that are stored among queries is not known")
+        if self.temperature_beta and self.temperature_power:
+            raise ConfigError("queries that are scaled by a logarithm and a power of the position are not known")
+        if (self.temperature_beta or self.temperature_power) and self.temperature_floor < 1:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
         if self.slopes and len(self.slopes) != self.heads:
             raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")

@@ -125,6 +125,8 @@ class RouterSpec:
     top_groups: int = 1
     group_score: GroupScore = "top2"
     """A group's score: its best, or the sum of its two best."""
+    corrects_logits: bool = False
+    """Whether the correction is added to logits, not to scores (Kolibri 1)."""
     nearness: float = 0.0
     """``sparsemixer``'s threshold: see :class:`stentor.kernels.Router`."""
 

@@ -57,6 +57,8 @@ class Norms:
     """For kind ``layer`` only."""
     weighted: bool = True
     """Whether they have weights."""
+    out_eps: float = 0.0
+    """Epsilon of the norms of outputs, if it is another one (Muse Glimmer); 0: the model's."""
     gated: tuple[str, ...] = ()
     """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
     gate_rank: int = 0
@@ -303,6 +305,14 @@ class Backbone:
         return self.layers[layer].products(self.hidden_size) + own
 
 
+@dataclass(frozen=True)
+class SinusoidSpec:
+    """Positions that are added to embeddings and computed: sines, then cosines, at frequencies from 1 to 1 / 10000."""
+
+    first: int = 0
+    """What the first position counts as (XGLM: 2)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Backbone):
     """A decoder, described as values: what its layers are, and the names and shapes of its stored weights."""
@@ -318,6 +328,8 @@ class ModelSpec(Backbone):
     """Stored name of the embeddings."""
     positions: str = ""
     """Stored name of learned embeddings of :attr:`max_position` positions, added to the tokens' (GPT-2); "": none."""
+    sinusoids: SinusoidSpec | None = None
+    """Computed positions in place of learned ones (XGLM)."""
     positions_before: int = 0
     """Unused rows before those of the positions (OPT)."""
     final_norm: str = "model.norm"
@@ -326,6 +338,8 @@ class ModelSpec(Backbone):
     """Whether the last norm also stands between two loops."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the model does not use."""
+    final_norm_plain: bool = False
+    """Whether it multiplies by its weight, where other norms multiply by (1 + weight) (Muse Glimmer)."""
     embedding_scale: float = 1.0
     scales_media: bool = False
     """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
@@ -379,7 +393,7 @@ class ModelSpec(Backbone):
                 found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
         if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
-        if self.layers[-1].norms.bias:
+        if self.final_norm and self.layers[-1].norms.bias:
             found[f"{self.final_norm}.bias"] = (self.hidden_size,)
         if self.head_bias:
             found["lm_head.bias"] = (self.vocab_size,)

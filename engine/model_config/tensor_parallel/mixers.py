@@ -38,7 +38,8 @@ def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
     heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")
     first = rank.number * heads
-    return replace(spec, heads=heads, kv_heads=kv_heads, slopes=spec.slopes[first : first + heads])
+    shards = rank.each(spec.shards, "parts of a matrix of queries, values and keys")
+    return replace(spec, heads=heads, kv_heads=kv_heads, shards=shards, slopes=spec.slopes[first : first + heads])
 
 
 def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
@@ -52,6 +53,8 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     ranges: list[Ranges]
     if spec.by_group:
         ranges = [_by_group(spec, rank)]
+    elif spec.shards:
+        ranges = [(rank.own(3 * spec.q_size),)]
     elif spec.fused:
         asked = spec.heads * width
         behind = asked + spec.kv_size
@@ -73,6 +76,8 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
         yield f"{name}.{spec.out_norm}.weight", Cut(0, spec.heads * spec.value_dim, (found,))
     if spec.sinks:
         yield f"{name}.{spec.sinks_name}", Cut(0, spec.heads, (of_heads,))
+    if spec.gate_bias:
+        yield f"{name}.{spec.gate_bias}", Cut(0, spec.heads, (of_heads,))
     q_norm, k_norm = (f"{name}.{which}.weight" for which in spec.qk_norm_names or ("", ""))
     if spec.qk_norm == "full":
         yield q_norm, Cut(0, spec.q_size, (found,))

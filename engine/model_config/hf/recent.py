@@ -1,0 +1,177 @@
+"""Reads the config.json of families of 2026 whose parts other families have: windows that alone rotate, gates, sinks,
+norms behind each part."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from typing import Final
+
+from ..config_fields import ConfigError, Fields
+from ..spec.mlp import APART, STACKED, RouterSpec
+from ..spec.model import SANDWICH, ModelSpec, Norms, with_layers, with_mixers
+from .common import attention_bias, common, slide, sliding_layers, softcap_of
+from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, sparse_steps, with_experts
+from .rope import rope_from_hf
+from .variants import COHERE
+
+_KOLIBRI_NORMS: Final = Norms(
+    mixer_in="input_layernorm",
+    mixer_out="post_attn_norm",
+    mlp_in="post_attention_layernorm",
+    mlp_out="post_ffn_norm",
+)
+_KOLIBRI_NAMES: Final = (
+    replace(APART, correction="moe.router.expert_bias"),
+    replace(STACKED, correction="mlp.gate.e_score_correction_bias"),
+)
+_BEAM_SCALING: Final = {"temperature_power": 0.1, "temperature_floor": 2048, "temperature_first": 1}
+
+
+def _with_default(fields: Fields, **defaults: object) -> Fields:
+    """The fields with values for those that are missing or null."""
+    return Fields({**fields.values, **{name: value for name, value in defaults.items() if not fields.has(name)}})
+
+
+def _slides(fields: Fields, spec: ModelSpec, full: Sequence[bool]) -> list[bool]:
+    """Which layers have a window; without a list of types, those that are not ``full``."""
+    return sliding_layers(fields) or [not each for each in full]
+
+
+def _still(spec: ModelSpec, layers: Sequence[bool]) -> ModelSpec:
+    """The spec without rotation in these layers."""
+    return with_mixers(spec, layers, rope=None)
+
+
+def flint(fields: Fields, name: str) -> ModelSpec:
+    """Flint: heads are normed and have sinks; layers with a window rotate; experts with plain sigmoid scores."""
+    fields = _with_default(fields, head_dim=128, moe_intermediate_size=512, mlp_only_layers=[0, 1])
+    spec = attention_bias(fields, common(fields, name))
+    spec = with_mixers(spec, qk_norm="head", sinks=True, sinks_name="softmax_offset")
+    renormalize = fields.flag("norm_topk_prob", True)
+    router = RouterSpec(fields.integer("num_experts_per_tok", 6), score="sigmoid", renormalize=renormalize)
+    shared = shared_experts(spec, "mlp.shared_expert", fields.integer("shared_expert_intermediate_size", 1024))
+    moe = replace(experts_of(fields, spec, router, experts=256), shared=shared)
+    spec = with_experts(spec, moe, sparse_steps(fields, spec))
+    last = len(spec.layers) - 1
+    slides = _slides(fields, spec, [at < 2 or at % 4 == 1 or at == last for at in range(last + 1)])
+    return slide(_still(spec, [not each for each in slides]), fields.integer("sliding_window", 513), slides)
+
+
+def kolibri1(fields: Fields, name: str) -> ModelSpec:
+    """Kolibri 1: norms behind each part; layers with a window rotate; experts are chosen by corrected logits and
+    weighted by their sigmoid."""
+    inner = fields.integer("shared_expert_intermediate_size", 512)
+    fields = _with_default(fields, head_dim=128, moe_intermediate_size=512, intermediate_size=inner)
+    spec = with_layers(with_mixers(common(fields, name), qk_norm="head"), norms=_KOLIBRI_NORMS)
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 6),
+        score="sigmoid",
+        renormalize=fields.flag("norm_topk_prob"),
+        corrects_logits=True,
+    )
+    moe = experts_of(fields, spec, router, experts=384)
+    shared = shared_experts(spec, "mlp.shared_experts", inner)
+    spec = with_layers(spec, mlp=replace(moe, correction=True, names=_KOLIBRI_NAMES, shared=shared))
+    slides = _slides(fields, spec, [(at + 1) % 5 == 0 for at in range(len(spec.layers))])
+    return slide(_still(spec, [not each for each in slides]), fields.integer("sliding_window", 513), slides)
+
+
+def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
+    """Muse Glimmer: gated attention over normed heads, norms around each part and of embeddings; full layers do not
+    rotate."""
+    fields = _with_default(fields, head_dim=128, hidden_act=fields.text("hidden_activation", "silu"))
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    mixer = spec.layers[0].attention
+    spec = with_mixers(
+        spec,
+        qk_norm="head",
+        qk_norm_names=None,
+        scale=mixer.scale * fields.positive("qk_scale_factor", 3.87),
+        gated=True,
+        gate="gate_proj",
+    )
+    spec = with_layers(spec, norms=replace(SANDWICH, out_eps=fields.positive("post_norm_eps", 1e-8)))
+    spec = replace(
+        spec,
+        norm_plus_one=True,
+        final_norm_plain=True,
+        embedding_norm=True,
+        logits_divisor=1 / fields.positive("output_multiplier", 0.19611613513818404),
+        logits_softcap=fields.positive("final_logit_softcapping", 20.0),
+    )
+    last = len(spec.layers) - 1
+    full = [(last - at) % 4 == 0 for at in range(last + 1)]
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 2048, least=0)
+    return slide(_still(spec, _unturned(fields, spec, full)), window, _slides(fields, spec, full))
+
+
+def _unturned(fields: Fields, spec: ModelSpec, full: Sequence[bool]) -> list[bool]:
+    """Which layers do not rotate: those with a base of 0, or the ``full`` ones if none are listed."""
+    bases = fields.numbers("layer_rope_theta")
+    rope = spec.layers[0].attention.rope
+    if not bases or rope is None:
+        return list(full)
+    if len(bases) != len(spec.layers) or not {*bases} <= {0.0, rope.theta}:
+        raise ConfigError(f"layer_rope_theta is not 0 or rope_theta ({rope.theta:g}) for each of {len(full)} layers")
+    return [not base for base in bases]
+
+
+def cohere_compass(fields: Fields, name: str) -> ModelSpec:
+    """North: a Command R whose halves of heads rotate together, with a rotation for each type of layer, or none."""
+    fields = _with_default(fields, tie_word_embeddings=True)
+    spec = common(_unturned_fields(fields), name, eps=1e-5, eps_field="layer_norm_eps")
+    spec = with_layers(attention_bias(fields, spec), norms=COHERE, parallel=True)
+    spec = replace(spec, logits_divisor=1 / fields.positive("logit_scale", 1.0))
+    slides = sliding_layers(fields) or [False] * len(spec.layers)
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
+    return slide(_turned_by_type(fields, spec, slides), window, slides)
+
+
+def _unturned_fields(fields: Fields) -> Fields:
+    """The fields without rotations, of which there is one for each type of layer."""
+    return Fields({**fields.values, "rope_parameters": None})
+
+
+def _turned_by_type(fields: Fields, spec: ModelSpec, slides: Sequence[bool]) -> ModelSpec:
+    """The spec with the rotation of each type of layer that ``rope_parameters`` gives: a table, or null for none."""
+    types, dim = fields.table("rope_parameters") or {}, spec.layers[0].attention.head_dim
+    for kind, slid in (("full_attention", False), ("sliding_attention", True)):
+        if slid not in slides:
+            continue
+        if kind not in types:
+            raise ConfigError(f"rope_parameters lacks {kind}, expected a table or null for each type of layer")
+        rope = None if types[kind] is None else rope_from_hf(fields.values, dim, layer_type=kind)
+        spec = with_mixers(spec, [each == slid for each in slides], rope=rope)
+    return spec
+
+
+def beam(fields: Fields, name: str) -> ModelSpec:
+    """Beam: gated attention, norms around each part, sums that give every part equal weight; layers that do not rotate
+    scale queries by position."""
+    defaults = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "num_experts": 256}
+    fields = _with_default(fields, head_dim=128, moe_intermediate_size=2560, **defaults)
+    fields = _with_default(fields, rope_parameters={"sliding_attention": {}, "full_attention": None})
+    spec = attention_bias(fields, common(_unturned_fields(fields), name))
+    spec = with_mixers(spec, qk_norm="head", gated=True, gate="gate_proj", gate_bias="gate_bias")
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
+    spec = with_experts(spec, moe, sparse_kinds(fields, spec, min(3, len(spec.layers))))
+    last = len(spec.layers) - 1
+    slides = _slides(fields, spec, [(at + 1) % 6 == 0 or at == last for at in range(last + 1)])
+    spec = _turned_by_type(fields, spec, slides)
+    spec = with_mixers(spec, [layer.attention.rope is None for layer in spec.layers], **_BEAM_SCALING)
+    spec = replace(
+        spec,
+        layers=tuple(
+            replace(
+                layer,
+                norms=SANDWICH,
+                mixer_scale=1 / sqrt(added),
+                mlp_scale=1 / sqrt(added + 1),
+                stream_scales=(sqrt((added - 1) / added), sqrt(added / (added + 1))),
+            )
+            for added, layer in zip(range(2, 2 * last + 3, 2), spec.layers, strict=True)
+        ),
+        logits_softcap=softcap_of(fields, "final_logit_softcapping", 30.0),
+    )
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 512, least=0)
+    return slide(spec, window, slides)
