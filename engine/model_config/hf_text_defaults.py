@@ -73,6 +73,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "qwen3": _QWEN2,
     "qwen3_5_moe_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),
     "qwen3_5_text": _sizes(248_320, 4096, 12_288, 32, 16, 4, 32_768),
+    "qwen4_exp_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),
     "qwen3_moe": _sizes(151_936, 2048, 6144, 24, 32, 4, 32_768, moe_intermediate_size=768),
     "qwen3_vl_moe_text": {
         **_sizes(151_936, 2048, 5632, 24, 16, 16, 128_000, rope_theta=5e5),

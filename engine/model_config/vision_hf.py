@@ -143,6 +143,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "qwen3_vl_moe": qwen3_vl,
     "qwen3_5": qwen3_5,
     "qwen3_5_moe": qwen3_5,
+    "qwen4_exp": qwen3_5,
     "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
     "clip": clip,

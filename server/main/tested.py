@@ -358,6 +358,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe",),
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
+    "Qwen4ExpForConditionalGeneration": ("qwen4", "qwen4_film"),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
     "Step3p7ForConditionalGeneration": ("step",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
