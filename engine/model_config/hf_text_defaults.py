@@ -32,6 +32,7 @@ _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
+    "cosmos3_edge_text": _sizes(131_072, 2048, 9216, 28, 16, 8, 131_072, head_dim=128),
     "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
     "ernie4_5": _ERNIE,
     "ernie4_5_vl_moe_text": _sizes(103_424, 2560, 12_288, 28, 20, 4, 131_072, tie_word_embeddings=True),

@@ -63,7 +63,7 @@ _QWEN4: Final = {
 }
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
-    *("Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
+    *("Cosmos3Edge", "Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )

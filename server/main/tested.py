@@ -292,6 +292,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
+    "Cosmos3EdgeForConditionalGeneration": ("cosmos3_edge", "cosmos3_edge_film"),
     "Cosmos3OmniForConditionalGeneration": ("cosmos3",),
     "DeepseekOCRForCausalLM": ("deepseek_ocr",),
     "DeepseekOcr2ForConditionalGeneration": ("deepseek_ocr2",),

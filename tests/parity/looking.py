@@ -4,11 +4,12 @@ pictures, besides those of :mod:`.seeing`."""
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.hybrids import QWEN4
-from stentor.tests.parity.pictures import Kind, cat, film_in_frames, qwen_picture
-from stentor.tests.support.vision_models import PATCH, TEXT, token
+from stentor.tests.parity.pictures import Kind, Picture, cat, film_in_frames, qwen_picture
+from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -34,8 +35,29 @@ def _qwen4() -> Any:
     )
 
 
+def _cosmos3_edge() -> Any:
+    rope = {**_PLAIN, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
+    vision = {**SIZES, "patch_size": PATCH, "num_patches": 36}
+    return transformers.Cosmos3EdgeConfig(text_config=text, vision_config=vision, projector_hidden_size=96, **_QWEN)
+
+
+def _of_one_frame(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    pixels = torch.randn(int(whole.tensors["image_grid_thw"].prod()), 3 * PATCH * PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens, whole.grid)
+
+
+def _frames(random: torch.Generator, size: int) -> Picture:
+    whole = film_in_frames(random, size)
+    pixels = torch.randn(int(whole.tensors["video_grid_thw"].prod()), 3 * PATCH * PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values_videos": pixels}, whole.tokens, whole.grid, "video")
+
+
 LOOKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen4": (_qwen4, Kind(qwen_picture, _PAD, cat())),
+    "cosmos3_edge": (_cosmos3_edge, Kind(_of_one_frame, _PAD, cat())),
+    "cosmos3_edge_film": (_cosmos3_edge, Kind(_frames, _FILM, cat())),
     "qwen4_film": (_qwen4, Kind(film_in_frames, _FILM, cat())),
 }
 """By name: a configuration, and what it takes."""
