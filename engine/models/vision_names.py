@@ -23,6 +23,11 @@ _BARE: Final = ("weight", "bias")
 """Endings that are not a parameter's own name."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "siglip": ((r"\Amodel\.image_newline\Z", "image_newline"),),
+    "cosmos3_edge": (
+        (r"\.mlp\.up_proj\.", ".mlp.fc1."),
+        (r"\.mlp\.down_proj\.", ".mlp.fc2."),
+        (r"\.self_attn\.to_([qkv])\.", r".self_attn.\1_proj."),
+    ),
     "gemma4": (
         (r"\.linear\.", "."),
         (r"\A(?:model\.)?embed_vision\.", "projector."),

@@ -53,9 +53,17 @@ _STEP: Final = {
     "num_nextn_predict_layers": 1,
 }
 _HEAD: Final = {"num_nextn_predict_layers": 1}
+_QWEN4: Final = {
+    "ple_layer_ids": [1],
+    "eos_token_id": 2,
+    "ngram_vocab_size_base": 50,
+    "split_ngram_parts": 1,
+    "indexer_budget": 128,
+    "indexer_compress_ratio": 4,
+}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
-    *("Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
+    *("Cosmos3Edge", "Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
@@ -110,14 +118,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
     "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
-    "Qwen4ExpForCausalLM": {
-        "ple_layer_ids": [1],
-        "eos_token_id": 2,
-        "ngram_vocab_size_base": 50,
-        "split_ngram_parts": 1,
-        "indexer_budget": 128,
-        "indexer_compress_ratio": 4,
-    },
+    "Qwen4ExpForCausalLM": _QWEN4,
+    "Qwen4ExpForConditionalGeneration": {**_QWEN4, "rope_scaling": _QUARTER},
     "HunYuanVLForConditionalGeneration": {"rope_scaling": {"type": "xdrope", "xdrope_section": [2] * 4, "alpha": 9.0}},
     "Ernie4_5_VLMoeForConditionalGeneration": {
         "moe_intermediate_size": [96, 48],
@@ -143,7 +145,10 @@ _REMARKS: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
-    "Qwen4ExpForCausalLM": "text of at most indexer_budget + indexer_compress_ratio - 1 tokens",
+    **dict.fromkeys(
+        ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"),
+        "prompt and answer of at most indexer_budget + indexer_compress_ratio - 1 tokens",
+    ),
     "Ernie4_5_VLMoeForConditionalGeneration": "files in transformers' form; no video",
     "Gemma3nForConditionalGeneration": "images too where timm is installed, without a test",
     "Gemma4ForCausalLM": "also without experts",

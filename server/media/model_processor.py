@@ -48,6 +48,7 @@ from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles, tubelets
 from .picture_processors import (
     ColModernVBertProcessor,
+    Cosmos3EdgeProcessor,
     DeepseekOcrProcessor,
     EagleProcessor,
     FrameProcessor,
@@ -77,6 +78,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
+    "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
@@ -181,6 +183,7 @@ _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32
 _GLM: Final = VideoSettings(min_frames=2, max_frames=600, shortest_edge=112 * 112, longest_edge=28 * 28 * 2 * 30_000)
 _GLM46: Final = replace(_GLM, max_frames=640, rates=((30.0, 6.0), (300.0, 2.0), (float("inf"), 1.0)))
 _VIDEO_LLAMA: Final = VideoSettings(fps=1.0, max_frames=180, shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
+_EDGE: Final = VideoSettings(shortest_edge=64 * 64, longest_edge=24 << 20)
 _SILENT: Final = {"load_audio_from_video": False}
 _SMOLVLM: Final = VideoSettings(fps=1.0, min_frames=1, max_frames=64, longest_edge=512)
 VIDEOS: Final[Mapping[str, Videos]] = {
@@ -188,6 +191,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
         ("Gemma4Processor", "Gemma4UnifiedProcessor"),
         Videos(lambda i, v, s, _: budgeted(i, v, s), VideoSettings(num_frames=32, embeddings=70)),
     ),
+    "Cosmos3EdgeProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _EDGE),
     "Glm4vProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM, 2),
     "Glm46VProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM46, 2),
     "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), _QWEN2, 2),
@@ -233,6 +237,7 @@ class ModelProcessor:
                 self.written[modality] = said.join(self._around_sounds) if modality == "audio" else said
         self._videos = VIDEOS.get(self._name)
         video = getattr(self._processor, "video_token", None)
+        video = getattr(self._processor, "video_placeholder_token", video)
         if video is not None and self._videos is not None:
             self.written["video"] = video
             self._video_settings = VideoSettings.of(files, self._videos.settings)

@@ -372,6 +372,13 @@ class NemotronOmniProcessor(ProcessorMixin):
         return found, [f"<so_start>{self.audio_token * count}<so_end>"]
 
 
+class Cosmos3EdgeProcessor(transformers.Cosmos3EdgeProcessor):  # type: ignore[misc]
+    @property
+    def video_placeholder_token(self) -> str:
+        """The placeholder with the marks around it: each frame has marks of its own."""
+        return f"{self.vision_start_token}{self.video_token}{self.vision_end_token}"
+
+
 class VideoLlama3Processor(transformers.VideoLlama3Processor):  # type: ignore[misc]
     """transformers' own counts what is kept of a video's frames by masks of torch."""
 

@@ -90,6 +90,26 @@ def qwen_picture(random: torch.Generator, size: int) -> Picture:
     )
 
 
+def film(random: torch.Generator, size: int) -> Picture:
+    """Two frames one behind the other, as Qwen2-VL takes a video."""
+    rows, columns = ((4, 6), (6, 4), (4, 4), (2, 4))[size]
+    pixels = torch.randn(2 * rows * columns, 3 * 2 * PATCH * PATCH, generator=random)
+    inside = [token("<|video_pad|>")] * (2 * rows * columns // 4)
+    return Picture(
+        {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor([[2, rows, columns]])},
+        [token("<|vision_start|>"), *inside, token("<|vision_end|>")],
+        (2, rows // 2, columns // 2),
+        "video",
+    )
+
+
+def film_in_frames(random: torch.Generator, size: int) -> Picture:
+    """The same with a time before each frame, as Qwen3-VL takes it."""
+    whole = film(random, size)
+    frame = [token("<|vision_start|>"), *whole.tokens[1:-1][: len(whole.tokens) // 2 - 1], token("<|vision_end|>")]
+    return Picture(whole.tensors, [61, *frame, 62, 63, *frame], whole.grid, "video")
+
+
 def _tiled(random: torch.Generator, size: int) -> Picture:
     tiles = size + 1
     inside = [token("<image>")] * 4

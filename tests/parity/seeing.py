@@ -9,8 +9,9 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.models.transformers_tower import leave_out_pictures
+from stentor.tests.parity.looking import LOOKING
 from stentor.tests.parity.omni import OMNI, take_videos_apart
-from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
+from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.reading import READING
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
@@ -289,29 +290,9 @@ def _voxtral() -> Any:
     )
 
 
-def _film(random: torch.Generator, size: int) -> Picture:
-    """Two frames one behind the other, as Qwen2-VL takes a video."""
-    rows, columns = ((4, 6), (6, 4), (4, 4), (2, 4))[size]
-    pixels = torch.randn(2 * rows * columns, 3 * 2 * PATCH * PATCH, generator=random)
-    inside = [token("<|video_pad|>")] * (2 * rows * columns // 4)
-    return Picture(
-        {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor([[2, rows, columns]])},
-        [token("<|vision_start|>"), *inside, token("<|vision_end|>")],
-        (2, rows // 2, columns // 2),
-        "video",
-    )
-
-
-def _frames(random: torch.Generator, size: int) -> Picture:
-    """The same with a time before each frame, as Qwen3-VL takes it."""
-    whole = _film(random, size)
-    frame = [token("<|vision_start|>"), *whole.tokens[1:-1][: len(whole.tokens) // 2 - 1], token("<|vision_end|>")]
-    return Picture(whole.tensors, [61, *frame, 62, 63, *frame], whole.grid, "video")
-
-
 def _glm_frames(random: torch.Generator, size: int) -> Picture:
     """The same with a time behind each frame, whose placeholders are those of pictures, as GLM-4V takes it."""
-    whole = _film(random, size)
+    whole = film(random, size)
     inside = [token("<|image_pad|>")] * (len(whole.tokens) // 2 - 1)
     frame = [token("<|vision_start|>"), *inside, token("<|vision_end|>")]
     begin, end = token("<start_of_image>"), token("<end_of_image>")
@@ -425,8 +406,8 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "glm4v_film": (_glm4v, Kind(_glm_frames, token("<|image_pad|>"), cat())),
     "aya_vision": (_aya_vision, Kind(square("<image>", 4), _IMAGE, cat())),
     "cohere2_vision": (_cohere2_vision, Kind(square("<image>", 4), _IMAGE, cat())),
-    "qwen2_vl_film": (_qwen2_vl, Kind(_film, token("<|video_pad|>"), cat())),
-    "qwen3_5_film": (_qwen3_5, Kind(_frames, token("<|video_pad|>"), cat())),
+    "qwen2_vl_film": (_qwen2_vl, Kind(film, token("<|video_pad|>"), cat())),
+    "qwen3_5_film": (_qwen3_5, Kind(film_in_frames, token("<|video_pad|>"), cat())),
     "lfm2_vl": (_lfm2_vl, Kind(_siglip2, _IMAGE, _siglip2_padded)),
     "granite_vision": (_granite_vision, Kind(_anyres, _IMAGE, cat())),
     "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
@@ -450,6 +431,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     **SOUNDING,
     **READING,
     **VIEWING,
+    **LOOKING,
 }
 
 

@@ -140,6 +140,13 @@ def glm(kind: str) -> Any:
     return transformers.AutoConfig.for_model(kind, vision_config=vision, text_config=text)
 
 
+def cosmos3_edge(kind: str) -> Any:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}
+    return transformers.AutoConfig.for_model(
+        kind, vision_config={**SIZES, "num_patches": 36}, text_config={**TEXT, "rope_parameters": rope}
+    )
+
+
 def gemma4(kind: str) -> Any:
     vision = {**SIZES, "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2}
     vision |= {"position_embedding_size": 12, "standardize": kind == "gemma4-standard"}
@@ -169,6 +176,7 @@ CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "aya_vision": cohere,
     "cohere2_vision": cohere,
     "lfm2_vl": lfm2,
+    "cosmos3_edge": cosmos3_edge,
     "glm4v": glm,
     "glm4v_moe": glm,
     "gemma4": gemma4,
@@ -284,6 +292,14 @@ def test_ernies_tower_sees_a_picture_as_two_frames_alike_as_transformers_does() 
     model = theirs("ernie4_5_vl_moe")
     tower = ours(model)
     for grids in ([(1, 6, 6)], [(1, 4, 10), (1, 2, 2)]):
+        given = patched(*grids)
+        agree(model, tower, {**given, "pixel_values": given["pixel_values"][:, : 3 * 4 * 4].contiguous()})
+
+
+def test_the_tower_of_cosmos_3_edge_sees_frames_one_by_one_as_transformers_does() -> None:
+    model = theirs("cosmos3_edge")
+    tower = ours(model)
+    for grids in ([(1, 6, 6)], [(3, 4, 10), (1, 2, 2)]):
         given = patched(*grids)
         agree(model, tower, {**given, "pixel_values": given["pixel_values"][:, : 3 * 4 * 4].contiguous()})
 

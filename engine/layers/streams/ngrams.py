@@ -93,8 +93,6 @@ class NGrams:
         """Rows of the tables, int64 [tokens, embeddings]."""
         tokens, eos = batch.tokens, self._spec.eos
         assert isinstance(tokens, torch.Tensor)
-        if batch.media is not None:
-            tokens = batch.media.named(tokens, self._spec.media_token)
         # nothing is 0 in a state, so that a token is one more than its number
         digits = ((tokens[:, None] + 1) // self._places % 256).to(self._dtype)
         before = self._before(digits.repeat(1, self._spec.before), batch).long()

@@ -33,6 +33,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cohere_compass_text": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
+    "cosmos3_edge_text": _sizes(131_072, 2048, 9216, 28, 16, 8, 131_072, head_dim=128),
     "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
     "ernie4_5": _ERNIE,
     "ernie4_5_vl_moe_text": _sizes(103_424, 2560, 12_288, 28, 20, 4, 131_072, tie_word_embeddings=True),
@@ -75,6 +76,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "qwen3": _QWEN2,
     "qwen3_5_moe_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),
     "qwen3_5_text": _sizes(248_320, 4096, 12_288, 32, 16, 4, 32_768),
+    "qwen4_exp_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),
     "qwen3_moe": _sizes(151_936, 2048, 6144, 24, 32, 4, 32_768, moe_intermediate_size=768),
     "qwen3_vl_moe_text": {
         **_sizes(151_936, 2048, 5632, 24, 16, 16, 128_000, rope_theta=5e5),

@@ -125,6 +125,12 @@ def _hunyuan_vl(fields: Fields, name: str) -> ModelSpec:
     return with_mixers(spec, rope=replace(mixer.rope, axes=axes))
 
 
+def _cosmos3_edge(fields: Fields, name: str) -> ModelSpec:
+    """Arcee with another base of rotary frequencies; its network is stored as Arcee's."""
+    rope = {"rope_theta": 1e8, **(fields.table("rope_parameters") or {})}
+    return hf_variants.arcee(Fields({**fields.values, "rope_parameters": rope}), name)
+
+
 def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
@@ -138,6 +144,8 @@ PARTS: Final[Mapping[str, Reader]] = {
     "qwen3_vl_moe_text": _turned(_qwen3_vl_moe, (24, 20, 20), interleaved=True),
     "qwen3_5_text": _turned(hf_hybrid.qwen3_5, (11, 11, 10), interleaved=True),
     "qwen3_5_moe_text": _turned(hf_hybrid.qwen3_5_moe, (11, 11, 10), interleaved=True),
+    "cosmos3_edge_text": _turned(_cosmos3_edge, (24, 20, 20), interleaved=True),
+    "qwen4_exp_text": _turned(hf_hybrid.qwen4, (11, 11, 10), interleaved=True),
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
     "deepseek_ocr2_text": hf_latent.deepseek_ocr,
     "deepseek_v2": _deepseek_v2,
@@ -189,6 +197,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
     "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
+    "Cosmos3EdgeForConditionalGeneration": MediaFamily("cosmos3_edge", "cosmos3_edge_text", "images, video"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
     "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOCRForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
@@ -271,6 +280,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Qwen3VLMoeForConditionalGeneration": MediaFamily("qwen3_vl_moe", "qwen3_vl_moe_text", "images, video"),
     "Qwen3_5ForConditionalGeneration": MediaFamily("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": MediaFamily("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
+    "Qwen4ExpForConditionalGeneration": MediaFamily("qwen4_exp", "qwen4_exp_text", "images, video"),
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
@@ -321,7 +331,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
 _GENERATES: Final = re.compile(
     r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
     r"|\A(audio|action)_modality_embed\Z"
-    r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen"
+    r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen|_for_gen\."
 )
 """Of parts that generate speech, pictures or actions, which are ignored."""
 _DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk]))\.")

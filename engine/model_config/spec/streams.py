@@ -176,8 +176,6 @@ class NGramSpec:
     """The token behind which texts begin: earlier ones are taken for it."""
     width: int
     """Tokens that the convolution sees, each as many tokens from the next as there are :attr:`multipliers`."""
-    media_token: int = 0
-    """The token that all media stand for."""
     name: str = "ple"
 
     @property

@@ -286,6 +286,27 @@ def lfm2_vl(model: VisionFields) -> VisionSpec:
     )
 
 
+def cosmos3_edge(model: VisionFields) -> VisionSpec:
+    """Cosmos 3 Edge: SigLIP 2 over patches with a grid, joined as Qwen3-VL's."""
+    merge = model.vision.integer("spatial_merge_size", 2, most=MOST_SIDE)
+    tower = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
+    model = replace(model, vision=Fields({**tower, **model.vision.values}))
+    inner = model.whole.integer("projector_hidden_size", 11_520)
+    products = (
+        ProjectorProduct("projector.linear_fc1", inner, True, "gelu"),
+        ProjectorProduct("projector.linear_fc2", model.hidden, True),
+    )
+    norm = ProjectorNorm("projector.norm", "layer", 1e-6, bias=True)
+    return replace(
+        siglip_tower(model, ProjectorSpec(products, norm=norm)),
+        names="cosmos3_edge",
+        source="patches",
+        positions="antialiased",
+        max_position=model.vision.integer("num_patches", 256),
+        merge=merge,
+    )
+
+
 def mistral3(model: VisionFields) -> VisionSpec:
     merge = model.whole.integer("spatial_merge_size", 2, most=MOST_SIDE)
     text = Fields(model.whole.table("text_config") or {})

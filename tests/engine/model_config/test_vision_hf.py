@@ -15,7 +15,7 @@ KINDS = (
     *("aya_vision", "cohere2_vision", "deepseek_vl", "exaone4_5", "glm46v", "glm4v", "glm4v_moe", "glm_ocr"),
     *("hyperclovax_vision_v2", "idefics3", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "llava", "mistral3"),
     *("ovis2", "paddleocr_vl", "qianfan_ocr", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"),
-    *("mistral_large4", "qwen3_vl_moe", "smolvlm"),
+    *("cosmos3_edge", "qwen4_exp", "mistral_large4", "qwen3_vl_moe", "smolvlm"),
 )
 
 

@@ -179,6 +179,11 @@ def _qwen_like(name: str) -> _Processor:
     return _Processor(name, images, QWEN, names)
 
 
+def _cosmos3_edge() -> _Processor:
+    images = transformers.Cosmos3EdgeImageProcessorPil(patch_size=PATCH, merge_size=2, size=_EDGES)
+    return _qwen_like("Cosmos3EdgeProcessor")._replace(images=images)
+
+
 def _deepseek_ocr2() -> _Processor:
     # 144 embeddings of a square of 12 by 12 times 64 pixels, as many as the tower makes of any
     images = transformers.DeepseekOcr2ImageProcessorPil(size={"height": 768, "width": 768}, tile_size=768)
@@ -325,6 +330,7 @@ _PROCESSORS: Final = {
     "minicpm_ocr": _minicpm_ocr,
     "paligemma": _paligemma,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
+    "cosmos3_edge": _cosmos3_edge,
     "cosmos3": lambda: _qwen_like("Qwen3VLProcessor"),
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
     "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),

@@ -193,7 +193,11 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
 
 @pytest.mark.parametrize("frames", [1, 5, 6])
 @pytest.mark.parametrize(
-    "family", ["qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large", "smolvlm"]
+    "family",
+    [
+        *("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large", "smolvlm"),
+        "cosmos3_edge",
+    ],
 )
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
     processor, model = made(family)
@@ -204,9 +208,9 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
     text = tokenizer(inputs.replacement, add_special_tokens=False)["input_ids"]
     count = sum(token in ids for token in text)
     assert count == len(video_embeddings(model, inputs.payload)) > 0
-    if family.startswith(("qwen", "glm")):
+    if family.startswith(("qwen", "glm", "cosmos")):
         assert inputs.grid is not None
-        assert inputs.grid[0] == (frames + 1) // 2
+        assert inputs.grid[0] == (frames if family == "cosmos3_edge" else (frames + 1) // 2)
         assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
     else:
         assert inputs.grid is None

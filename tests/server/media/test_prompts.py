@@ -333,6 +333,22 @@ def test_a_template_that_knows_no_videos_gets_the_placeholder_where_one_stands(
     assert rendered == f"<|im_start|>User: See {inputs.replacement}?<end_of_utterance>\n"
 
 
+def test_each_frame_of_cosmos_3_edge_has_the_marks_that_a_template_writes_around_a_video(
+    family: Callable[[str], Family],
+) -> None:
+    one = family("cosmos3_edge")
+    processor = one.processor._processor
+    inputs = one.processor.video(DecodedVideo(np.zeros((2, 8, 8, 3), np.uint8), [0, 3], VideoFacts(4, 2.0, 8, 8)))
+    made = ProcessedMedia("video", bytes(16), inputs.payload, one.processor.written["video"], inputs.replacement, None)
+    content = [{"type": "text", "text": "See "}, {"type": "video"}]
+    render = one.pool.render_chat([{"role": "user", "content": content}], media=ConversationMedia([made]).text)
+    rendered = asyncio.run(one.pool.decode(asyncio.run(render), skip_special_tokens=False))
+    written = "<|im_start|>user\nSee <|vision_start|><|video_pad|><|vision_end|><|im_end|>\n"
+    (expected,), _ = processor.get_text_with_replacements([written], videos_replacements=[inputs.replacement])
+    assert rendered == expected
+    assert [piece[-11:] for piece in expected.split("><|vision_start|>")[:-1]] == ["0.0 seconds", "1.5 seconds"]
+
+
 @pytest.mark.parametrize(
     ("conversation", "why"),
     [

@@ -1,0 +1,63 @@
+"""Tiny random models that see and whose text parts have states or tables of their own, or that take films beside
+pictures, besides those of :mod:`.seeing`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+
+from stentor.tests.parity.hybrids import QWEN4
+from stentor.tests.parity.pictures import Kind, Picture, cat, film_in_frames, qwen_picture
+from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+_PAD: Final = token("<|image_pad|>")
+_FILM: Final = token("<|video_pad|>")
+_PLAIN: Final = {"rope_type": "default", "rope_theta": 10000.0}
+_QWEN: Final = {
+    "image_token_id": _PAD,
+    "video_token_id": _FILM,
+    "vision_start_token_id": token("<|vision_start|>"),
+    "vision_end_token_id": token("<|vision_end|>"),
+}
+
+
+def _qwen4() -> Any:
+    """With n-grams of tokens among which are placeholders of media, and an index that chooses all tokens."""
+    rope = {**_PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.25}
+    text = {**TEXT, "num_hidden_layers": 3, **QWEN4, "rope_parameters": rope, "indexer_budget": 1024}
+    vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    return transformers.Qwen4ExpConfig(
+        text_config=text, vision_config={**vision, "patch_size": PATCH, "num_position_embeddings": 36}, **_QWEN
+    )
+
+
+def _cosmos3_edge() -> Any:
+    rope = {**_PLAIN, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = {**TEXT, "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
+    vision = {**SIZES, "patch_size": PATCH, "num_patches": 36}
+    return transformers.Cosmos3EdgeConfig(text_config=text, vision_config=vision, projector_hidden_size=96, **_QWEN)
+
+
+def _of_one_frame(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    pixels = torch.randn(int(whole.tensors["image_grid_thw"].prod()), 3 * PATCH * PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens, whole.grid)
+
+
+def _frames(random: torch.Generator, size: int) -> Picture:
+    whole = film_in_frames(random, size)
+    pixels = torch.randn(int(whole.tensors["video_grid_thw"].prod()), 3 * PATCH * PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values_videos": pixels}, whole.tokens, whole.grid, "video")
+
+
+LOOKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "qwen4": (_qwen4, Kind(qwen_picture, _PAD, cat())),
+    "cosmos3_edge": (_cosmos3_edge, Kind(_of_one_frame, _PAD, cat())),
+    "cosmos3_edge_film": (_cosmos3_edge, Kind(_frames, _FILM, cat())),
+    "qwen4_film": (_qwen4, Kind(film_in_frames, _FILM, cat())),
+}
+"""By name: a configuration, and what it takes."""
