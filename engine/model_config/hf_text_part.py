@@ -193,6 +193,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "DeepseekOcr2ForConditionalGeneration": MediaFamily("deepseek_ocr2", "deepseek_ocr2_text"),
     "DeepseekVLForConditionalGeneration": MediaFamily("deepseek_vl", "llama"),
     "DeepseekVLHybridForConditionalGeneration": MediaFamily("deepseek_vl_hybrid", "llama"),
+    "DotsOCRForCausalLM": MediaFamily("dots_ocr", "qwen2"),
     "Dots3NoteForConditionalGeneration": MediaFamily("dots3_note", "dots3_note_text", takes=""),
     "Eagle2_5_VLForConditionalGeneration": MediaFamily("eagle_2_5_vl", "qwen2"),
     "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),

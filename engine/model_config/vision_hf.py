@@ -13,6 +13,7 @@ from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
 from .vision_qwen import (
+    dots_ocr,
     ernie4_5_vl,
     exaone4_5,
     glm4v,
@@ -115,6 +116,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "aya_vision": aya_vision,
     "cohere2_vision": cohere2_vision,
     "deepseek_vl": deepseek_vl,
+    "dots_ocr": dots_ocr,
     "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,
     "hyperclovax_vision_v2": hyperclovax_vision,

@@ -297,6 +297,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "DeepseekOcr2ForConditionalGeneration": ("deepseek_ocr2",),
     "DeepseekVLHybridForConditionalGeneration": ("deepseek_vl_hybrid",),
     "DeepseekVLForConditionalGeneration": ("deepseek_vl",),
+    "DotsOCRForCausalLM": ("dots_ocr", "dots_ocr_biased"),
     "Eagle2_5_VLForConditionalGeneration": ("eagle2_5", "eagle2_5_whole"),
     "Exaone4_5_ForConditionalGeneration": ("exaone4_5",),
     "Ernie4_5_VLMoeForConditionalGeneration": ("ernie_vl",),

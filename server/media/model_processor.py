@@ -35,6 +35,7 @@ from .audio_processors import (
 )
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
+from .grid_processors import DotsVLProcessor, KimiVLProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.kimi import KimiImages, KimiVLImages
@@ -55,7 +56,6 @@ from .picture_processors import (
     HunYuanVLProcessor,
     Idefics2Processor,
     InternVLChatProcessor,
-    KimiVLProcessor,
     LonePictures,
     MiniCPMVProcessor,
     NemotronOmniProcessor,
@@ -78,6 +78,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
+    "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
@@ -120,6 +121,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 another."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "deepseek_vl_v2": "DeepseekVLV2Processor",
+    "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
     "internvl_chat": "InternVLChatProcessor",

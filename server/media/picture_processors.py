@@ -111,18 +111,6 @@ class ColModernVBertProcessor(Idefics3Processor):
         super().__init__(image_processor, tokenizer, image_seq_len, chat_template)
 
 
-class KimiVLProcessor(ProcessorMixin):
-    image_token = "<|media_pad|>"
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        found: str = self.image_token * (patches // self.image_processor.merge_size**2)
-        return found
-
-
 class Ovis25Processor(ProcessorMixin):
     image_token = "<image>"
     video_token = "<video>"

@@ -41,6 +41,17 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "dots_ocr": _Files(
+        CHATML.replace("IMAGE", "<|img|><|imgpad|><|endofimg|>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "DotsVLProcessor"},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+        {"<|image_pad|>": "<|imgpad|>", "<|vision_start|>": "<|img|>", "<|vision_end|>": "<|endofimg|>"},
+    ),
     "funaudiochat": _Files(
         _CONTENT,
         {

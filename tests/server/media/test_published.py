@@ -57,6 +57,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
     "deepseek_ocr": "{}\n",
+    "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
