@@ -21,6 +21,7 @@ HEAVY_MODULES = (
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.grid_processors",
     "stentor.server.media.picture_processors",
+    "stentor.server.media.slice_processors",
     "stentor.server.media.audio_processors",
     *(
         f"stentor.server.media.images.{name}"

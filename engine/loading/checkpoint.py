@@ -16,7 +16,7 @@ from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_decoder_config import EncoderDecoderConfig
 from ..model_config.framewise_config import FramewiseConfig
 from ..model_config.gguf_config import model_spec_from_gguf
-from ..model_config.hf_text_part import described_part, is_of_tower, text_name
+from ..model_config.hf_text_part import is_of_tower, text_name
 from ..model_config.model_spec import HEADS, Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
@@ -39,6 +39,7 @@ from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
+from .placeholder_tokens import described_model
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .split_names import first_parts
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
@@ -118,7 +119,11 @@ class Checkpoint:
         if self.tower is not None:
             return self.tower.described
         file = self.folder / "config.json"
-        return described_part(read_json(file)) if self.format not in ("gguf", "ct2") and file.is_file() else None
+        return (
+            described_model(self.folder, read_json(file))
+            if self.format not in ("gguf", "ct2") and file.is_file()
+            else None
+        )
 
     @property
     def is_text_part(self) -> bool:
@@ -307,7 +312,7 @@ def text_and_tower(
     if not seeing:
         return None, text
     files, nbytes = tuple(dict.fromkeys(tensor.file for tensor in seeing)), sum(each.nbytes for each in seeing)
-    return StoredTower(files, nbytes, described_part(config)), text
+    return StoredTower(files, nbytes, described_model(folder, config)), text
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:

@@ -333,6 +333,8 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaForConditionalGeneration": ("llava", "pixtral"),
     "LlavaNextForConditionalGeneration": ("granite_vision",),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
+    "MiniCPMO": ("minicpmo",),
+    "MiniCPMV": ("minicpmv_2_6", "minicpmv_4", "minicpmv_4_5"),
     "MiniCPMOcrForConditionalGeneration": ("minicpm_ocr",),
     "MiniCPMV4_6ForConditionalGeneration": ("minicpmv4_6",),
     "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),

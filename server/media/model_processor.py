@@ -41,7 +41,7 @@ from .images.gemma4 import Gemma4UnifiedImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
-from .images.minicpm import MiniCPMOcrImages
+from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
 from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
@@ -57,7 +57,6 @@ from .picture_processors import (
     Idefics2Processor,
     InternVLChatProcessor,
     LonePictures,
-    MiniCPMVProcessor,
     NemotronOmniProcessor,
     NemotronVLProcessor,
     Ovis25Processor,
@@ -70,6 +69,7 @@ from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
+from .slice_processors import MergedSlicesProcessor, SampledSlicesProcessor
 
 transformers: Any = untyped_transformers
 
@@ -89,8 +89,8 @@ _OWN: Final[Mapping[str, Any]] = {
     "InternVLChatProcessor": InternVLChatProcessor,
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
-    "MiniCPMOcrProcessor": MiniCPMVProcessor,
-    "MiniCPMV4_6Processor": MiniCPMVProcessor,
+    **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
+    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
     "NemotronVLProcessor": NemotronVLProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
@@ -113,6 +113,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Llama4Processor": Llama4Images,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
+    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
     "Step3p7Processor": StepImages,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
@@ -126,6 +127,8 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "funaudiochat": "FunAudioChatProcessor",
     "internvl_chat": "InternVLChatProcessor",
     "kimi_vl": "KimiVLProcessor",
+    "minicpmo": "MiniCPMOProcessor",
+    "minicpmv": "MiniCPMVProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
