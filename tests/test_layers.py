@@ -19,7 +19,9 @@ HEAVY_MODULES = (
         f"stentor.engine.tts.{name}" for name in ("codec_stream", "codec_weights", "pocket", "snac", "vits", "vocos")
     ),
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
+    "stentor.server.media.grid_processors",
     "stentor.server.media.picture_processors",
+    "stentor.server.media.slice_processors",
     "stentor.server.media.audio_processors",
     *(
         f"stentor.server.media.images.{name}"

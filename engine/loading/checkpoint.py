@@ -14,7 +14,7 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.config import model_spec_from_gguf
-from ..model_config.hf.text_part import described_part, is_of_tower, text_name
+from ..model_config.hf.text_part import is_of_tower, text_name
 from ..model_config.registry import read_config
 from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import HEADS, Backbone, ModelSpec
@@ -39,6 +39,7 @@ from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
+from .placeholder_tokens import described_model
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .split_names import first_parts
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
@@ -118,7 +119,11 @@ class Checkpoint:
         if self.tower is not None:
             return self.tower.described
         file = self.folder / "config.json"
-        return described_part(read_json(file)) if self.format not in ("gguf", "ct2") and file.is_file() else None
+        return (
+            described_model(self.folder, read_json(file))
+            if self.format not in ("gguf", "ct2") and file.is_file()
+            else None
+        )
 
     @property
     def is_text_part(self) -> bool:
@@ -307,7 +312,7 @@ def text_and_tower(
     if not seeing:
         return None, text
     files, nbytes = tuple(dict.fromkeys(tensor.file for tensor in seeing)), sum(each.nbytes for each in seeing)
-    return StoredTower(files, nbytes, described_part(config)), text
+    return StoredTower(files, nbytes, described_model(folder, config)), text
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:

@@ -12,7 +12,7 @@ from ..model_config.towers.vision_spec import MARKS, VisionSpec
 from .vision_projector import stored_as_multiplied
 
 _TOWER: Final = re.compile(
-    r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder|visual_tokenizer\.vit)\.(?:vision_model\.)?"
+    r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder|visual_tokenizer\.vit|vpm)\.(?:vision_model\.)?"
 )
 _PROJECTOR: Final = re.compile(
     r"\A(?:model\.)?(?:connector|(?:multi_modal_|mm_|vision_)?projector|vision_projection|mlp_AR|aligner)\."
@@ -129,7 +129,7 @@ def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tens
         if name.startswith(spec.unused) or (found is not None and int(found[1]) >= len(spec.layers)):
             continue
         front, _, last = name.rpartition(".")
-        if (joint := _IN_PROJ.fullmatch(name)) is not None and spec.pool == "probe":
+        if (joint := _IN_PROJ.fullmatch(name)) is not None and (spec.pool == "probe" or spec.resampler):
             for part, piece in zip("qkv", tensor.chunk(3), strict=True):
                 yield f"{joint[1]}.{part}_proj.{joint[2]}", piece
             continue

@@ -30,6 +30,7 @@ from .vision_grids import Layout, axial_rotation, layout, learned
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
 from .vision_projector import Projector
+from .vision_resampler import Resampler
 from .vision_tiles import pooled, put_together
 
 _PASS: Final = 2048
@@ -63,6 +64,7 @@ class VisionTower(Tower):
         self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
         self._final_norm = self._norm(spec.final_norm) if spec.final_norm else None
         self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
+        self._resampler = None if spec.resampler is None else Resampler(weights, spec.resampler, hidden, context)
         self._projector = Projector(weights, spec.projector, spec.taken_size, spec.merge, context)
         self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
         if spec.tiles is not None and self._end is not None:
@@ -153,6 +155,13 @@ class VisionTower(Tower):
             assert isinstance(hidden, torch.Tensor)
             assert whole.texts is not None
             hidden = self._head(hidden, whole.texts.cu_seqlens, whole.texts.varlen.max_seqlen)
+        if self._resampler is not None:
+            assert isinstance(hidden, torch.Tensor)
+            assert whole.texts is not None
+            rows, columns = (
+                torch.cat(each).to(device) for each in zip(*((at.rows, at.columns) for at in layouts), strict=True)
+            )
+            hidden = self._resampler(hidden, rows, columns, whole.texts.cu_seqlens, whole.texts.varlen.max_seqlen)
         return Encoded(self._embeddings(self._projector, hidden, back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:

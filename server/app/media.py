@@ -6,8 +6,9 @@ from prometheus_client import CollectorRegistry
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.kind import architectures_of
+from stentor.engine.loading.placeholder_tokens import described_model
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES, described_part
+from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
 
@@ -35,7 +36,7 @@ def spec_of(checkpoint: Checkpoint) -> MediaSpec | None:
 def spec_in(folder: Path) -> MediaSpec | None:
     """The media of the model in ``folder``; None if it takes only text, or has no ``config.json``."""
     file = folder / "config.json"
-    return media_spec(described_part(read_json(file))) if file.is_file() else None
+    return media_spec(described_model(folder, read_json(file))) if file.is_file() else None
 
 
 def taken_of(spec: MediaSpec | None, config: MediaConfig) -> MediaSpec | None:

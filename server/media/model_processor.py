@@ -35,12 +35,13 @@ from .audio_processors import (
 )
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
+from .grid_processors import DotsVLProcessor, KimiVLProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
-from .images.minicpm import MiniCPMOcrImages
+from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
 from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
@@ -56,9 +57,7 @@ from .picture_processors import (
     HunYuanVLProcessor,
     Idefics2Processor,
     InternVLChatProcessor,
-    KimiVLProcessor,
     LonePictures,
-    MiniCPMVProcessor,
     NemotronOmniProcessor,
     NemotronVLProcessor,
     Ovis25Processor,
@@ -71,6 +70,7 @@ from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
+from .slice_processors import MergedSlicesProcessor, SampledSlicesProcessor
 
 transformers: Any = untyped_transformers
 
@@ -80,6 +80,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
+    "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
@@ -90,8 +91,8 @@ _OWN: Final[Mapping[str, Any]] = {
     "InternVLChatProcessor": InternVLChatProcessor,
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
-    "MiniCPMOcrProcessor": MiniCPMVProcessor,
-    "MiniCPMV4_6Processor": MiniCPMVProcessor,
+    **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
+    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
     "NemotronVLProcessor": NemotronVLProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
@@ -114,6 +115,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Llama4Processor": Llama4Images,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
+    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
     "Step3p7Processor": StepImages,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
@@ -122,10 +124,13 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 another."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "deepseek_vl_v2": "DeepseekVLV2Processor",
+    "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
     "internvl_chat": "InternVLChatProcessor",
     "kimi_vl": "KimiVLProcessor",
+    "minicpmo": "MiniCPMOProcessor",
+    "minicpmv": "MiniCPMVProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",

@@ -13,7 +13,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf.deepseek_ocr import FIRST
 from stentor.engine.model_config.towers.vision_fields import side_of
 
-from ..text.placeholders import AGAIN, INDEX, NUMBER, SPACE
+from ..text.placeholders import AGAIN, NUMBER, SPACE
 from .audio_processors import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
@@ -109,18 +109,6 @@ class ColModernVBertProcessor(Idefics3Processor):
         self, image_processor: Any, tokenizer: Any = None, image_seq_len: int = 64, chat_template: str | None = None
     ) -> None:
         super().__init__(image_processor, tokenizer, image_seq_len, chat_template)
-
-
-class KimiVLProcessor(ProcessorMixin):
-    image_token = "<|media_pad|>"
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        found: str = self.image_token * (patches // self.image_processor.merge_size**2)
-        return found
 
 
 class Ovis25Processor(ProcessorMixin):
@@ -287,24 +275,6 @@ class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]
 
     def _process_images(self, images: Any, **arguments: Any) -> Any:
         return super()._process_images(images, **{**arguments, "num_image_tokens": self.num_image_tokens})
-
-
-class MiniCPMVProcessor(transformers.MiniCPMV4_6Processor):  # type: ignore[misc]
-    """Pictures are numbered, slices stand behind the whole. transformers' own needs torchvision for videos."""
-
-    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
-        marks = [f"{part}_{side}_token" for part in ("image", "slice", "image_id") for side in ("start", "end")]
-        for name in ("image_token", "video_token", *marks):
-            setattr(self, name, getattr(tokenizer, name))
-        self.slice_mode = image_processor.slice_mode
-
-    def _process_images(self, images: Any, **arguments: Any) -> Any:
-        found, texts = super()._process_images(images, **arguments)
-        if not self.image_processor.use_image_id:
-            return found, texts
-        named = f"{self.image_id_start_token}{INDEX}{self.image_id_end_token}"
-        return found, [named + text for text in texts]
 
 
 class Phi4Processor(ProcessorMixin):

@@ -15,6 +15,8 @@ from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
 from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.published_grids import IN_GRIDS
+from stentor.tests.parity.published_slices import IN_SLICES
 from stentor.tests.parity.published_sounds import HEARING
 from stentor.tests.parity.published_tiles import IN_TILES
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
@@ -301,6 +303,8 @@ _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
     **HEARING,
+    **IN_GRIDS,
+    **IN_SLICES,
     **IN_TILES,
     "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
     "internvl_chat": Published("internvl_chat", partial(_internvl, name="internvl_chat"), PICTURES["internvl"]),

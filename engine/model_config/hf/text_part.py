@@ -135,6 +135,19 @@ def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
 
+_MINICPM_DECODERS: Final[Mapping[str, Reader]] = {
+    **{"2.6": hf_dense.qwen2, "4.0": hf_dense.llama, "4": hf_dense.llama, "4.5": hf_dense.qwen3}
+}
+"""By version."""
+
+
+def _minicpmv(fields: Fields, name: str) -> ModelSpec:
+    version = str(fields.get("version"))
+    if version not in _MINICPM_DECODERS:
+        raise ConfigError(f"version is {version[:40]!r}, expected one of {', '.join(_MINICPM_DECODERS)}")
+    return _MINICPM_DECODERS[version](fields, name)
+
+
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -152,6 +165,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
+    "minicpmv_text": _minicpmv,
     "mllama_text_model": hf_mllama.mllama,
     "muse_glimmer_text": hf_recent.muse_glimmer,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
@@ -204,6 +218,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "DeepseekOcr2ForConditionalGeneration": MediaFamily("deepseek_ocr2", "deepseek_ocr2_text"),
     "DeepseekVLForConditionalGeneration": MediaFamily("deepseek_vl", "llama"),
     "DeepseekVLHybridForConditionalGeneration": MediaFamily("deepseek_vl_hybrid", "llama"),
+    "DotsOCRForCausalLM": MediaFamily("dots_ocr", "qwen2"),
     "Dots3NoteForConditionalGeneration": MediaFamily("dots3_note", "dots3_note_text", takes=""),
     "Eagle2_5_VLForConditionalGeneration": MediaFamily("eagle_2_5_vl", "qwen2"),
     "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
@@ -244,6 +259,8 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
     "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
+    "MiniCPMO": MediaFamily("minicpmo", "minicpmv_text"),
+    "MiniCPMV": MediaFamily("minicpmv", "minicpmv_text"),
     "MiniCPMV4_6ForConditionalGeneration": MediaFamily("minicpmv4_6", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),

@@ -48,6 +48,11 @@ _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 _PHI4_PICTURE: Final = 200_010
 """``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
+PICTURE_TOKENS: Final[Mapping[object, str]] = {
+    "internvl_chat": "<IMG_CONTEXT>",
+    **dict.fromkeys(("minicpmo", "minicpmv"), "<unk>"),
+}
+"""Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""
 _CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
 """``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
 
@@ -88,6 +93,11 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         found.pop("video", None)
     axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
     return MediaSpec(found, _changed_layers(config), axes, _marks(config)) if found else None
+
+
+def names_picture(config: Mapping[str, object]) -> bool:
+    """Whether a config.json names the placeholder of pictures."""
+    return any(isinstance(config.get(key), int) for key in _KEYS["image"])
 
 
 def _marks(config: Mapping[str, object]) -> tuple[int, ...]:

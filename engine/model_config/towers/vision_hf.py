@@ -13,6 +13,7 @@ from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
 from .vision_qwen import (
+    dots_ocr,
     ernie4_5_vl,
     exaone4_5,
     glm4v,
@@ -36,6 +37,7 @@ from .vision_siglip import (
     llava,
     llava_next,
     llava_onevision,
+    minicpmv,
     mistral3,
     mistral_large4,
     modernvbert,
@@ -117,6 +119,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "cohere2_vision": cohere2_vision,
     "cosmos3_edge": cosmos3_edge,
     "deepseek_vl": deepseek_vl,
+    "dots_ocr": dots_ocr,
     "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,
     "hyperclovax_vision_v2": hyperclovax_vision,
@@ -130,6 +133,8 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "kimi_vl": kimi_vl,
     "lighton_ocr": mistral3,
     "llama4": llama4,
+    "minicpmo": minicpmv,
+    "minicpmv": minicpmv,
     "mistral3": mistral3,
     "mistral_large4": mistral_large4,
     "modernvbert": modernvbert,

@@ -130,6 +130,32 @@ def exaone4_5(model: VisionFields) -> VisionSpec:
     return replace(spec, layers=tuple(layers))
 
 
+def dots_ocr(model: VisionFields) -> VisionSpec:
+    """dots.ocr: a Qwen2-VL with the network of AIMv2, with norms before and behind its layers."""
+    vision = model.vision
+    if (frames := vision.integer("temporal_patch_size", 1)) != 1 or vision.flag("is_causal"):
+        raise ConfigError(f"temporal_patch_size is {frames}, expected 1; or is_causal is set, expected false")
+    hidden, bias = vision.integer("embed_dim", 1536), vision.flag("use_bias")
+    inner, eps = vision.integer("intermediate_size", 4224), vision.positive("rms_norm_eps", 1e-5)
+    mlp = MLPSpec(inner, "silu", bias, ("mlp.fc1", "mlp.fc3"), "mlp.fc2")
+    names = {"num_heads": vision.integer("num_attention_heads", 12), "temporal_patch_size": frames}
+    names |= {"depth": vision.integer("num_hidden_layers", 42), "in_channels": vision.integer("num_channels", 3)}
+    outputs = vision.integer("hidden_size", 1536)
+    own = _with(model, **names)
+    spec = _qwen(own, mlp, hidden=hidden, depth=42, kind="rms", patch=14, merger=_QWEN2_MERGER, outputs=outputs)
+    layer = replace(spec.layers[0], mixer=replace(spec.layers[0].attention, qkv_bias=bias, output_bias=bias))
+    return replace(
+        spec,
+        layers=(layer,) * len(spec.layers),
+        norm_eps=eps,
+        patch_name="patch_embed.patchifier.proj",
+        patch_bias=True,
+        first_norm="patch_embed.patchifier.norm",
+        final_norm="post_trunk_norm" if vision.flag("post_norm", True) else "",
+        projector=replace(spec.projector, norm=ProjectorNorm("projector.ln_q", "layer", 1e-6, bias=True)),
+    )
+
+
 def hyperclovax_vision(model: VisionFields) -> VisionSpec:
     """HyperCLOVA X SEED: a Qwen2.5-VL whose embeddings are multiplied once more."""
     spec = qwen2_5_vl(model)

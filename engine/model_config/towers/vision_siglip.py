@@ -18,7 +18,7 @@ from .vision_fields import (
     two_products,
     up_to,
 )
-from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, TileSpec, VisionSpec
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, ResamplerSpec, TileSpec, VisionSpec
 
 _SIGLIP_NORMS: Final = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
 _SIGLIP_HEAD: Final = ("head.",)
@@ -161,6 +161,40 @@ def idefics3(model: VisionFields) -> VisionSpec:
     projector = ProjectorSpec((ProjectorProduct("projector.modality_projection.proj", model.hidden, False),))
     spec = siglip_tower(model, projector, patch=32, width=1152, heads=16)
     return replace(spec, positions="buckets", merge=model.whole.integer("scale_factor", 2), unused=())
+
+
+_MINICPM_TOWER: Final = {
+    **{"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
+    **{"image_size": 980, "patch_size": 14},
+}
+"""Defaults."""
+_RESAMPLER_HEAD: Final = 128
+"""Numbers of a head of MiniCPM-V's resampler."""
+_MINICPM_O: Final = ("apm.", "audio_projection_layer.", "tts.")
+"""Parts of MiniCPM-o that hear and speak."""
+
+
+def minicpmv(model: VisionFields) -> VisionSpec:
+    """MiniCPM-V 2.6 to 4.5: SigLIP over slices in their own shapes, and learned queries, as many for each slice."""
+    width = model.hidden
+    if width % _RESAMPLER_HEAD:
+        raise ConfigError(f"hidden_size is {width}, expected heads of {_RESAMPLER_HEAD} numbers for the resampler")
+    projector = ProjectorSpec(
+        (ProjectorProduct("resampler.proj", width, False, transposed=True),),
+        norm=ProjectorNorm("resampler.ln_post", "layer", 1e-6, bias=True),
+    )
+    spec = siglip_tower(replace(model, vision=Fields({**_MINICPM_TOWER, **model.vision.values})), projector)
+    queries = model.whole.integer("query_num", 64)
+    resampler = ResamplerSpec(queries, width, width // _RESAMPLER_HEAD, projects=spec.hidden_size != width)
+    count = len(spec.layers) - model.whole.flag("drop_vision_last_layer")
+    return replace(
+        spec,
+        layers=spec.layers[:count],
+        source="rows",
+        positions="buckets",
+        resampler=resampler,
+        unused=(*_SIGLIP_HEAD, "resampler.pos_embed", *_MINICPM_O),
+    )
 
 
 def modernvbert(model: VisionFields) -> VisionSpec:

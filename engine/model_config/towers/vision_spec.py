@@ -143,6 +143,32 @@ class TileSpec:
     """Name of the embedding at the end of rows."""
 
 
+@dataclass(frozen=True)
+class ResamplerSpec:
+    """Attention from learned queries to a picture's patches, whose result is projected (MiniCPM-V)."""
+
+    queries: int
+    """Embeddings of a picture, of any size."""
+    width: int
+    heads: int
+    projects: bool = True
+    """Whether patches are first multiplied to the width."""
+    eps: float = 1e-6
+    name: str = "resampler"
+    """Prefix of its tensor names."""
+
+    def shapes(self, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, for patches of ``hidden`` numbers."""
+        yield f"{self.name}.query.weight", (self.queries, self.width)
+        if self.projects:
+            yield f"{self.name}.kv_proj.weight", (self.width, hidden)
+        for norm in ("ln_q", "ln_kv"):
+            yield from ((f"{self.name}.{norm}.{last}", (self.width,)) for last in ("weight", "bias"))
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            yield f"{self.name}.attn.{part}.weight", (self.width, self.width)
+            yield f"{self.name}.attn.{part}.bias", (self.width,)
+
+
 @dataclass(frozen=True, kw_only=True)
 class VisionSpec(Backbone):
     """One tower. ``max_position``: number of learned positions. ``layers``: up to the one whose output is used."""
@@ -182,6 +208,7 @@ class VisionSpec(Backbone):
     pool: PoolKind = "none"
     head_name: str = "head"
     """Prefix of the probe's tensor names."""
+    resampler: ResamplerSpec | None = None
     deepstack: tuple[int, ...] = ()
     """Layers whose output is projected too, for the first decoder layers."""
     deepstack_projector: ProjectorSpec | None = None
@@ -206,7 +233,9 @@ class VisionSpec(Backbone):
 
     @property
     def taken_size(self) -> int:
-        """Numbers a patch that are projected."""
+        """Numbers a patch, or a query of the resampler, that are projected."""
+        if self.resampler is not None:
+            return self.resampler.width
         return self.hidden_size * max(1, len(self.taken))
 
     @property
@@ -248,6 +277,8 @@ class VisionSpec(Backbone):
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
         found.update(self.projector.shapes("", self.taken_size, self.merge))
+        if self.resampler is not None:
+            found.update(self.resampler.shapes(hidden))
         if self.tiles is not None:
             found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
         if self.marks:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from stentor.tests.parity.published import PUBLISHED
+from stentor.tests.parity.published_slices import QUERIES
 from stentor.tests.support.vision_models import CHATML, PATCH, SIDE, SPECIAL, write_tokenizer
 
 _HALF: Final = [0.5, 0.5, 0.5]
@@ -21,6 +22,8 @@ class _Files(NamedTuple):
     """Special tokens that the tokenizer spells otherwise."""
     names: Mapping[str, str] = {}
     """Of the tokenizer's special tokens."""
+    untold: str = ""
+    """A field of config.json that published ones leave out, where tests without a tokenizer need it."""
 
 
 _CONTENT: Final = (
@@ -40,6 +43,17 @@ _FILES: Final[Mapping[str, _Files]] = {
                 **{"use_thumbnail": True, "pad_during_tiling": False},
             }
         },
+    ),
+    "dots_ocr": _Files(
+        CHATML.replace("IMAGE", "<|img|><|imgpad|><|endofimg|>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "DotsVLProcessor"},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+        {"<|image_pad|>": "<|imgpad|>", "<|vision_start|>": "<|img|>", "<|vision_end|>": "<|endofimg|>"},
     ),
     "funaudiochat": _Files(
         _CONTENT,
@@ -98,6 +112,23 @@ _FILES: Final[Mapping[str, _Files]] = {
     "llama_nemotron_vl": _Files(
         CHATML.replace("IMAGE", "<image>\n"), {"preprocessor_config.json": {"max_num_tiles": 6}}
     ),
+    "minicpmv_2_6": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "MiniCPMVImageProcessor", "processor_class": "MiniCPMVProcessor"},
+                **{"max_slice_nums": 4, "scale_resolution": 40, "patch_size": PATCH, "use_image_id": True},
+                **{"image_feature_size": QUERIES, "slice_mode": True, "norm_mean": _HALF, "norm_std": _HALF},
+                **{"im_start": "<image>", "im_end": "</image>", "slice_start": "<slice>", "slice_end": "</slice>"},
+                **{"unk": "<unk>", "im_id_start": "<image_id>", "im_id_end": "</image_id>", "version": 2.6},
+            }
+        },
+        {
+            **{"<image>": "<unk>", "<img>": "<image>", "</img>": "</image>", "<row_1_col_1>": "<slice>"},
+            **{"<row_1_col_2>": "</slice>", "<row_1_col_3>": "<image_id>", "<row_2_col_1>": "</image_id>"},
+        },
+        untold="image_token_id",
+    ),
     "ovis2_5": _Files(
         CHATML.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n"),
         {
@@ -120,6 +151,10 @@ def _made(name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         found = _FILES[name]
         PUBLISHED[name].make(folder)
+        if found.untold:
+            config = json.loads((folder / "config.json").read_text())
+            del config[found.untold]
+            (folder / "config.json").write_text(json.dumps(config))
         for file, fields in found.files.items():
             (folder / file).write_text(json.dumps(fields))
         special = [found.spelled.get(text, text) for text in SPECIAL]

@@ -14,9 +14,8 @@ from PIL import Image
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
-from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.protocols.common.errors import BadRequest
+from stentor.server.app.media import spec_in
 from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
@@ -104,7 +103,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
 
 
 def family_in(folder: Path) -> Family:
-    spec = media_spec(read_json(folder / "config.json"))
+    spec = spec_in(folder)
     assert spec is not None
     unused = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(CollectorRegistry(), "m"), DecodedLimits())
     loader = MediaLoader(Fetcher(MediaConfig()), make_store(StoreConfig()), 1 << 20)

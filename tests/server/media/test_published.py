@@ -1,18 +1,22 @@
 """Models whose code comes with their checkpoints: what the server makes of media for them, beside their towers."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from safetensors.numpy import load, save
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.placeholder_tokens import described_model
 from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
 from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.towers.media_spec import media_spec
@@ -26,6 +30,7 @@ from stentor.server.media.model_processor import ModelProcessor, ProcessorError
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.refusal import Refusal
 from stentor.server.text.errors import TemplateError
+from stentor.server.text.placeholders import INDEX
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
 from stentor.tests.server.media.test_model_processor import film
@@ -57,6 +62,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
     "deepseek_ocr": "{}\n",
+    "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
@@ -66,7 +72,7 @@ PROMPTS = {
 """What stands in a prompt for a picture, but for its placeholders."""
 
 
-@pytest.mark.parametrize("whole", PROMPTS, indirect=True)
+@pytest.mark.parametrize("whole", [*PROMPTS, "minicpmv_2_6"], indirect=True)
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
     one = whole.family
@@ -182,6 +188,68 @@ def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_sa
     drawn = np.asarray(waves(18, 21))[:4, :4].transpose(2, 0, 1)
     assert whole[0] == pytest.approx(drawn / 127.5 - 1, abs=1e-6)
     assert (whole[-1] == -1).all(), "what fills it up is black"
+
+
+@pytest.mark.parametrize("whole", ["minicpmv_2_6"], indirect=True)
+def test_pictures_of_minicpm_are_numbered_and_stand_before_the_text(whole: Whole) -> None:
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "image"}]
+    told, _ = whole.family.prompt([{"role": "user", "content": content}], [picture(40, 30), picture(16, 16)])
+    text = asyncio.run(whole.family.pool.decode(told, skip_special_tokens=False))
+    seen = [f"<image_id>{number}</image_id><image>{'<unk>' * 6}</image>\n" for number in range(2)]
+    assert text == f"<|im_start|>user\n{''.join(seen)}a<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("whole", ["minicpmv_2_6"], indirect=True)
+def test_slices_of_minicpm_stand_in_rows_behind_the_whole(whole: Whole) -> None:
+    seen = whole.family.processor.image(waves(80, 40), {}, alone=True)
+    inside = "<unk>" * 6
+    piece = f"<slice>{inside}</slice>"
+    assert seen.replacement == f"<image_id>{INDEX}</image_id><image>{inside}</image>{piece * 2}"
+    assert load(seen.payload)["image_grid_thw"].tolist() == [[1, 7, 14], [1, 10, 10], [1, 10, 10]]
+    tall = whole.family.processor.image(waves(40, 80), {}, alone=True)
+    assert tall.replacement.endswith(f"</image>{piece}\n{piece}")
+    low = whole.family.processor.image(waves(80, 40), {"detail": "low"}, alone=True)
+    assert low.replacement == f"<image_id>{INDEX}</image_id><image>{inside}</image>"
+
+
+def test_a_slice_of_minicpm_is_the_picture_resized_to_whole_patches(tmp_path: Path) -> None:
+    WHOLE["minicpmv_2_6"](tmp_path)
+    picture = waves(44, 30)
+    found = load(ModelProcessor(tmp_path).image(picture, {}, alone=True).payload)
+    (_, rows, columns) = found["image_grid_thw"][0].tolist()
+    drawn = np.asarray(picture.resize((4 * columns, 4 * rows), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    made = found["pixel_values"][: rows * columns].reshape(rows, columns, 3, 4, 4).transpose(2, 0, 3, 1, 4)
+    assert made.reshape(3, 4 * rows, 4 * columns) == pytest.approx(drawn / 127.5 - 1, abs=1e-6)
+    assert (rows, columns) == (8, 12), "of an area of 40 x 40 pixels, in the shape of 30 x 44"
+
+
+def test_a_placeholder_without_a_number_has_that_of_the_tokenizer(tmp_path: Path) -> None:
+    config = {"model_type": "minicpmv", "version": 2.6}
+    assert described_model(tmp_path, config) == config
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 128_244, "content": "<unk>"}]}))
+    assert described_model(tmp_path, config)["image_token_id"] == 128_244
+    named = {"added_tokens_decoder": {"7": {"content": "<unk>"}, "x": {"content": "<unk>"}, "8": None}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    assert described_model(tmp_path, config)["image_token_id"] == 7
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<unk>": 6, "<image>": "5"}))
+    assert described_model(tmp_path, config)["image_token_id"] == 6
+    assert described_model(tmp_path, {**config, "image_token_id": 5})["image_token_id"] == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "hidden", "why"),
+    [({}, 300, "hidden_size is 300, expected heads of 128 numbers"), ({"query_num": 0}, 256, "query_num is '0'")],
+)
+def test_a_resampler_of_another_form_is_refused(config: dict[str, object], hidden: int, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "minicpmv", "vision_config": {"patch_size": 14}, **config}, hidden)
+
+
+@pytest.mark.parametrize("version", [None, 2.5, "2.0"])
+def test_a_minicpm_v_of_another_version_is_refused(version: object) -> None:
+    config = {"architectures": ["MiniCPMV"], "version": version, "hidden_size": 256}
+    with pytest.raises(ConfigError, match=r"version is '.*', expected one of 2\.6, 4\.0, 4, 4\.5"):
+        model_spec_from_hf(config)
 
 
 @pytest.mark.parametrize(

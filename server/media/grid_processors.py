@@ -1,0 +1,29 @@
+"""Processors of models that see pictures of any shape, a placeholder for each square of patches. They come with their
+checkpoints. Run in the child."""
+
+from typing import Any
+
+from transformers.processing_utils import ProcessorMixin
+
+
+class GridProcessor(ProcessorMixin):
+    """Its subclasses name the placeholder."""
+
+    image_token = ""
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
+        return self.image_token * (patches // self.image_processor.merge_size**2)
+
+
+class KimiVLProcessor(GridProcessor):
+    image_token = "<|media_pad|>"
+
+
+class DotsVLProcessor(GridProcessor):
+    """Of dots.ocr."""
+
+    image_token = "<|imgpad|>"
