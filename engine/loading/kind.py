@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from ..model_config.ctc_modules_config import MODULES
 from ..model_config.encoder_hf import is_encoder
 from .voice_files import KOKORO_TYPE
 
@@ -19,6 +20,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "ParakeetForCTC", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
+        *MODULES,
     }
 )
 _SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
+from .ctc_modules_config import MODULES
 from .encoder_decoder_config import EncoderDecoderConfig
 from .fast_conformer_config import (
     CANARY,
@@ -30,6 +31,7 @@ from .framewise_config import (
     TDT,
     TDT_TYPE,
     FramewiseConfig,
+    modules_ctc_config_from_hf,
     nemotron_3_5_asr_config_from_hf,
     nemotron_asr_config_from_hf,
     parakeet_ctc_config_from_hf,
@@ -81,6 +83,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     TDT: Architecture(TDT_TYPE, parakeet_tdt_config_from_hf),
     NEMOTRON: Architecture(NEMOTRON_TYPE, nemotron_asr_config_from_hf),
     NEMOTRON_3_5: Architecture(NEMOTRON_3_5_TYPE, nemotron_3_5_asr_config_from_hf),
+    **{
+        name: Architecture(each.model_type, partial(modules_ctc_config_from_hf, name)) for name, each in MODULES.items()
+    },
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

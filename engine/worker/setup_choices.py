@@ -23,6 +23,7 @@ from .caches import check_index_blocks, choose_cache_dtype
 from .device import Device
 from .errors import SetupError
 from .families import Family, Text
+from .framewise_family import FramewiseTranscription
 from .host_tier import check_host_tier
 from .limits import with_limits
 from .pooling_family import PoolingFamily
@@ -137,6 +138,8 @@ def _attends(layer: LayerSpec) -> bool:
 
 def _threads_of_torch(family: Family) -> bool:
     """Whether large computations may run in torch beside our kernels."""
+    if isinstance(family, FramewiseTranscription):
+        return not family.packs
     return isinstance(family, Text) or (isinstance(family, PoolingFamily) and family.has_encoder)
 
 
