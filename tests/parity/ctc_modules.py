@@ -1,6 +1,8 @@
 """Tiny random models of transformers' with a CTC head, whose scores differ from position to position."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -109,3 +111,14 @@ def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
     fewest = 2320 if model.config.model_type == "lasr_ctc" else 1600
     samples = np.pad(samples, (0, max(0, fewest - len(samples))))
     return dict(extractor(model)(samples, sampling_rate=16_000, return_tensors="pt"))
+
+
+def write_letters(folder: Path, kind: str = "wav2vec2", letters: Sequence[str] = LETTERS, **settings: Any) -> Path:
+    """A folder with a model, its vocabulary of letters and ``settings`` of its tokenizer."""
+    model = tiny(kind)
+    model.save_pretrained(folder)
+    extractor(model).save_pretrained(folder)
+    (folder / "vocab.json").write_text(json.dumps({letter: id for id, letter in enumerate(letters)}))
+    named = {"tokenizer_class": "Wav2Vec2CTCTokenizer", "word_delimiter_token": "|", **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    return folder
