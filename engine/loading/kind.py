@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..model_config.encoders.hf import is_encoder
+from ..model_config.speech.ctc_modules import MODULES
 from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
@@ -19,6 +20,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "ParakeetForCTC", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
+        *MODULES,
     }
 )
 _SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})

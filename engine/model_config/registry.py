@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .spec.model import ModelSpec, checked
+from .speech.ctc_modules import MODULES
 from .speech.encoder_decoder import EncoderDecoderConfig
 from .speech.fast_conformer import (
     CANARY,
@@ -32,6 +33,7 @@ from .speech.framewise import (
     TDT,
     TDT_TYPE,
     FramewiseConfig,
+    modules_ctc_config_from_hf,
     nemotron_3_5_asr_config_from_hf,
     nemotron_asr_config_from_hf,
     parakeet_ctc_config_from_hf,
@@ -81,6 +83,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     TDT: Architecture(TDT_TYPE, parakeet_tdt_config_from_hf),
     NEMOTRON: Architecture(NEMOTRON_TYPE, nemotron_asr_config_from_hf),
     NEMOTRON_3_5: Architecture(NEMOTRON_3_5_TYPE, nemotron_3_5_asr_config_from_hf),
+    **{
+        name: Architecture(each.model_type, partial(modules_ctc_config_from_hf, name)) for name, each in MODULES.items()
+    },
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

@@ -6,6 +6,7 @@ for that. It needs no KV cache: the state of a transducer lives while its window
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -18,8 +19,11 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.linear import Linear
 from ..layers.linear.weights import WeightMap
+from ..model_config.speech.ctc_modules import ModulesEncoderSpec
+from ..model_config.speech.fast_conformer import FastConformerSpec
 from ..model_config.speech.framewise import FramewiseConfig, LanguagePromptSpec, TransducerSpec
 from .conformer_stream import ConformerStream
+from .ctc_modules import CTCModules
 from .encoder_stack import EncodedWindows, Windows
 from .fast_conformer import FastConformer, Projection
 
@@ -53,28 +57,39 @@ class FramewiseStream:
 class FramewiseTranscriber:
     """Audio in, transcripts out."""
 
-    def __init__(self, config: FramewiseConfig, context: LayerContext) -> None:
+    def __init__(self, config: FramewiseConfig, context: LayerContext, folder: Path) -> None:
+        """``folder``: the model's. Raises :class:`..model_config.config_fields.ConfigError`."""
         self.config = config
+        self._modules: CTCModules | None = None
+        self._prompted: _Prompted | None = None
+        self._decode: _CTC | _Transducer
+        self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
+        if isinstance(config.encoder, ModulesEncoderSpec):
+            self.context, self._at_once = context, 1
+            self._modules = CTCModules(config.encoder, context, folder)
+            self.weights = self._modules.weights
+            self._decode = _CTC(config)
+            return
         self.weights = WeightMap()
         self.context = context = replace(context, float32_stream=context.packed)
         head, projection = config.transducer, None
         if head is not None:
             projection = Projection("encoder_projector", head.hidden_size)
-        self._prompted: _Prompted | None = None
         if config.languages is not None:
             assert projection is not None
             self._prompted = _Prompted(self.weights, config.languages, config.encoder.hidden_size, projection, context)
             projection = None  # it comes behind the prompt
         self.encoder = FastConformer(self.weights, "encoder", config.encoder, context, projection)
-        self._decode: _CTC | _Transducer
         if head is None:
-            self._decode = _CTC(self.weights, config, context)
+            self._decode = _CTC(config, _ctc_head(self.weights, config, context))
         else:
             self._decode = _Transducer(self.weights, config, head, context)
-        self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
+        if self._modules is not None:
+            self._modules.load(tensors)
+            return
         self.weights.load(tensors, ignore=_UNUSED)
 
     def transcribe(
@@ -88,7 +103,8 @@ class FramewiseTranscriber:
         found: list[torch.Tensor] = []
         for first in range(0, len(windows), self._at_once):
             some = slice(first, first + self._at_once)
-            encoded = self.encoder(windows[some], after_layer)
+            encode = self._modules or self.encoder
+            encoded = encode(windows[some], after_layer)
             if self._prompted is not None:
                 encoded = self._prompted(encoded, prompts[some])
             made = self._decode(encoded)
@@ -163,16 +179,22 @@ _Row = tuple[int, int, int, float]
 """See :data:`COLUMNS`."""
 
 
+def _ctc_head(weights: WeightMap, config: FramewiseConfig, context: LayerContext) -> Convolution:
+    assert isinstance(config.encoder, FastConformerSpec)
+    hidden = config.encoder.hidden_size
+    return Convolution(weights, "ctc_head", hidden, config.vocab_size, context, width=1, pad=(0, 0))
+
+
 class _CTC:
     """A token or a blank a position (connectionist temporal classification); equal neighbours are one."""
 
-    def __init__(self, weights: WeightMap, config: FramewiseConfig, context: LayerContext) -> None:
-        hidden = config.encoder.hidden_size
-        self._head = Convolution(weights, "ctc_head", hidden, config.vocab_size, context, width=1, pad=(0, 0))
-        self._blank = config.blank
+    def __init__(self, config: FramewiseConfig, head: Convolution | None = None) -> None:
+        """``head``: None if the encoder makes scores."""
+        self._head, self._blank = head, config.blank
 
     def __call__(self, encoded: EncodedWindows) -> list[list[_Row]]:
-        scores = self._head(encoded.rows.unsqueeze(0))[0].float()
+        rows = encoded.rows if self._head is None else self._head(encoded.rows.unsqueeze(0))[0]
+        scores = rows.float()
         best = scores.argmax(1)
         likely = scores.gather(1, best.unsqueeze(1))[:, 0] - scores.logsumexp(1)
         tokens, logprobs = best.tolist(), likely.tolist()

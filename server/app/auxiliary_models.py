@@ -171,14 +171,16 @@ def open_transcription(config: ServedNames, client: StreamingTranscriptionEngine
     """
     from ..asr.framewise_streams import FramewiseStreams  # late: only such models need it
     from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise
+    from ..asr.letters import has_letters, letters_of
 
+    framewise = is_framewise(folder)
     try:
-        tokenizer = load_tokenizer(folder)
+        tokenizer = letters_of(folder) if framewise and has_letters(folder) else load_tokenizer(folder)
     except TokenizerError as error:
         raise CheckpointError(str(error)) from error
     if is_untimed(folder):
         return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder, tokenizer))
-    if is_framewise(folder):
+    if framewise:
         vocabulary = framewise_vocabulary_of(folder, tokenizer)
         streamed = None
         if vocabulary.shape is not None:

@@ -5,6 +5,7 @@ Such a model gives each token its positions in the audio, so words have times wi
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -13,13 +14,14 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.speech import framewise as framewise_config
-from stentor.engine.model_config.speech.fast_conformer import HOP, SUBSAMPLING
+from stentor.engine.model_config.speech.ctc_modules import MODULES
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
 
 from ..text.tokenizer import Tokenizer
 from .language_prompts import LanguagePrompts, language_prompts_of
 from .languages import code_of
+from .letters import SPACE, has_letters
 from .segments import Part, Word
 from .splitting import split_words
 from .untimed_vocabulary import UntimedVocabulary, named_in
@@ -38,8 +40,10 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
         ((_FRAMEWISE.NEMOTRON_3_5, _FRAMEWISE.NEMOTRON_3_5_TYPE), _FRAMEWISE.nemotron_3_5_asr_config_from_hf),
     )
     for name in names
-}
+} | {name: partial(_FRAMEWISE.modules_ctc_config_from_hf, name) for name in MODULES}
 """By what a config.json names."""
+_PAUSE: Final = 0.6
+"""Seconds between two words that end a sentence, where the model writes no marks for that."""
 _SENTENCE_ENDS: Final = (".", "?", "!", "。", "？", "！")  # noqa: RUF001
 
 
@@ -56,14 +60,23 @@ class FramewiseVocabulary(UntimedVocabulary):
         blank: int,
         prompts: LanguagePrompts | None = None,
         shape: StreamShape | None = None,
+        positions_a_second: float = 12.5,
+        *,
+        delimiter: int | None = None,
+        marks_ends: bool = True,
     ) -> None:
         """``shape``: how chunks of streamed audio follow the samples; None: the model takes whole windows alone.
+
+        ``delimiter``: the token that stands between words, of models whose tokens are letters; ``marks_ends``: whether
+        transcripts have full stops.
 
         Raises :class:`CheckpointError` if the tokenizer lacks the blank.
         """
         self.shape: Final = shape
         languages = {} if prompts is None else prompts.languages
-        super().__init__(tokenizer, (0,), blank, SAMPLE_RATE / (HOP * SUBSAMPLING), languages)
+        super().__init__(tokenizer, (0,), blank, positions_a_second, languages)
+        self.delimiter = delimiter
+        self.marks_ends: Final = marks_ends
         self._prompts = prompts
         self._named: dict[int, str] = {}
         """Codes of languages, by the token that names one in a transcript (``<de-DE>``)."""
@@ -99,7 +112,7 @@ class FramewiseVocabulary(UntimedVocabulary):
 
 
 def sentences_of(
-    vocabulary: UntimedVocabulary, answer: EngineOutput, language: str | None, offset: float, seconds: float
+    vocabulary: FramewiseVocabulary, answer: EngineOutput, language: str | None, offset: float, seconds: float
 ) -> list[Part]:
     """The sentences of a window's transcript, with their words.
 
@@ -112,6 +125,9 @@ def sentences_of(
         end += len(word.tokens)
         if not word.text:
             continue
+        if words and not vocabulary.marks_ends and offset + word.start - words[-1].end >= _PAUSE:
+            parts.append(Part(begin, end - len(word.tokens), words[0].start, words[-1].end, words))
+            begin, words = end - len(word.tokens), []
         words.append(Word(word.text, offset + word.start, offset + word.end, word.probability))
         if word.text.rstrip().endswith(_SENTENCE_ENDS):
             parts.append(Part(begin, end, words[0].start, words[-1].end, words))
@@ -124,7 +140,7 @@ def sentences_of(
 
 
 def _words_of(
-    vocabulary: UntimedVocabulary, answer: EngineOutput, language: str | None, seconds: float
+    vocabulary: FramewiseVocabulary, answer: EngineOutput, language: str | None, seconds: float
 ) -> list[TimedWord]:
     """Words with their punctuation, which adds nothing to how long they last."""
     language = (vocabulary.told(answer.tokens) or language or "").partition("-")[0]
@@ -132,7 +148,8 @@ def _words_of(
     ends = accumulate(len(word.tokens) for word in spelled)
     words = []
     for word, end in zip(spelled, ends, strict=True):
-        places = slice(end - len(word.tokens), end)
+        spaced = len(word.tokens) > 1 and word.tokens[0] == vocabulary.delimiter
+        places = slice(end - len(word.tokens) + spaced, end)
         spans, logprobs = answer.spans[places], answer.logprobs[places]
         start = min(spans[0][0] / rate, seconds)
         last = max(spans[-1][1], spans[0][0] + 1) / rate
@@ -155,4 +172,16 @@ def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVoca
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
     prompts = None if config.languages is None else language_prompts_of(folder, config.languages)
-    return FramewiseVocabulary(tokenizer, config.blank, prompts, config.stream)
+    rate = SAMPLE_RATE / config.samples_a_position
+    if not has_letters(folder):
+        return FramewiseVocabulary(tokenizer, config.blank, prompts, config.stream, rate)
+    if tokenizer.pad_token_id != config.blank:
+        raise CheckpointError(
+            f"Cannot load {folder}: pad_token_id is {config.blank} in config.json and {tokenizer.pad_token_id} in "
+            "vocab.json, expected the same: it is the blank. Correct config.json."
+        )
+    id_of = tokenizer.backend.token_to_id
+    ends = any(id_of(mark) is not None for mark in _SENTENCE_ENDS)
+    return FramewiseVocabulary(
+        tokenizer, config.blank, prompts, config.stream, rate, delimiter=id_of(SPACE), marks_ends=ends
+    )

@@ -28,13 +28,14 @@ class SpelledWord:
 def split_words(
     vocabulary: Vocabulary | UntimedVocabulary, tokens: Sequence[int], language: str | None
 ) -> list[SpelledWord]:
-    """The words of a text in order, punctuation separate; all tokens are in one of them."""
+    """The words of a text in order, punctuation separate unless tokens are letters; all tokens are in one of them."""
     characters = _split_characters(vocabulary, tokens)
     if language in WITHOUT_SPACES:
         return characters
     words: list[SpelledWord] = []
+    apart = string.punctuation if vocabulary.delimiter is None else ""
     for piece in characters:
-        begins = piece.text.startswith(" ") or piece.text.strip() in string.punctuation
+        begins = piece.text.startswith(" ") or piece.text.strip() in apart
         if begins or not words:
             words.append(piece)
         else:

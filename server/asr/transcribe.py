@@ -46,7 +46,10 @@ async def detect_language(
 def decoder_for(
     model: TranscriptionModel, options: TranscriptionOptions, open_account: OpenAccount | None
 ) -> WindowDecoder:
-    return WindowDecoder(model.client, options, open_account, framewise=model.vocabulary.framewise)
+    vocabulary = model.vocabulary
+    return WindowDecoder(
+        model.client, options, open_account, framewise=vocabulary.framewise, delimiter=vocabulary.delimiter
+    )
 
 
 class Transcription:

@@ -34,6 +34,7 @@ class UntimedVocabulary:
     has_times: bool = False
     marks_times: Final = False
     framewise: bool = False
+    delimiter: int | None = None
     default_language: str = "en"
     takes_context: Final = False
     detects: Final = False

@@ -45,6 +45,8 @@ class Vocabulary:
     """Whether tokens of a transcript are timestamps, and words can be aligned."""
     framewise: Final = False
     """Whether the engine returns whole transcripts, with the positions of each token, in place of sampled tokens."""
+    delimiter: Final = None
+    """The token between words, where tokens are letters and none begins a word."""
     default_language: Final = "en"
     """Reported where the request names no language and none is detected."""
     takes_context: Final = True

@@ -120,10 +120,13 @@ class WindowDecoder:
         open_account: OpenAccount | None,
         *,
         framewise: bool = False,
+        delimiter: int | None = None,
     ) -> None:
-        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only reads the window."""
+        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only reads the window.
+        ``delimiter``: the token between words, where tokens are letters."""
         self._client = client
         self._framewise = framewise
+        self._delimiter = delimiter
         self._options = options
         self._open_account = open_account
 
@@ -154,6 +157,8 @@ class WindowDecoder:
         if finished is None or finished.reason not in ("stop", "length"):
             raise generation_error(finished)
         answer.ended = self._framewise
+        if self._delimiter is not None:
+            _begin_words(answer, self._delimiter)
         if answer.tokens and answer.tokens[-1] == wanted.end:
             answer.tokens.pop()
             answer.ended = True
@@ -205,6 +210,23 @@ def _take(answer: EngineOutput, transcript: Pooled) -> None:
         answer.tokens.append(int(token))
         answer.logprobs.append(TokenLogprobs(int(token), logprob, 1, []))
         answer.spans.append((int(first), int(end)))
+
+
+def _begin_words(answer: EngineOutput, delimiter: int) -> None:
+    """Has every word begin with one ``delimiter``, as tokens of other models do, and none follow the last."""
+    tokens, kept = answer.tokens, []
+    for place, token in enumerate(tokens):
+        if token != delimiter or (kept and tokens[place - 1] != delimiter):
+            kept.append(place)
+    while kept and tokens[kept[-1]] == delimiter:
+        kept.pop()
+    if not kept:
+        answer.tokens, answer.logprobs, answer.spans = [], [], []
+        return
+    begin = answer.spans[kept[0]][0]
+    answer.tokens = [delimiter, *(tokens[place] for place in kept)]
+    answer.logprobs = [TokenLogprobs(delimiter, 0.0, 1, []), *(answer.logprobs[place] for place in kept)]
+    answer.spans = [(begin, begin), *(answer.spans[place] for place in kept)]
 
 
 async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:

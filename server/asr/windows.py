@@ -15,7 +15,6 @@ from .segments import (
     WindowSegments,
     cut_window,
 )
-from .untimed_vocabulary import UntimedVocabulary
 from .window_decoder import WindowDecoder, is_soundless, window_of
 from .words import time_words
 
@@ -84,9 +83,10 @@ class AudioSpan:
 
     def _cut(self, draft: DecodingResult, seek: int, frames: int) -> WindowSegments:
         vocabulary = self._model.vocabulary
-        if isinstance(vocabulary, UntimedVocabulary) and vocabulary.framewise:
-            from .framewise_vocabulary import sentences_of  # late: only such models need it
+        if vocabulary.framewise:
+            from .framewise_vocabulary import FramewiseVocabulary, sentences_of  # late: only such models need it
 
+            assert isinstance(vocabulary, FramewiseVocabulary)
             offset, seconds = seek / FRAMES_A_SECOND, frames / FRAMES_A_SECOND
             return WindowSegments(sentences_of(vocabulary, draft.answer, self._language, offset, seconds), frames, True)
         return cut_window(draft.tokens, vocabulary.timestamp_begin, seek, frames)

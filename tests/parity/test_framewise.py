@@ -62,7 +62,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def opened(folder: Path, *, packed: bool = True) -> FramewiseTranscriber:
     checkpoint = open_checkpoint(folder)
     context = LayerContext(torch.device("cpu"), torch.float32, False, packed=packed)
-    model = FramewiseTranscriber(checkpoint.framewise, context)
+    model = FramewiseTranscriber(checkpoint.framewise, context, folder)
     with torch.inference_mode():
         model.load(iterate_weights(checkpoint, torch.float32))
     return model

@@ -9,10 +9,13 @@ from stentor.protocols.ipc.inputs import StreamShape
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.mlp import Activation
+from .ctc_modules import ModulesEncoderSpec, modules_encoder
 from .encoder_decoder import LONGEST_TRANSCRIPT
 from .fast_conformer import (
+    HOP,
     MOST_SAMPLES,
     PARAKEET_ENCODER,
+    SUBSAMPLING,
     FastConformerSpec,
     causal_spec,
     fast_conformer_spec,
@@ -70,7 +73,7 @@ class FramewiseConfig:
     """transformers' class name, for messages."""
     vocab_size: int
     blank: int
-    encoder: FastConformerSpec
+    encoder: FastConformerSpec | ModulesEncoderSpec
     transducer: TransducerSpec | None
     """None: CTC."""
     languages: LanguagePromptSpec | None = None
@@ -85,13 +88,18 @@ class FramewiseConfig:
     @property
     def stream(self) -> StreamShape | None:
         """How chunks of streamed audio follow the samples; None if nothing of the model can be kept between them."""
-        causal = self.encoder.causal
+        causal = self.encoder.causal if isinstance(self.encoder, FastConformerSpec) else None
         return None if causal is None or self.transducer is None or self.transducer.durations else causal.shape
 
     @property
     def source_positions(self) -> int:
         """Encoder positions of the longest window."""
         return self.encoder.positions(MOST_SAMPLES)
+
+    @property
+    def samples_a_position(self) -> int:
+        encoder = self.encoder
+        return encoder.samples_a_position if isinstance(encoder, ModulesEncoderSpec) else HOP * SUBSAMPLING
 
 
 def parakeet_ctc_config_from_hf(config: Mapping[str, object], _generation: Mapping[str, object]) -> FramewiseConfig:
@@ -142,6 +150,16 @@ def nemotron_3_5_asr_config_from_hf(config: Mapping[str, object], _generation: M
     return replace(found, languages=languages)
 
 
+def modules_ctc_config_from_hf(
+    architecture: str, config: Mapping[str, object], _generation: Mapping[str, object]
+) -> FramewiseConfig:
+    """As :func:`parakeet_ctc_config_from_hf`, for an ``architecture`` of :data:`.ctc_modules.MODULES`."""
+    encoder, vocab_size = modules_encoder(architecture, config)
+    return FramewiseConfig(
+        architecture, vocab_size, _blank(Fields(config), "pad_token_id", 0, vocab_size), encoder, None
+    )
+
+
 def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:
     return TransducerSpec(
         hidden_size=fields.integer("decoder_hidden_size", 640),
@@ -162,10 +180,15 @@ def _config(
     *,
     causal: bool = False,
 ) -> FramewiseConfig:
-    blank = fields.token_id(blank_field)
-    blank = default_blank if blank is None else blank
-    if not 0 <= blank < vocab_size:
-        raise ConfigError(f"{blank_field} is {blank}, expected a token of the {vocab_size}: it is the blank")
+    blank = _blank(fields, blank_field, default_blank, vocab_size)
     encoder = {**PARAKEET_ENCODER, **(fields.table("encoder_config") or {})}
     spec = fast_conformer_spec(encoder, causal_spec(encoder) if causal else None)
     return FramewiseConfig(architecture, vocab_size, blank, spec, transducer)
+
+
+def _blank(fields: Fields, name: str, default: int, vocab_size: int) -> int:
+    found = fields.token_id(name)
+    blank = default if found is None else found
+    if not 0 <= blank < vocab_size:
+        raise ConfigError(f"{name} is {blank}, expected a token of the {vocab_size}: it is the blank")
+    return blank

@@ -19,6 +19,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowPooled, RowSpan, R
 
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
+from ...model_config.speech.ctc_modules import ModulesEncoderSpec
 from ...models.framewise import COLUMNS, FramewiseStream, FramewiseTranscriber
 from ..errors import SetupError
 from ..limits import TRANSCRIPTION
@@ -43,6 +44,7 @@ class FramewiseTranscription(Family):
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = checkpoint.framewise
+        self.packs = not isinstance(self.spec.encoder, ModulesEncoderSpec)
         self.limits = TRANSCRIPTION[device]
 
     def longest(self, config: WorkerConfig) -> int:
@@ -54,7 +56,7 @@ class FramewiseTranscription(Family):
         return longest_of(config, self.spec)
 
     def make(self, context: LayerContext, longest: int) -> FramewiseTranscriber:
-        return FramewiseTranscriber(self.spec, context)
+        return FramewiseTranscriber(self.spec, context, self.checkpoint.folder)
 
     def size(
         self,

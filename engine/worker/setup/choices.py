@@ -23,6 +23,7 @@ from ..device.device import Device
 from ..errors import SetupError
 from ..families.audio import Transcription
 from ..families.family import Family, Text
+from ..families.framewise import FramewiseTranscription
 from ..families.host_tier import check_host_tier
 from ..families.pooling import PoolingFamily
 from ..families.setup_parts import (
@@ -137,6 +138,8 @@ def _attends(layer: LayerSpec) -> bool:
 
 def _threads_of_torch(family: Family) -> bool:
     """Whether large computations may run in torch beside our kernels."""
+    if isinstance(family, FramewiseTranscription):
+        return not family.packs
     return isinstance(family, Text) or (isinstance(family, PoolingFamily) and family.has_encoder)
 
 

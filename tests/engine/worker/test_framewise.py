@@ -12,15 +12,20 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.media import Heard
 from stentor.tests.engine.tiny_whisper import window
+from stentor.tests.parity.ctc_modules import write_letters
 from stentor.tests.parity.framewise import tiny_nemotron, tiny_nemotron_3_5, tiny_tdt, write_framewise
 
 NOTHING = SamplingParams(max_tokens=0)
 SECONDS = (2.0, 0.3, 3.1, 1.0, 0.01)
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
-    folder = write_framewise(tmp_path_factory.mktemp("parakeet"), tiny_tdt)
+@pytest.fixture(scope="module", params=["tdt", "transformers' modules"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
+    folder = tmp_path_factory.mktemp("framewise")
+    if request.param == "tdt":
+        write_framewise(folder, tiny_tdt)
+    else:
+        write_letters(folder)
     return LocalEngine(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0))
 
 

@@ -1,0 +1,127 @@
+"""Tiny random models of transformers' with a CTC head, whose scores differ from position to position."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from stentor.tests.parity.test_whisper import sound
+from stentor.tests.parity.transcribers import transformers
+
+LETTERS: Final = ("<pad>", "<s>", "</s>", "<unk>", "|", *"ETAONIHSRDLUMWCFGYPBVKXJQZ'")
+"""The vocabulary of wav2vec 2.0 for English, whose first token is the blank."""
+SIZES: Final[Mapping[str, Any]] = {
+    "vocab_size": len(LETTERS),
+    "pad_token_id": 0,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+_CONVOLUTIONS: Final[Mapping[str, Any]] = {
+    "conv_dim": [16] * 7,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+}
+_LAYER_NORMS: Final = {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True}
+_SEW: Final = {**_CONVOLUTIONS, "conv_dim": [8] * 13}
+_LASR: Final = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "subsampling_conv_channels": 16,
+    "num_mel_bins": 20,
+    "conv_kernel_size": 9,
+}
+KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "wav2vec2": ("Wav2Vec2", _CONVOLUTIONS),
+    "wav2vec2, large": ("Wav2Vec2", {**_CONVOLUTIONS, **_LAYER_NORMS}),
+    "wav2vec2, with an adapter": (
+        "Wav2Vec2",
+        {**_CONVOLUTIONS, "add_adapter": True, "num_adapter_layers": 1, "output_hidden_size": 24},
+    ),
+    "hubert": ("Hubert", _CONVOLUTIONS),
+    "hubert, with a batch norm": ("Hubert", {**_CONVOLUTIONS, "conv_pos_batch_norm": True}),
+    "wavlm": ("WavLM", {**_CONVOLUTIONS, "num_buckets": 16}),
+    "wav2vec2-bert": ("Wav2Vec2Bert", {"feature_projection_input_dim": 160, "conv_depthwise_kernel_size": 5}),
+    "wav2vec2-bert, with an adapter": ("Wav2Vec2Bert", {"add_adapter": True, "conv_depthwise_kernel_size": 5}),
+    "wav2vec2-conformer": ("Wav2Vec2Conformer", {**_CONVOLUTIONS, "conv_depthwise_kernel_size": 5}),
+    "wav2vec2-conformer, with rotary positions": (
+        "Wav2Vec2Conformer",
+        {**_CONVOLUTIONS, "position_embeddings_type": "rotary", "conv_depthwise_kernel_size": 5},
+    ),
+    "unispeech": ("UniSpeech", _CONVOLUTIONS),
+    "unispeech-sat": ("UniSpeechSat", _CONVOLUTIONS),
+    "data2vec": (
+        "Data2VecAudio",
+        {"conv_dim": [16] * 7, "conv_pos_kernel_size": 5, "num_conv_pos_embedding_groups": 2},
+    ),
+    "sew": ("SEW", _SEW),
+    "sew-d": ("SEWD", {**_SEW, "position_buckets": 8, "max_position_embeddings": 64}),
+    "lasr": ("Lasr", {}),
+}
+"""By what it shows: the beginning of transformers' class names, and fields of its configuration."""
+
+
+def tiny(kind: str) -> Any:
+    """transformers' model in float32."""
+    torch.manual_seed(0)
+    name, changes = KINDS[kind]
+    given = {**SIZES, **changes}
+    if name == "Lasr":
+        given = {"vocab_size": len(LETTERS), "pad_token_id": 0, "encoder_config": _LASR}
+    config = getattr(transformers, f"{name}CTCConfig" if name == "Lasr" else f"{name}Config")(**given)
+    model = getattr(transformers, f"{name}ForCTC")(config).float().eval()
+    with torch.no_grad():
+        for each, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(1.5)
+            elif each.endswith("bias"):
+                parameter.normal_(0, 0.1)
+        _spread(model)
+    return model
+
+
+def _spread(model: Any) -> None:
+    """Gives each token's scores a mean of 0 and a deviation of 2, but the blank's a higher mean."""
+    head = model.ctc_head if hasattr(model, "ctc_head") else model.lm_head
+    head.weight.normal_(0, 1.0)
+    head.bias.zero_()
+    made = model(**features(model, sound(5.0, 0))).logits[0]
+    factor = 2 / made.std(0).mean()
+    head.weight.mul_(factor)
+    head.bias.copy_(made.mean(0) * -factor)
+    head.bias[0] += 1.0
+
+
+def extractor(model: Any) -> Any:
+    kind = model.config.model_type
+    if kind == "wav2vec2-bert":
+        return transformers.SeamlessM4TFeatureExtractor()
+    if kind == "lasr_ctc":
+        return transformers.LasrFeatureExtractor(feature_size=model.config.encoder_config.num_mel_bins)
+    return transformers.Wav2Vec2FeatureExtractor()
+
+
+def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
+    """The input that the model's own processor makes, of audio filled with silence to a tenth of a second, or to what
+    the first position sees."""
+    samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
+    fewest = 2320 if model.config.model_type == "lasr_ctc" else 1600
+    samples = np.pad(samples, (0, max(0, fewest - len(samples))))
+    return dict(extractor(model)(samples, sampling_rate=16_000, return_tensors="pt"))
+
+
+def write_letters(folder: Path, kind: str = "wav2vec2", letters: Sequence[str] = LETTERS, **settings: Any) -> Path:
+    """A folder with a model, its vocabulary of letters and ``settings`` of its tokenizer."""
+    model = tiny(kind)
+    model.save_pretrained(folder)
+    extractor(model).save_pretrained(folder)
+    (folder / "vocab.json").write_text(json.dumps({letter: id for id, letter in enumerate(letters)}))
+    named = {"tokenizer_class": "Wav2Vec2CTCTokenizer", "word_delimiter_token": "|", **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    return folder

@@ -1,0 +1,58 @@
+"""Transcription models that run transformers' modules up to a CTC head, against transformers: tiny random ones."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.tests.parity.ctc_modules import KINDS, extractor, features, tiny
+from stentor.tests.parity.test_framewise import opened
+from stentor.tests.parity.test_whisper import sound
+
+WINDOWS = [sound(seconds, seed) for seed, seconds in enumerate((3.0, 1.402, 0.01))]
+"""One is shorter than a position."""
+Written = tuple[Path, Any]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    model = tiny(request.param)
+    folder = tmp_path_factory.mktemp("ctc")
+    model.save_pretrained(folder)
+    extractor(model).save_pretrained(folder)
+    return folder, model
+
+
+def expected_of(model: Any, pcm: bytes) -> list[tuple[int, int, int, float]]:
+    """(token, first position, position behind the last, log-probability) of transformers' likeliest tokens."""
+    with torch.inference_mode():
+        likely = model(**features(model, pcm)).logits[0].log_softmax(1)
+    found, at = [], 0
+    for token, run in groupby(likely.argmax(1).tolist()):
+        length = len(list(run))
+        if token != model.config.pad_token_id:
+            found.append((token, at, at + length, float(likely[at : at + length, token].max())))
+        at += length
+    return found
+
+
+def test_tokens_positions_and_probabilities_are_transformers(written: Written) -> None:
+    folder, model = written
+    with torch.inference_mode():
+        found = opened(folder, packed=False).transcribe(WINDOWS, [0] * len(WINDOWS))
+    for pcm, rows in zip(WINDOWS, found, strict=True):
+        expected = torch.tensor(expected_of(model, pcm)).view(-1, 4)
+        torch.testing.assert_close(rows, expected, atol=1e-4, rtol=1e-4)
+    assert len({int(token) for token in found[0][:, 0]}) > 3, "the model says one thing only"
+
+
+def test_a_window_has_as_many_positions_as_its_description_says(written: Written) -> None:
+    folder, model = written
+    spec = open_checkpoint(folder).framewise
+    with torch.inference_mode():
+        made = model(**features(model, WINDOWS[0])).logits.shape[1]
+    most = spec.encoder.positions(len(WINDOWS[0]) // 2)
+    assert most - 3 <= made <= most
