@@ -3,6 +3,7 @@
 Missing fields have their architecture's default in transformers.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -67,8 +68,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _stem(name: str) -> str:
-    """The distinguishing part of an architecture's name."""
-    return name.partition("For")[0].removesuffix("LMHeadModel").lower()
+    """The distinguishing part of an architecture's name, where one generation is as good as another."""
+    return re.sub(r"\d", "0", name.partition("For")[0].removesuffix("LMHeadModel").lower())
 
 
 class DecoderFamily(NamedTuple):

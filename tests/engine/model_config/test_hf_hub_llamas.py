@@ -154,7 +154,7 @@ def test_layers_that_loop_are_not_given_out_to_workers() -> None:
         ({**CHATGLM, "vision_config": {}}, "that sees .vision_config., is not native here"),
         ({**CHATGLM, "quantization_bit": 4}, "quantization_bit is 4, expected 0"),
         ({**CHATGLM, "rmsnorm": False}, "rmsnorm is false, expected true"),
-        ({**BAICHUAN, "tie_word_embeddings": True}, "a head that is the embedding is not normalised"),
+        ({**BAICHUAN, "tie_word_embeddings": True}, "a head that is the embedding has no norm"),
         ({**NANBEIGE, "loop_share_kv": True}, "its form of NanbeigeForCausalLM, with loop_share_kv, is not native"),
         ({**NANBEIGE, "emb_neighbor_num": 2}, "its form of NanbeigeForCausalLM, with emb_neighbor_num, is not"),
         ({**NANBEIGE, "num_loops": 65}, "num_loops is '65', expected a whole number from 1 to 64"),

@@ -47,7 +47,7 @@ def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "architecture"),
-    [("wav2vec2", "Wav2Vec2ForCTC"), ("vibevoice_asr", "VibeVoiceAsrForConditionalGeneration")],
+    [("seamless_m4t", "SeamlessM4TForSpeechToText"), ("vibevoice_asr", "VibeVoiceAsrForConditionalGeneration")],
 )
 def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, architecture: str) -> None:
     message = refusal({"architectures": [architecture], "model_type": kind})
@@ -100,8 +100,8 @@ def test_an_architecture_of_the_checkpoints_own_code_is_refused_beside_a_known_m
 
 
 def test_native_alone_says_that_transformers_would_run_it() -> None:
-    message = refusal(described(transformers.CodeGenConfig(), "CodeGenForCausalLM"), "native")
-    assert "'CodeGenForCausalLM' is not native here" in message
+    message = refusal(described(transformers.TrOCRConfig(), "TrOCRForCausalLM"), "native")
+    assert "'TrOCRForCausalLM' is not native here" in message
     assert message.endswith("transformers has modelling code for it: leave --model-impl native out to run that")
 
 
@@ -138,7 +138,7 @@ def test_a_context_without_a_last_position_is_as_long_as_the_trained_one() -> No
 
 def test_a_decoder_that_keeps_no_keys_is_refused_before_weights_are_read() -> None:
     description = described(transformers.OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=4), "OpenAIGPTLMHeadModel")
-    spec = read_config(description, {})
+    spec = read_config(description, {}, "transformers")
     assert isinstance(spec, TransformersSpec)
     with pytest.raises(ConfigError) as caught:
         probed(description, spec)
