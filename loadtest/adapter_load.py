@@ -29,8 +29,8 @@ from safetensors.torch import save_file
 from stentor.engine.layers.linear.adapters import AdapterPlaces
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 from stentor.engine.models.decoder import Decoder
 from stentor.protocols.ipc.config import LoadFormat
 

@@ -25,8 +25,8 @@ from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstrain
 from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.token_sets import MaskWriter, ids_in
 from stentor.engine.core.grammar.vocabulary import TokenBytes
+from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.sampling import SamplingParams
 

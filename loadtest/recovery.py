@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from stentor.engine.loading.hub import DEFAULT_MODEL
+from stentor.engine.loading.download.hub import DEFAULT_MODEL
 
 from .client import STREAMED, StreamError, complete
 from .processes import named

@@ -23,9 +23,9 @@ from typing import Any, Final
 import msgspec
 from rich.console import Console
 
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_file import GGUFFile
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
+from stentor.engine.loading.gguf.file import GGUFFile
 from stentor.protocols.ipc.config import SpeculativeConfig
 
 from .client import HOST, STREAMED, StreamError, complete

@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgspec
 from rich.console import Console
 
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from .client import STREAMED, StreamError, complete
 from .record import Startup, StartupRound

@@ -29,9 +29,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_file import GGUFFile
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
+from stentor.engine.loading.gguf.file import GGUFFile
 
 from .client import STREAMED, Answer, StreamError, complete, seconds_of
 from .peers.figures import Measure, Round, SidesRecord, medians

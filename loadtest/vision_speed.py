@@ -25,8 +25,8 @@ from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError, Fields
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.model_config.towers.vision_spec import VisionSpec
-from stentor.engine.models.payload import Payload
-from stentor.engine.models.vision_tower import VisionTower
+from stentor.engine.models.towers.payload import Payload
+from stentor.engine.models.towers.vision_tower import VisionTower
 from stentor.kernels.tuning.timing import machine
 
 from .record import Record

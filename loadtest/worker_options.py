@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.flag import Flag
 

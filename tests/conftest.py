@@ -19,7 +19,7 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
 from stentor.tests.support.proof_seconds import SECONDS, MeasuredTest, SecondsRecorder  # noqa: E402
 from stentor.tests.support.tiers import (  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Final
 
 from .adapter_config import MAX_CONFIG_BYTES, AdapterConfig, parse_adapter_config
 from .errors import CheckpointError
-from .gguf_adapter import GGUFAdapterFile
+from .gguf.adapter import GGUFAdapterFile
 from .safetensors_index import StoredTensor, tensors_in
 
 CONFIG: Final = "adapter_config.json"

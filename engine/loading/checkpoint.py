@@ -35,18 +35,18 @@ from .ct2_whisper import tensors as ct2_tensors
 from .ct2_whisper import whisper_config
 from .errors import CheckpointError
 from .generation_config import GenerationConfig, generation_config_from_gguf, generation_config_from_hf
-from .gguf_file import GGUFFile
-from .gguf_tensors import check_tensors, read_floats, stored_part
-from .gguf_types import FLOATS, GGMLType
-from .mmproj_names import is_mmproj
+from .gguf.file import GGUFFile
+from .gguf.mmproj_names import is_mmproj
+from .gguf.tensors import check_tensors, read_floats, stored_part
+from .gguf.types import FLOATS, GGMLType
 from .placeholder_tokens import described_model
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .split_names import first_parts
 from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
-    from .mmproj import PairedModel
-    from .mmproj_modules import ModuleParts
+    from .gguf.mmproj import PairedModel
+    from .gguf.mmproj_modules import ModuleParts
 
 CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
@@ -323,7 +323,7 @@ def described_quantization(folder: Path, config: Mapping[str, object]) -> Quanti
 
 def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
     """``mmproj``: the projector file; "": a suitable one beside the model."""
-    from .mmproj import pair  # late: for GGUF files only
+    from .gguf.mmproj import pair  # late: for GGUF files only
 
     with GGUFFile(file) as gguf:
         check_tensors(gguf)
@@ -355,7 +355,7 @@ def _by_projector(paired: "PairedModel") -> StoredTower:
 
 def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> "PairedModel | None":
     """The model with the first suitable projector file beside it; adds why others are unsuitable to ``notes``."""
-    from .mmproj import beside, pair
+    from .gguf.mmproj import beside, pair
 
     for file in beside(gguf.path):
         try:

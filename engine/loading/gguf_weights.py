@@ -15,11 +15,11 @@ from ..model_config.hf.draft_head import mtp_prefix
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import ModelSpec
 from .checkpoint import Checkpoint
-from .dequantize import dequantize
 from .errors import CheckpointError
-from .gguf_file import GGUFFile, GGUFTensor
-from .gguf_tensors import Part, stored_part
-from .gguf_types import FLOATS, row_bytes
+from .gguf.dequantize import dequantize
+from .gguf.file import GGUFFile, GGUFTensor
+from .gguf.tensors import Part, stored_part
+from .gguf.types import FLOATS, row_bytes
 from .pieces import Progress, read_piece
 
 PIECE_ELEMENTS = 1 << 20

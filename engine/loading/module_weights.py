@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from .mmproj_modules import LIMITS, ModuleParts, template_of
-from .mmproj_tensors import FIRST_FRAME, SECOND_FRAME
+from .gguf.mmproj_modules import LIMITS, ModuleParts, template_of
+from .gguf.mmproj_tensors import FIRST_FRAME, SECOND_FRAME
 
 Read = Callable[[str], torch.Tensor]
 """Reads a tensor by its name in the file, in torch's order of dimensions."""

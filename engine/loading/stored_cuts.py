@@ -23,7 +23,7 @@ from ..quantization.formats import (
     OnlineFormat,
     QuantizedCheckpoint,
 )
-from .gguf_types import GGMLType
+from .gguf.types import GGMLType
 
 
 class _Axis(NamedTuple):

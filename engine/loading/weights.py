@@ -21,11 +21,11 @@ from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .errors import CheckpointError
-from .gguf_file import GGUFFile
-from .gguf_types import GGMLType
+from .gguf.file import GGUFFile
+from .gguf.mmproj_modules import ModuleParts
+from .gguf.mmproj_tensors import FIRST_FRAME, IGNORED, SECOND_FRAME, TowerParts
+from .gguf.types import GGMLType
 from .gguf_weights import TensorReader, gguf_weights
-from .mmproj_modules import ModuleParts
-from .mmproj_tensors import FIRST_FRAME, IGNORED, SECOND_FRAME, TowerParts
 from .module_weights import module_weights
 from .pieces import Progress, read_piece
 from .safetensors_index import StoredTensor
@@ -282,8 +282,8 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
 
 
 def _alternating(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Reorder rows stored as :attr:`.mmproj_tensors.TowerPart.apart` says, so that pairs alternate between column and
-    row."""
+    """Reorder rows stored as :attr:`.gguf.mmproj_tensors.TowerPart.apart` says, so that pairs alternate between column
+    and row."""
     both, values = rows.tensor_split((2 * len(rows) // 3,))
     pairs = both.unflatten(0, (2 * heads, 2, -1, 2))  # heads of queries, then of keys
     return torch.cat((pairs.transpose(1, 2).reshape(both.shape), values))

@@ -2,7 +2,7 @@
 from a checkpoint.
 
 The description is transformers' configuration class, which has the architecture's defaults; it is imported only for
-such models. The attention of layers is found by running them once (:mod:`..models.transformers_modules`), before
+such models. The attention of layers is found by running them once (:mod:`..models.transformers.modules`), before
 weights are loaded.
 """
 

@@ -19,7 +19,7 @@ from ..model_config.encoders.pooling import (
     WholeSparseHead,
 )
 from ..model_config.encoders.sentence import SpladeForm
-from .transformers_encoder import TransformersBackbone
+from .transformers.encoder import TransformersBackbone
 
 _TOKENS: Final = 128
 """Tokens whose logits are held at once: 128 MB of float32 for a vocabulary of 250k."""

@@ -29,7 +29,7 @@ from .pooling_heads import (
     activated,
 )
 from .programs import Programs
-from .transformers_encoder import TransformersBackbone, TransformersScorer
+from .transformers.encoder import TransformersBackbone, TransformersScorer
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 

@@ -14,7 +14,12 @@ from typing import Final, Self
 
 import msgspec
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.engine.loading.download.hub import (
+    DEFAULT_MODEL,
+    DEMO_EMBEDDING_MODEL,
+    DEMO_TRANSCRIPTION_MODEL,
+    resolve_model,
+)
 
 from ..client import STREAMED, complete
 from ..peers.libraries import connect, transcriber, vectors_of

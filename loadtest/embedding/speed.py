@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
 
 from ..peers.libraries import (
     OURS,

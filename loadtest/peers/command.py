@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from ..tool import INTERRUPTED, UsageError, add_flag, at_least, make_parser, run_tool, wide_console
 from .figures import Report, Settings, markdown, measures, medians, settle_shapes, title

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.engine.loading.hub import default_cache
+from stentor.engine.loading.download.hub import default_cache
 
 
 def cache(name: str) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stentor.engine.loading.hub import resolve_model
+from stentor.engine.loading.download.hub import resolve_model
 
 from ..peers.places import cache
 from ..tool import ToolError

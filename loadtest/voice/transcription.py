@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from rich.console import Console
 
-from stentor.engine.loading.hub import resolve_model
+from stentor.engine.loading.download.hub import resolve_model
 
 from ..peers.libraries import Load, Rounds, Timed, faster_whisper, run_rounds, timed_fields, transcriber
 from ..record import Record

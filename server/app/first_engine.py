@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stentor.engine.channel import ChannelError
 from stentor.engine.channel.region import require_linux
+from stentor.engine.loading.download.hub import resolve_model, resolve_tokenizer
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.loading.kind import ModelKind, kind_of
 from stentor.engine.processes import launch
 from stentor.engine.processes.exception_groups import one_line

@@ -22,8 +22,8 @@ import uvicorn
 from stentor.engine.client.errors import EngineAsleep, EngineUnavailable
 from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.checkpoint import Checkpoint
+from stentor.engine.loading.download.hub import DEFAULT_MODEL
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import DEFAULT_MODEL
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor

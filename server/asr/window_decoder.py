@@ -205,7 +205,7 @@ class WindowDecoder:
 
 
 def _take(answer: EngineOutput, transcript: Pooled) -> None:
-    """Fills ``answer`` with the rows of :data:`stentor.engine.models.framewise.COLUMNS`."""
+    """Fills ``answer`` with the rows of :data:`stentor.engine.models.speech.framewise.COLUMNS`."""
     for token, first, end, logprob in struct.iter_unpack("<4f", transcript.data):
         answer.tokens.append(int(token))
         answer.logprobs.append(TokenLogprobs(int(token), logprob, 1, []))

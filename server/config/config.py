@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from stentor.engine.loading.hub import (
+from stentor.engine.loading.download.hub import (
     DEFAULT_MODEL,
     DEMO_EMBEDDING_MODEL,
     DEMO_SPEECH_MODEL,

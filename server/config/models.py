@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from stentor.engine.loading.hub import (
+from stentor.engine.loading.download.hub import (
     DEFAULT_MODEL,
 )
 from stentor.engine.model_config.encoders.sentence import PoolingMode

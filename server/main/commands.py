@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from stentor import __version__
+from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model
 from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.processes.logs import set_up_logging
 

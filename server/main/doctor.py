@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 import httpx
 
-from stentor.engine.loading.hub import default_cache
+from stentor.engine.loading.download.hub import default_cache
 
 from ..http.listening import StartError, bind
 from ..options.environment import COMPILERS, gpus, torch_build

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_file import GGUFFile
+from stentor.engine.loading.gguf.file import GGUFFile
 from stentor.engine.model_config.config_fields import ConfigError, Fields
 from stentor.engine.model_config.hf.thinker import thinker
 

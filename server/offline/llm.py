@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from stentor.engine.loading.hub import DEFAULT_MODEL
+from stentor.engine.loading.download.hub import DEFAULT_MODEL
 
 from ..batches.lines import InProcessResponse
 from ..config.config import ConfigError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stentor import __version__
-from stentor.engine.loading.hub import default_cache
+from stentor.engine.loading.download.hub import default_cache
 from stentor.engine.sharing.cpu_plan import plan_cpus
 from stentor.engine.sharing.cpu_topology import read_topology
 from stentor.protocols.ipc.flag import OPTION_PREFIX

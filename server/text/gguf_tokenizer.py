@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_file import GGUFFile
+from stentor.engine.loading.gguf.file import GGUFFile
 
 from .errors import TokenizerError
 from .pretokenizers import PRE_TOKENIZERS

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from stentor.engine.loading.mmproj_names import is_mmproj
+from stentor.engine.loading.gguf.mmproj_names import is_mmproj
 
 from .errors import TokenizerError
 from .gguf_tokenizer import load_gguf_tokenizer, set_ends

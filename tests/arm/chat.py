@@ -7,7 +7,7 @@ from typing import Final
 
 import httpx
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model
 from stentor.loadtest.server_process import HOST, Launched, StartFailed, hold_port
 
 from .files import ROOT

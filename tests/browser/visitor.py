@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
 from stentor.tests.support.whole_audio import encode_whole, resample
 
 if TYPE_CHECKING:

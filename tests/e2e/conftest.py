@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import EXACT, MIXTURE, describe_talker

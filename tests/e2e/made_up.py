@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from stentor.engine.loading.hub import DEFAULT_MODEL
+from stentor.engine.loading.download.hub import DEFAULT_MODEL
 
 ECHO: Final = "stentor.tests.echo_server"
 """The module of a server whose workers compute nothing: it is ready in half the time, and a token takes it 20 ms."""

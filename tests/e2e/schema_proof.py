@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import openai
 
-from stentor.engine.loading.hub import resolve_model
+from stentor.engine.loading.download.hub import resolve_model
 from stentor.loadtest.peers.places import llama_binary, root
 from stentor.loadtest.peers.prompts import Words
 from stentor.loadtest.peers.running import Server, ServerError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from openai.types import CreateEmbeddingResponse
 
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.serving.measure import parse_metrics
 from stentor.protocols.ipc.actors import Resource

@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL
 from stentor.loadtest.server_process import ServerProcess
 
 NAME: Final = "text-embedding-3-small"

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.engine.loading.dequantize import dequantize as decode
-from stentor.engine.loading.gguf_types import GGMLType
+from stentor.engine.loading.gguf.dequantize import dequantize as decode
+from stentor.engine.loading.gguf.types import GGMLType
 from stentor.kernels.linear_gguf import FORMATS, GGUFWeight, Kind, choose, dequantize, empty_weight, linear_gguf
 from stentor.kernels.linear_packed import Stored
 from stentor.kernels.tuning import Config, overridden

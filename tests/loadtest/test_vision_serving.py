@@ -17,8 +17,8 @@ from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.towers.vision_spec import VisionSpec
-from stentor.engine.models.payload import Payload
-from stentor.engine.models.vision_tower import VisionTower
+from stentor.engine.models.towers.payload import Payload
+from stentor.engine.models.towers.vision_tower import VisionTower
 from stentor.loadtest.bench import main
 from stentor.loadtest.peers.figures import Column
 from stentor.loadtest.peers.random_mmproj import write_random_mmproj

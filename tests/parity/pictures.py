@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from stentor.engine.client.media import Media
-from stentor.engine.models.payload import Payload, write_payload
+from stentor.engine.models.towers.payload import Payload, write_payload
 from stentor.tests.support.vision_models import PATCH, SIDE, token
 
 Tensors = Mapping[str, torch.Tensor]

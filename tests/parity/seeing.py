@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
-from stentor.engine.models.transformers_tower import leave_out_pictures
+from stentor.engine.models.transformers.tower import leave_out_pictures
 from stentor.tests.parity.looking import LOOKING
 from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square

@@ -12,7 +12,7 @@ import torch
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.models.framewise import FramewiseTranscriber
+from stentor.engine.models.speech.framewise import FramewiseTranscriber
 from stentor.tests.parity.framewise import (
     BLANK,
     features,

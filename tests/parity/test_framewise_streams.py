@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.models.framewise import FramewiseStream, FramewiseTranscriber
+from stentor.engine.models.speech.framewise import FramewiseStream, FramewiseTranscriber
 from stentor.tests.parity.framewise import tiny_ctc, tiny_nemotron, tiny_nemotron_3_5
 from stentor.tests.parity.test_framewise import expected_of, opened
 from stentor.tests.parity.test_whisper import sound

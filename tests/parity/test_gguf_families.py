@@ -13,11 +13,11 @@ from transformers.models.mpt.configuration_mpt import MptAttentionConfig
 from stentor.engine.layers.linear.adapters import AdapterPlaces
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_file import GGUFFile
-from stentor.engine.loading.gguf_tensors import CONSUMED, read_floats
-from stentor.engine.loading.gguf_types import GGMLType
+from stentor.engine.loading.gguf.dequantize import dequantize
+from stentor.engine.loading.gguf.file import GGUFFile
+from stentor.engine.loading.gguf.tensors import CONSUMED, read_floats
+from stentor.engine.loading.gguf.types import GGMLType
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.gguf.config import model_spec_from_gguf

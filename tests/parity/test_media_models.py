@@ -14,7 +14,7 @@ import torch
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.models.transformers_tower import TransformersTower
+from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup.setup import open_family, set_up
 from stentor.protocols.ipc.adapters import AdapterRef

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
 from stentor.kernels import native

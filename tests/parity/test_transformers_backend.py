@@ -10,7 +10,7 @@ import torch
 
 from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.model_config.transformers_config import TransformersSpec
-from stentor.engine.models.transformers_decoder import TransformersDecoder
+from stentor.engine.models.transformers.decoder import TransformersDecoder
 from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config

@@ -9,7 +9,7 @@ import torch
 
 from stentor.engine.client.media import Media
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.models.payload import Payload, write_payload
+from stentor.engine.models.towers.payload import Payload, write_payload
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families.pooling import PoolingFamily
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask

@@ -9,8 +9,8 @@ import transformers as untyped_transformers
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
-from stentor.engine.models.payload import Payload
-from stentor.engine.models.vision_tower import VisionTower
+from stentor.engine.models.towers.payload import Payload
+from stentor.engine.models.towers.vision_tower import VisionTower
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""

@@ -51,7 +51,7 @@ class AudioSpec(Backbone):
         return self.hidden_size * self.stack
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all tensors of a plain checkpoint, by the names in :class:`...models.audio_tower.AudioTower`."""
+        """Shapes of all tensors of a plain checkpoint, by names in :class:`...models.towers.audio_tower.AudioTower`."""
         hidden = self.hidden_size
         found: dict[str, tuple[int, ...]] = {}
         if self.learned:

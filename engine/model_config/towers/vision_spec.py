@@ -259,7 +259,7 @@ class VisionSpec(Backbone):
         return mlp.inner, found
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all tensors of a plain checkpoint, by the names in :class:`...models.vision_tower.VisionTower`."""
+        """Shapes of all plain tensors, by the names in :class:`...models.towers.vision_tower.VisionTower`."""
         hidden = self.hidden_size
         found: dict[str, tuple[int, ...]] = {f"{self.patch_name}.weight": (hidden, self.patch_values)}
         if self.patch_bias:

@@ -10,8 +10,8 @@ import torch
 
 from ...layers.linear.adapters import AdapterPlace, AdapterPlaces
 from ...loading.errors import CheckpointError
-from ...loading.gguf_adapter import GGUFAdapterFile, GGUFPair, alpha_of, pairs_of
-from ...loading.gguf_tensors import stored_part
+from ...loading.gguf.adapter import GGUFAdapterFile, GGUFPair, alpha_of, pairs_of
+from ...loading.gguf.tensors import stored_part
 from ...loading.gguf_weights import TensorReader, permuted_heads
 from ...model_config.config_fields import ConfigError
 from ...model_config.gguf.config import gguf_architecture

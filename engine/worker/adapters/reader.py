@@ -11,7 +11,7 @@ from stentor.protocols.ipc.adapters import AdapterRef
 from ...layers.linear.adapters import AdaptedLinear, Adapter, AdapterPlaces
 from ...loading.adapter_files import open_adapter
 from ...loading.errors import CheckpointError
-from ...loading.gguf_adapter import GGUFAdapterFile
+from ...loading.gguf.adapter import GGUFAdapterFile
 from .addition import Addition, check_once
 from .gguf import gguf_additions
 from .peft import peft_additions

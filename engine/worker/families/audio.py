@@ -17,8 +17,8 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
 from ...model_config.speech.encoder_decoder import ENCODER_BLOCK
-from ...models.encoder_decoder import EncoderDecoder
-from ...models.voxtral_realtime import VoxtralRealtime
+from ...models.speech.encoder_decoder import EncoderDecoder
+from ...models.speech.voxtral_realtime import VoxtralRealtime
 from ..adapters.setup import adapter_lines, as_adapted
 from ..adapters.store import AdapterStore
 from ..caches import allocate_caches, block_groups_of, kv_block_bytes

@@ -20,7 +20,7 @@ from ...layers.linear.rank_group import RankGroup
 from ...loading.checkpoint import Checkpoint
 from ...model_config.spec.attention import CacheSpec
 from ...models.decoder import Decoder
-from ...models.transformers_decoder import TransformersDecoder
+from ...models.transformers.decoder import TransformersDecoder
 from ..adapters.setup import adapter_lines, as_adapted
 from ..adapters.store import AdapterStore
 from ..caches import BlockGroup, block_groups_of, host_memory, kv_block_bytes, of_groups

@@ -31,12 +31,12 @@ from ...model_config.spec.model import Backbone, ModelSpec
 from ...model_config.towers.media_spec import MediaSpec, media_spec
 from ...model_config.towers.vision_hf import vision_spec_from_hf
 from ...model_config.towers.vision_spec import VisionSpec
-from ...models.audio_tower import native_audio_tower
 from ...models.decoder import Decoder
 from ...models.encoder import Encoder
-from ...models.tower import Tower
-from ...models.transformers_tower import TransformersTower
-from ...models.vision_tower import VisionTower, native_tower
+from ...models.towers.audio_tower import native_audio_tower
+from ...models.towers.tower import Tower
+from ...models.towers.vision_tower import VisionTower, native_tower
+from ...models.transformers.tower import TransformersTower
 from ..errors import SetupError
 from ..limits import ENCODINGS
 from ..media.rows import MediaRows

@@ -22,11 +22,11 @@ from ...loading.checkpoint import Checkpoint
 from ...loading.weights import iterate_weights
 from ...models.decoder import Decoder
 from ...models.draft_head import DraftHead
-from ...models.encoder_decoder import EncoderDecoder
-from ...models.framewise import FramewiseTranscriber
 from ...models.pooling_model import PoolingModel
-from ...models.transformers_decoder import TransformersDecoder
-from ...models.voxtral_realtime import VoxtralRealtime
+from ...models.speech.encoder_decoder import EncoderDecoder
+from ...models.speech.framewise import FramewiseTranscriber
+from ...models.speech.voxtral_realtime import VoxtralRealtime
+from ...models.transformers.decoder import TransformersDecoder
 from ...quantization.choose import LinearTraits, select
 from ...quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from ...sharing.cpu_plan import CpuPlan, WorkerPlace, plan_cpus

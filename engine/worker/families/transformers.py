@@ -11,8 +11,8 @@ from ...loading.errors import CheckpointError
 from ...loading.safetensors_index import read_json
 from ...model_config.config_fields import ConfigError
 from ...model_config.transformers_config import TransformersSpec
-from ...models.transformers_decoder import TransformersDecoder
-from ...models.transformers_modules import probed
+from ...models.transformers.decoder import TransformersDecoder
+from ...models.transformers.modules import probed
 from .family import Text
 from .setup_parts import check_plain
 

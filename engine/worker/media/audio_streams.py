@@ -8,8 +8,8 @@ import torch
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 
 from ...layers.forward_batch import ForwardBatch
-from ...models.stream_encoder import StreamState
-from ...models.voxtral_realtime import VoxtralRealtime
+from ...models.speech.stream_encoder import StreamState
+from ...models.speech.voxtral_realtime import VoxtralRealtime
 from ..rows.extras import RowExtras
 
 

@@ -16,7 +16,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, St
 
 from ...layers.forward_batch import ForwardBatch, MediaBatch, SeenMedia
 from ...model_config.towers.media_spec import MediaAxes
-from ...models.payload import GIVEN, Encoded, Payload, read_payload
+from ...models.towers.payload import GIVEN, Encoded, Payload, read_payload
 from ..rows.batch import Batch
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import Int64

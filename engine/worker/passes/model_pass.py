@@ -11,11 +11,11 @@ from stentor.protocols.ipc.steps import RowStep
 from ...layers.forward_batch import LayerCache, Taps
 from ...layers.linear.adapters import AdapterRows, rows_among
 from ...models.decoder import Decoder
-from ...models.encoder_decoder import EncoderDecoder
-from ...models.framewise import FramewiseTranscriber
 from ...models.pooling_model import PoolingModel
-from ...models.transformers_decoder import TransformersDecoder
-from ...models.voxtral_realtime import VoxtralRealtime
+from ...models.speech.encoder_decoder import EncoderDecoder
+from ...models.speech.framewise import FramewiseTranscriber
+from ...models.speech.voxtral_realtime import VoxtralRealtime
+from ...models.transformers.decoder import TransformersDecoder
 from ..rows.batch import build_batch, few_tokens, last_tokens
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import RowTable

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.weights import iterate_weights, tower_weights
 from stentor.tests.parity.published_sounds import ultravox
 

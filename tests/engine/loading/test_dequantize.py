@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.engine.loading.dequantize import dequantize
-from stentor.engine.loading.gguf_types import FLOATS, READABLE, GGMLType
+from stentor.engine.loading.gguf.dequantize import dequantize
+from stentor.engine.loading.gguf.types import FLOATS, READABLE, GGMLType
 from stentor.tests.engine.loading.k_quants import random_blocks
 
 

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_file import GGUFFile
-from stentor.engine.loading.gguf_types import GGMLType
+from stentor.engine.loading.gguf.file import GGUFFile
+from stentor.engine.loading.gguf.types import GGMLType
 from stentor.tests.engine.loading.tiny_gguf import header, key, tensor, text
 from stentor.tests.examples import examples
 

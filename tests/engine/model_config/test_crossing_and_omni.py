@@ -7,7 +7,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.stages import stage_ends
 from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
-from stentor.engine.models.transformers_tower import TransformersTower
+from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.tests.parity import tiny
 from stentor.tests.parity.seeing import CONFIGS
 

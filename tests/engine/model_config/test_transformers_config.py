@@ -8,7 +8,7 @@ import transformers as untyped_transformers
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.registry import Implementation, read_config
 from stentor.engine.model_config.transformers_config import TransformersSpec
-from stentor.engine.models.transformers_modules import probed
+from stentor.engine.models.transformers.modules import probed
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from stentor.engine.models.alignment import handovers, median_filter, token_times
+from stentor.engine.models.speech.alignment import handovers, median_filter, token_times
 
 COSTS = st_numpy.arrays(
     np.float64,

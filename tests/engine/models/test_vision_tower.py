@@ -12,8 +12,8 @@ from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
-from stentor.engine.models.payload import Payload
-from stentor.engine.models.vision_tower import VisionTower, native_tower
+from stentor.engine.models.towers.payload import Payload
+from stentor.engine.models.towers.vision_tower import VisionTower, native_tower
 from stentor.engine.quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 
 HIDDEN: Final = 48

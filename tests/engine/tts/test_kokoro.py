@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.tts import english, process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped

@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
-from stentor.engine.loading.hub import DEMO_SPEECH_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEMO_SPEECH_MODEL, resolve_model
 from stentor.engine.tts import process
 from stentor.engine.tts.backend import Stop, Stopped
 from stentor.engine.tts.client import SpeechClient

@@ -13,8 +13,8 @@ from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.models.stream_encoder import StreamState
-from stentor.engine.models.voxtral_realtime import VoxtralRealtime
+from stentor.engine.models.speech.stream_encoder import StreamState
+from stentor.engine.models.speech.voxtral_realtime import VoxtralRealtime
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup.setup import set_up_on
 from stentor.protocols.ipc.inputs import StreamShape

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.engine.models.payload import Payload, read_payload, write_payload
+from stentor.engine.models.towers.payload import Payload, read_payload, write_payload
 from stentor.engine.worker.media.positions import MediaPositions
 from stentor.engine.worker.media.rows import MediaRows
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stentor.engine.layers.linear.parts import Pace
-from stentor.engine.models.payload import Encoded, Payload, write_payload
+from stentor.engine.models.towers.payload import Encoded, Payload, write_payload
 from stentor.engine.worker.media import media_time
 from stentor.engine.worker.media.media_time import MediaTime
 from stentor.engine.worker.media.rows import MediaRows

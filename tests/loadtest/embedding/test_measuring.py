@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL
+from stentor.engine.loading.download.hub import DEFAULT_MODEL, DEMO_EMBEDDING_MODEL
 from stentor.loadtest.embedding import command, isolation, speed
 from stentor.loadtest.embedding.isolation import Company
 from stentor.loadtest.peers.libraries import connect, embedder, vectors_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.embedding.speed import LEAST_TOKENS, MEDIAN_TOKENS, MOST_TOKENS, skewed
 from stentor.loadtest.peers.prompts import Words
 

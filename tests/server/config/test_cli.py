@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.engine.loading.download.hub import (
+    DEMO_EMBEDDING_MODEL,
+    DEMO_SPEECH_MODEL,
+    DEMO_TRANSCRIPTION_MODEL,
+    resolve_model,
+)
 from stentor.loadtest.server_process import hold_port
 from stentor.server.main import commands
 from stentor.server.options.environment import describe_products

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 from stentor.engine.model_config.towers.media_spec import MediaAxes
-from stentor.engine.models.transformers_tower import _METHODS
+from stentor.engine.models.transformers.tower import _METHODS
 from stentor.engine.worker.media.positions import MediaPositions
 from stentor.protocols.ipc.steps import RowSpan
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts

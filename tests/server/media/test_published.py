@@ -21,10 +21,10 @@ from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
 from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
-from stentor.engine.models.audio_tower import native_audio_tower
-from stentor.engine.models.payload import read_payload
-from stentor.engine.models.transformers_tower import TransformersTower
-from stentor.engine.models.vision_tower import native_tower
+from stentor.engine.models.towers.audio_tower import native_audio_tower
+from stentor.engine.models.towers.payload import read_payload
+from stentor.engine.models.towers.vision_tower import native_tower
+from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
 from stentor.server.media.processed_cache import ProcessedMedia

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import stentor
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.server.offline.llm import LLM, RequestRefused
 
 QUERY: Final = "what is a cat?"

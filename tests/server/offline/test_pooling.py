@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stentor
-from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
+from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL
 from stentor.server.common.exit_codes import DONE
 from stentor.server.offline import pooling
 from stentor.server.offline.llm import LLM, RequestRefused

@@ -204,6 +204,6 @@ def state_of(model: EmbeddingModel, **fields: Any) -> ServerState:
 
 
 def minilm() -> Path:
-    from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+    from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
 
     return resolve_model(DEMO_EMBEDDING_MODEL)

@@ -1,0 +1,1 @@
+"""Models that are fetched: from Hugging Face, and from Python packages."""

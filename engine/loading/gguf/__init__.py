@@ -1,0 +1,1 @@
+"""GGUF files: reading them, the meaning of their tensors, and projector files."""

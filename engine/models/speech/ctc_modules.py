@@ -1,0 +1,122 @@
+"""Scores of tokens at each position of a window of audio, by transformers' modules: an encoder and its CTC head."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
+from ...layers.linear.layer_context import LayerContext
+from ...layers.linear.weights import WeightMap
+from ...loading.safetensors_index import read_json
+from ...model_config.config_fields import ConfigError
+from ...model_config.speech.ctc_modules import ModulesEncoderSpec
+from ...model_config.speech.fast_conformer import MOST_SAMPLES
+from ...model_config.transformers_config import configuration, first_line
+from ..transformers.names import module_tensors
+from .encoder_stack import EncodedWindows, Windows, go_on
+
+_EXTRACTOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
+_UNUSED: Final = ("masked_spec_embed", "num_batches_tracked", "position_ids")
+"""Endings of tensors of training, and of those that modules make themselves."""
+_LAYERS: Final = ("layers", "conv_layers")
+"""Names of lists of layers, between which others may use the device."""
+
+
+class CTCModules:
+    """Windows in, scores out; a window is computed by itself, as transformers does, since some norms would see padding.
+    No adapter changes it."""
+
+    def __init__(self, spec: ModulesEncoderSpec, context: LayerContext, folder: Path) -> None:
+        """``folder``: where the model's files say how its input is made. Raises :class:`ConfigError`."""
+        self.weights = WeightMap()
+        self._spec, self._context = spec, context
+        self._model = _made(spec, context)
+        self._extract = _extractor(spec, folder)
+        self._tensors: Mapping[str, torch.Tensor] = self._model.state_dict()
+        tied = self._model.all_tied_weights_keys
+        self.weights.pass_over(*tied)
+        for name, tensor in self._tensors.items():
+            if name not in tied and not name.endswith(_UNUSED):
+                self.weights.add(name, tensor)
+        self._pause: Callable[[], None] = go_on
+        for name, layers in self._model.named_modules():
+            if isinstance(layers, torch.nn.ModuleList) and name.rpartition(".")[2] in _LAYERS:
+                for layer in layers:
+                    layer.register_forward_hook(lambda *_: self._pause())
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Raises :class:`...layers.linear.weights.WeightError`."""
+        from transformers.conversion_mapping import get_model_conversion_mapping
+
+        conversions: Sequence[Any] = get_model_conversion_mapping(self._model)
+        self.weights.load(module_tensors(self._model, conversions, self._tensors, tensors), ignore=_UNUSED)
+
+    def __call__(self, windows: Windows, after_layer: Callable[[], None] | None = None) -> EncodedWindows:
+        """Scores [positions of all windows, tokens]; see :class:`.encoder_stack.AudioEncoder`."""
+        self._pause = after_layer or go_on
+        try:
+            found = [self._scores(window) for window in windows]
+        finally:
+            self._pause = go_on
+        return EncodedWindows(torch.cat(found), [len(each) for each in found])
+
+    def _scores(self, window: bytes | memoryview) -> torch.Tensor:
+        """[positions, tokens]"""
+        samples = np.zeros(MOST_SAMPLES, np.float32)
+        if len(window):
+            samples = np.frombuffer(window, "<i2").astype(np.float32) / 32768
+        samples = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
+        given = self._extract(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        moved = {name: self._moved(tensor) for name, tensor in given.items()}
+        scores: torch.Tensor = self._model(**moved, return_dict=True).logits[0]
+        return scores
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        floats = tensor.is_floating_point()
+        return tensor.to(self._context.device, self._context.dtype if floats else None)
+
+
+def _made(spec: ModulesEncoderSpec, context: LayerContext) -> Any:
+    """The modules with values in buffers only. Raises :class:`ConfigError`."""
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    which: Any = getattr(transformers, spec.module)
+    made = configuration(spec.described)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(no_init_weights())
+            stack.enter_context(torch.device(context.place))
+            model = which._from_config(made, dtype=context.dtype)
+    except Exception as error:  # another library's code
+        raise ConfigError(f"transformers cannot make its {spec.module}: {first_line(error)}") from error
+    model.eval().requires_grad_(False)
+    model.tie_weights()
+    exact = tuple(model._keep_in_fp32_modules_strict or ())
+    for path, parameter in model.named_parameters():
+        if any(part in path for part in exact):
+            parameter.data = parameter.data.float()
+    return model
+
+
+def _extractor(spec: ModulesEncoderSpec, folder: Path) -> Any:
+    """transformers' class that makes the input, with the settings of the model's files or its own. Raises
+    :class:`ConfigError`."""
+    import transformers
+
+    file = next((each for each in _EXTRACTOR_FILES if (folder / each).is_file()), None)
+    found = {} if file is None else read_json(folder / file)
+    inner = found.get("feature_extractor", found)
+    settings = inner if isinstance(inner, dict) else {}
+    try:
+        made = getattr(transformers, spec.features).from_dict(settings)
+    except Exception as error:  # another library's code
+        raise ConfigError(f"transformers cannot make its {spec.features} by {file}: {first_line(error)}") from error
+    if made.sampling_rate != SAMPLE_RATE:
+        raise ConfigError(f"{file}: sampling_rate is {made.sampling_rate}, expected {SAMPLE_RATE}")
+    return made

@@ -1,0 +1,259 @@
+"""Encoder-decoders that transcribe: an encoder of a window of audio, and a decoder with cross-attention to it.
+
+The decoder's keys and values are in the caller's paged cache, as for any decoder. The keys and values of the audio are
+computed once a window and stored in paged *encoder slots*: slot p has the blocks [p · slot_blocks, (p + 1) ·
+slot_blocks) of the caches of the config's ``cross_group``. In cross-attention every token is a row of its own over all
+keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stentor import kernels
+
+from ...layers.audio.sinusoids import sinusoid_angles
+from ...layers.forward_batch import ForwardBatch, LayerCache
+from ...layers.layer import Layer
+from ...layers.linear.layer_context import LayerContext
+from ...layers.linear.linear import Linear, PlainLinear
+from ...layers.linear.packed import PackedTable
+from ...layers.linear.quantized import Delta, Stream
+from ...layers.linear.weights import WeightMap
+from ...layers.norm import Norm, joined, make_norm
+from ...layers.rotary import RotaryTables
+from ...model_config.speech.encoder_decoder import ENCODER_BLOCK, EncoderDecoderConfig
+from ...model_config.speech.fast_conformer import FastConformerConfig
+from ...model_config.speech.moonshine import MoonshineConfig
+from ...model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ...model_config.speech.whisper import WhisperConfig
+from .alignment import Aligned, token_times
+from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
+from .fast_conformer import FastConformer, Projection
+from .moonshine import MoonshineEncoder
+from .moonshine_streaming import MoonshineStreamingEncoder
+from .whisper import WhisperEncoder
+
+
+def _conformer(weights: WeightMap, config: FastConformerConfig, context: LayerContext) -> FastConformer:
+    projection = Projection("model.decoder.proj", config.hidden_size) if config.project else None
+    return FastConformer(weights, "model.encoder", config.encoder, context, projection, config.dither)
+
+
+_ENCODERS: Mapping[type[EncoderDecoderConfig], Callable[[WeightMap, Any, LayerContext], AudioEncoder]] = {
+    WhisperConfig: WhisperEncoder,
+    MoonshineConfig: MoonshineEncoder,
+    MoonshineStreamingConfig: MoonshineStreamingEncoder,
+    FastConformerConfig: _conformer,
+}
+_UNUSED = (".num_batches_tracked", "featurizer.window", "featurizer.fb")
+"""Tensors of training and of features in files of Canary and Cohere Transcribe."""
+_WINDOWS_AT_ONCE = 8
+"""Windows encoded together, which bounds the memory; on a CPU a single one keeps the cores busy."""
+
+
+class EncoderDecoder:
+    """Audio and token ids in, hidden states and logits out.
+
+    ``caches`` are those of the decoder's self-attention. ``cross_caches`` are those of the config's ``cross_group``, in
+    blocks of :data:`...model_config.speech.encoder_decoder.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both
+    have one a layer, made by :func:`...worker.caches.allocate_caches`.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig, context: LayerContext) -> None:
+        self.config = config
+        self.weights = WeightMap()
+        self.context = context = replace(context, float32_stream=context.packed)
+        hidden, decoder = config.hidden_size, config.decoder
+        self.encoder: AudioEncoder = _ENCODERS[type(config)](self.weights, config, context)
+        self._positions: torch.Tensor | None = None
+        if config.position_table:
+            self._positions = self._table(config.position_table, config.position_rows)
+        elif config.sinusoids:
+            angles = sinusoid_angles(torch.arange(config.max_position, device=context.device), hidden)
+            self._positions = (torch.cat([angles.sin(), angles.cos()], 1) / math.sqrt(hidden)).to(context.stream)
+        norms = decoder.layers[0].norms
+        self._embedding_norm: Norm | None = None
+        if config.embedding_norm:
+            self._embedding_norm = make_norm(self.weights, config.embedding_norm, norms, decoder, context)
+        tokens = "model.decoder.embed_tokens"
+        self._embedding = (
+            PackedTable(self.weights, tokens, config.vocab_size, hidden, context)
+            if context.packed
+            else self._table(tokens, config.vocab_size)
+        )
+        self._head: Linear | PlainLinear | PackedTable
+        if config.head:
+            self._head = Linear(self.weights, {config.head: config.vocab_size}, hidden, context)
+        elif isinstance(self._embedding, PackedTable):
+            self._head = self._embedding
+        else:
+            self._head = PlainLinear(self._embedding, None, invariant=context.invariant)
+        self._head_bias: torch.Tensor | None = None
+        if config.head_bias:
+            self._head_bias = context.empty(config.vocab_size, dtype=torch.float32)
+            self.weights.add(f"{config.head_bias}.bias", self._head_bias)
+        rotary = RotaryTables(decoder.max_position, decoder.max_position, context)
+        self._decoder = [Layer(self.weights, layer, decoder, rotary, context) for layer in range(config.num_layers)]
+        self._norm = make_norm(self.weights, config.decoder_norm, norms, decoder, context)
+        self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
+        self._cross: tuple[npt.NDArray[np.int32], kernels.AttentionBatch] | None = None
+        """The last arguments of :meth:`cross_batch`, and its result."""
+
+    def _table(self, name: str, rows: int) -> torch.Tensor:
+        table = self.context.empty(rows, self.config.hidden_size, dtype=self.context.stream)
+        self.weights.add(f"{name}.weight", table)
+        return table
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load the weights from a checkpoint's tensors. Raises :class:`...layers.linear.weights.WeightError`."""
+        copied = () if self.config.head else ("proj_out.weight",)  # the embeddings
+        tensors = ((self.config.name_of(stored), tensor) for stored, tensor in tensors)
+        self.weights.load(tensors, ignore=(*copied, *_UNUSED))
+
+    def cross_batch(
+        self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
+    ) -> kernels.AttentionBatch:
+        """The cross-attention of a step's tokens (:attr:`...layers.forward_batch.Encoded.attention`).
+
+        Args:
+            encoder_slots: the slot of each token's audio.
+            lengths: the encoded positions in that slot.
+        """
+        wanted = np.array([encoder_slots, lengths], dtype=np.int32)
+        if self._cross is not None and np.array_equal(self._cross[0], wanted):
+            return self._cross[1]  # decoding rows are the same in many steps
+        batch = self._cross_batch(*wanted)
+        self._cross = wanted, batch
+        return batch
+
+    def _cross_batch(
+        self, encoder_slots: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
+    ) -> kernels.AttentionBatch:
+        tokens, blocks = len(encoder_slots), self.config.slot_blocks
+        first = encoder_slots * blocks
+        tables = first[:, None] + np.arange(blocks, dtype=np.int32)
+        device = self.context.device
+        return kernels.AttentionBatch(
+            query_start=torch.arange(tokens + 1, dtype=torch.int32, device=device),
+            seq_lens=torch.from_numpy(lengths).to(device),
+            block_tables=torch.from_numpy(tables.astype(np.int32)).to(device),
+            slots=torch.zeros(tokens, dtype=torch.int64, device=device),  # nothing is written
+            max_query_len=1,
+            max_seq_len=self.config.source_positions,  # whatever else is in the batch
+            decode_rows=tokens,
+        )
+
+    def write_encodings(
+        self,
+        windows: Windows,
+        encoder_slots: Sequence[int],
+        caches: Sequence[LayerCache],
+        after_layer: Callable[[], None] | None = None,
+        adapters: Sequence[int] = (),
+    ) -> list[int]:
+        """Encode windows of samples into distinct encoder slots of ``caches``; returns the positions of each.
+
+        ``windows``, ``after_layer`` and ``adapters``: as for :class:`.encoder_stack.AudioEncoder`.
+        """
+        pause = after_layer or go_on
+        lengths: list[int] = []
+        for first in range(0, len(windows), self._at_once):
+            some = slice(first, first + self._at_once)
+            encoded = self.encoder(windows[some], after_layer, adapters[some])
+            self._write(encoded, encoder_slots[some], caches, pause, adapters[some])
+            lengths += encoded.lengths
+        return lengths
+
+    def _write(
+        self,
+        encoded: EncodedWindows,
+        encoder_slots: Sequence[int],
+        caches: Sequence[LayerCache],
+        pause: Callable[[], None],
+        adapters: Sequence[int],
+    ) -> None:
+        """Write encoded windows to their encoder slots."""
+        room, device = self.config.slot_blocks * ENCODER_BLOCK, encoded.rows.device
+        lengths = torch.tensor(encoded.lengths)
+        begins = lengths.cumsum(0) - lengths
+        moved = torch.tensor(list(encoder_slots)) * room - begins  # from the row to the place of a position
+        slots = (torch.arange(len(encoded.rows)) + moved.repeat_interleave(lengths)).to(device)
+        rows = adapted_rows(adapters, encoded.lengths, self.context)
+        for layer, cache in zip(self._decoder, caches, strict=True):
+            assert layer.cross is not None
+            k, v = layer.cross.keys_and_values(encoded.rows, rows)
+            kernels.write_kv_(k, v, cache.k, cache.v, slots)
+            pause()
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Hidden states [tokens, hidden] before the last norm.
+
+        Writes the tokens' keys and values to the batch's caches. Cross-attention uses :meth:`cross_batch`. The result
+        may be valid until the next pass only.
+        """
+        table, tokens = self._embedding, batch.tokens
+        assert isinstance(tokens, torch.Tensor)
+        rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
+        delta: Delta | None = None
+        residual: Stream = rows if self._positions is None else rows + self._positions[batch.positions]
+        if self._embedding_norm is not None:
+            residual = self._embedding_norm.plain(residual)
+        for layer in self._decoder:
+            delta, residual = layer(delta, residual, batch)
+        hidden = joined(delta, residual, None)
+        assert isinstance(hidden, torch.Tensor)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
+        product = self._head(self._norm.plain(hidden)).float()
+        if self._head_bias is not None:
+            product = product + self._head_bias
+        return product if out is None else out.copy_(product)
+
+    def align(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        frames: int,
+        hidden: torch.Tensor,
+        queries: Mapping[int, torch.Tensor],
+        first: int,
+        encoder_slot: int,
+        cross_caches: Sequence[LayerCache],
+    ) -> Aligned:
+        """Align the tokens [start, len(tokens)) of a row, after a pass that computed all of them.
+
+        Args:
+            tokens: all of the row; token 0 was token ``first`` of the pass.
+            start: at least 1.
+            hidden: returned by the pass.
+            queries: filled by the pass.
+            frames: encoder positions that are audio.
+            encoder_slot: of the row's audio.
+        """
+        rows = slice(first, first + len(tokens))
+        attended = (
+            self._attended(queries[layer][rows, head], cross_caches[layer].k, encoder_slot, head, frames)
+            for layer, head in self.config.aligning_heads
+        )
+        times = token_times(attended, start - 1, self.config.median_filter)
+        wanted = torch.tensor(list(tokens[start:]), device=hidden.device)
+        logits = self.logits(hidden[first + start - 1 : first + len(tokens) - 1])
+        if self.config.eos_token_ids and len(wanted) and int(wanted.max()) < (end := min(self.config.eos_token_ids)):
+            logits = logits[:, :end]  # text tokens only
+        likely = logits.log_softmax(-1).gather(1, wanted.unsqueeze(1)).exp()
+        return Aligned(times, likely.flatten().tolist())
+
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, encoder_slot: int, head: int, frames: int) -> torch.Tensor:
+        """Cross-attention weights of one head, float32 [tokens, frames]."""
+        first = encoder_slot * self.config.slot_blocks
+        blocks = slice(first, first + self.config.slot_blocks)
+        keys = k[blocks, head].transpose(0, 1).reshape(k.shape[2], -1)[:, :frames].float()  # [head_dim, frames]
+        return torch.softmax(q.float() @ keys * self.config.head_dim**-0.5, dim=-1)

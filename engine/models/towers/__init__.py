@@ -1,0 +1,1 @@
+"""What encodes pictures, videos and sounds for a decoder."""

@@ -1,0 +1,80 @@
+"""Joins the embeddings of a whole picture and of its tiles (LLaVA-NeXT, arXiv:2408.03326)."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from ...model_config.towers.vision_spec import TileSpec
+
+_MOST_STRETCHED = 1.1
+"""Largest excess of a side that is not resized."""
+
+
+def put_together(
+    spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, end: torch.Tensor
+) -> torch.Tensor:
+    """Join embeddings [tiles · side · side, hidden], the whole picture's first → [embeddings, hidden].
+
+    ``tensors``: a payload's. ``end`` [hidden]: end-of-row embedding. Raises ValueError for an invalid number of tiles.
+    """
+    count = tensors["pixel_values"].flatten(0, -4).shape[0]
+    tiles = embeddings.view(count, -1, embeddings.shape[1])
+    if count == 1:
+        return torch.cat((tiles[0], end[None]))
+    sizes = tensors.get("image_sizes")
+    if sizes is None or sizes.numel() != 2 or sizes.min() < 1:
+        raise ValueError("tiles come without image_sizes, expected the height and the width of their picture")
+    height, width = (int(length) for length in sizes.flatten())
+    rows, columns = (length // spec.side for length in _canvas(spec, height, width))
+    if count != 1 + rows * columns:
+        raise ValueError(f"a picture of {height} x {width} pixels has {count} tiles, expected {1 + rows * columns}")
+    side = math.isqrt(tiles.shape[1])
+    lattice = tiles[1:].view(rows, columns, side, side, -1).transpose(1, 2).reshape(rows * side, columns * side, -1)
+    lattice = _fewer(spec, _without_padding(lattice, height, width), side)
+    ended = torch.cat((lattice, end.expand(len(lattice), 1, -1)), dim=1)
+    return torch.cat((tiles[0], ended.flatten(0, 1)))
+
+
+def pooled(embeddings: torch.Tensor, frames: int, end: torch.Tensor) -> torch.Tensor:
+    """Embeddings of a video [frames · side · side, hidden] → a quarter of them, with ``end`` [hidden] behind all."""
+    side = math.isqrt(len(embeddings) // frames)
+    half = math.ceil(side / 2)
+    found = _resized(embeddings.view(frames, side, side, -1), half, half)
+    return torch.cat((found.flatten(0, 2), end[None]))
+
+
+def _canvas(spec: TileSpec, height: int, width: int) -> tuple[int, int]:
+    """The canvas that keeps most of the picture's pixels, and of these the smallest."""
+
+    def fit(canvas: tuple[int, int]) -> tuple[int, int]:
+        scale = min(canvas[1] / width, canvas[0] / height)
+        used = min(int(width * scale) * int(height * scale), width * height)
+        return used, used - canvas[0] * canvas[1]
+
+    return max(spec.canvases, key=fit)
+
+
+def _without_padding(lattice: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """lattice [rows, columns, hidden] of a canvas, without the padding around the picture."""
+    rows, columns, _ = lattice.shape
+    if width / height > columns / rows:
+        padding = (rows - int(round(height * (columns / width), 7))) // 2
+        return lattice[padding : rows - padding]
+    padding = (columns - int(round(width * (rows / height), 7))) // 2
+    return lattice[:, padding : columns - padding]
+
+
+def _fewer(spec: TileSpec, lattice: torch.Tensor, side: int) -> torch.Tensor:
+    """The lattice, resized to the size for the largest number of tiles if it is clearly larger."""
+    rows, columns, _ = lattice.shape
+    longer = math.sqrt(rows * columns / (spec.most * side**2)) if spec.most else 0.0
+    if longer <= _MOST_STRETCHED:
+        return lattice
+    return _resized(lattice[None], int(rows // longer), int(columns // longer))[0]
+
+
+def _resized(lattices: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Resize [n, rows, columns, hidden] bilinearly."""
+    made = torch.nn.functional.interpolate(lattices.permute(0, 3, 1, 2), (rows, columns), mode="bilinear")
+    return made.permute(0, 2, 3, 1)
