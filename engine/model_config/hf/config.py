@@ -62,9 +62,10 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     """A clause with the most similar known name; "" if none is similar."""
-    stems = {_stem(each): each for each in known}
-    found = get_close_matches(_stem(name), list(stems), 1, cutoff=0.5)
-    return f" (nearest: {stems[found[0]]})" if found else ""
+    known = [*known]
+    stems = get_close_matches(_stem(name), {_stem(each) for each in known}, 1, cutoff=0.5)
+    alike = get_close_matches(name, [each for each in known if _stem(each) in stems], 1, cutoff=0)
+    return f" (nearest: {alike[0]})" if alike else ""
 
 
 def _stem(name: str) -> str:
