@@ -223,7 +223,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             audio_config=None,
         ),
         "step3.7-seeing": lambda: step(shape),
-        "glm5-next-seeing": lambda: glm5(shape),
+        # all experts, as in a "ling"
+        "glm5-next-seeing": lambda: glm5(shape, num_experts_per_tok=6),
         "glm5-next-seeing-unbound": lambda: glm5(
             shape,
             index_kpool=16,
