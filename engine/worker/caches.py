@@ -93,7 +93,7 @@ def block_groups_of(groups: Sequence[CacheSpec], longest: int) -> tuple[BlockGro
     by_window: dict[int, list[int]] = {}
     for group in groups:
         by_window.setdefault(group.window if group.window < longest else 0, []).extend(group.layers)
-    if len({(group.widths, group.kv_heads, group.every) for group in groups}) > 1:
+    if len({(group.widths, group.kv_heads, group.every, group.index_every) for group in groups}) > 1:
         return (BlockGroup(layers, 0),)
     if len(by_window) == 1:
         return (BlockGroup(layers, next(iter(by_window))),)
@@ -234,9 +234,11 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def _allocate(
     group: CacheSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
-    widths = group.widths if group.kind == "latent" else group.widths[2:]
-    shapes = [latent_cache_shape(num_blocks, width, block_size) for width in widths]
-    shapes = [(blocks, group.entries(tokens), width) for blocks, tokens, width in shapes]
+    shapes = [latent_cache_shape(num_blocks, width, block_size) for width in group.widths]
+    places = group.entries(block_size)
+    shapes = [(blocks, held, width) for (blocks, _, width), held in zip(shapes, places, strict=True)]
+    if group.kind != "latent":
+        shapes = shapes[2:]  # behind keys and values
     if device.type == "cpu":
         flat = tuple(_untouched_zeros(latents, dtype) for latents in shapes)
     else:

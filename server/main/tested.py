@@ -109,6 +109,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Glm4MoeLiteForCausalLM": ("glm4-moe-lite",),
     "GlmForCausalLM": ("glm",),
+    "Glm5NextForConditionalGeneration": ("glm5-next-seeing", "glm5-next-seeing-unbound"),
     "GlmMoeDsaForCausalLM": ("glm-moe-dsa",),
     "GPTBigCodeForCausalLM": (
         "gpt-bigcode",

@@ -35,6 +35,7 @@ STREAMS = {"streams of embeddings", "streams predicted", "the stream of a layer"
 STREAMS |= {"the mean of streams"}
 HYPER = {"streams of embeddings", "weights of streams", "a sum of streams", "streams mixed"}
 HYPER |= {"an output for each stream", "the sum of streams"}
+GLM5 = {*HYPER, "a gated delta rule", "gates with a limit", "sparse latent attention"}
 HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"}
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
@@ -62,6 +63,8 @@ CALLED = {
     "deepseek-v4-plain": DEEPSEEK4,
     **dict.fromkeys(("hy-v4", "hy-v4-shared"), HY4),
     "glm-moe-dsa": SPARSE,
+    "glm5-next-seeing": {*GLM5, "latent attention"},
+    "glm5-next-seeing-unbound": GLM5,
     "granite4-hybrid": {"a state space"},
     "granite4-hybrid-moe": {"a state space"},
     "bamba": {"a state space"},

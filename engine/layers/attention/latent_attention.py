@@ -105,7 +105,9 @@ class LatentAttention:
         self._query_scales: torch.Tensor | None = None
         if spec.temperature_beta:
             self._query_scales = rotary.query_scales(spec.temperature_beta, spec.temperature_floor, 0)
-        self._index = TokenIndex(weights, prefix, spec, model.hidden_size, rotary, context) if indexed else None
+        self._index: TokenIndex | None = None
+        if indexed:
+            self._index = TokenIndex(weights, prefix, layer, spec, model.hidden_size, rotary, context)
         self._invariant = context.invariant
         self._chooses = context.device.type == "cpu" and not context.invariant
 
@@ -148,9 +150,7 @@ class LatentAttention:
         if self._index is not None:
             assert low is None or isinstance(low, torch.Tensor)
             assert x is not None
-            of_keys = batch.caches[self._keys_cache]
-            seen = batch.attention[of_keys.group]
-            batch.chosen.positions = self._index(x, low, batch.positions, of_keys, seen, batch.adapter_rows)
+            batch.chosen.positions = self._index(x, low, batch, batch.caches[self._keys_cache])
         if self._queries is not None:
             assert low is not None
             if spec.gated_queries:
@@ -283,6 +283,7 @@ class LatentAttention:
             rank=spec.kv_lora_rank,
             scale=spec.scale,
             chosen=chosen,
+            pool=spec.index.pool if spec.index and chosen is not None else 1,
             sinks=self._sinks,
         )
         out = kernels.linear_heads(found, self._values, invariant=self._invariant)

@@ -47,12 +47,14 @@ class _Weights:
 
 
 class HyperStreams:
-    """Widens embeddings to several equal residual streams, and narrows the streams to a weighted sum."""
+    """Widens embeddings to several equal residual streams, and narrows the streams to a weighted sum or their mean."""
 
     def __init__(self, weights: WeightMap, spec: HyperSpec, model: Backbone, context: LayerContext) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
-        saved = spec.saved[2] if spec.saved else f"{spec.head}.hc"
-        self._weights = _Weights(weights, spec.head, saved, spec.streams, 1, model, context)
+        self._weights: _Weights | None = None
+        if spec.head:
+            saved = spec.saved[2] if spec.saved else f"{spec.head}.hc"
+            self._weights = _Weights(weights, spec.head, saved, spec.streams, 1, model, context)
 
     def widened(self, x: Stream) -> Stream:
         """Embeddings [tokens, hidden] → [tokens, streams · hidden]"""
@@ -70,6 +72,9 @@ class HyperStreams:
         return x.repeat(1, self._spec.streams)
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
+        if self._weights is None:
+            count = self._spec.streams
+            return _sum_of(x, torch.full((len(x), count), 1.0 / count, device=x.device))
         made = self._weights(x) * self._weights.scale + self._weights.base
         return _sum_of(x, elementwise(torch.sigmoid, made) + self._spec.eps)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from .. import hf_glm5
 from ..config_fields import Fields, UnknownArchitectureError
 from ..spec.model import ModelSpec, checked
 from . import classic as hf_classic
@@ -161,6 +162,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),
     "DeepseekV4ForCausalLM": DecoderFamily("deepseek_v4", hf_deepseek4.deepseek_v4),
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
+    "Glm5NextForCausalLM": DecoderFamily("glm5_next_text", hf_glm5.glm5_next),
     "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
     "BailingMoeV3ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),

@@ -45,6 +45,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "gemma3n_text": _sizes(262_400, 2048, 16_384, 35, 8, 2, 32_768),
     "gemma4_text": _sizes(262_144, 2304, 9216, 30, 8, 4, 131_072),
     "gemma4_unified_text": _sizes(262_144, 2304, 9216, 30, 8, 4, 262_144, use_bidirectional_attention="vision"),
+    "glm5_next_text": _sizes(154_880, 4096, 12_288, 45, 64, None, 1_048_576),
     "glm_ocr_text": _sizes(59_392, 1024, 4096, 16, 16, 8, 131_072),
     "granite": _LLAMA,
     "granite4_vision_text": _LLAMA,

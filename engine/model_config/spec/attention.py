@@ -1,5 +1,6 @@
 """Describes attention mixers as values, and the cache of their layers. Torch-free."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -376,6 +377,8 @@ class CacheSpec:
     """Encoder positions of a cross group, which every token of a sequence sees."""
     every: int = 1
     """Tokens for which one entry is cached."""
+    index_every: int = 0
+    """Tokens for which one key of the index is cached; 0: as many as for an entry."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -385,15 +388,19 @@ class CacheSpec:
 
     def token_bytes(self, itemsize: int) -> int:
         """Bytes of one token, or encoder position, over all layers; rounded up if entries are of several tokens."""
-        return -(-sum(self.widths) * len(self.layers) * itemsize // self.every)
+        places = math.lcm(self.every, self.index_every or self.every)  # tokens of whole entries and keys
+        return -(-self.block_bytes(places, itemsize) // places)
 
     def block_bytes(self, tokens: int, itemsize: int) -> int:
         """Bytes of a block of so many tokens, over all layers."""
-        return sum(self.widths) * len(self.layers) * itemsize * self.entries(tokens)
+        held = sum(width * places for width, places in zip(self.widths, self.entries(tokens), strict=True))
+        return held * len(self.layers) * itemsize
 
-    def entries(self, tokens: int) -> int:
-        """Places for the entries of a block of so many tokens."""
-        return -(-tokens // self.every)
+    def entries(self, tokens: int) -> tuple[int, ...]:
+        """Places in a block of so many tokens: for each of :attr:`widths`, as many as it has entries or keys."""
+        places, keys = -(-tokens // self.every), -(-tokens // (self.index_every or self.every))
+        of_index = (keys,) if self.index_dim else ()
+        return (*(places,) * (len(self.widths) - len(of_index)), *of_index)
 
     def cached_bytes(self, length: int, itemsize: int) -> int:
         """Bytes of a sequence of ``length`` tokens without those that are no longer seen."""

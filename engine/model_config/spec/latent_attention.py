@@ -36,6 +36,20 @@ class IndexSpec:
     from the queries' latent."""
     growth: str = ""
     """As :attr:`LatentAttentionSpec.growth`, for its own heads."""
+    pool: int = 1
+    """Tokens that have one key, the sum of theirs with a softmax of gates for each dimension, and are chosen together;
+    those behind the last pool that is complete are always seen (GLM 5.3 Flash)."""
+
+    @property
+    def most(self) -> int:
+        """Tokens up to which all are seen."""
+        return self.top_k + self.pool - 1
+
+    @property
+    def gates(self) -> str:
+        """Ending of the stored names of gates from the layer's input and of what is added to those of each token of a
+        pool, ``_gate`` and ``_ape``; "": without pools."""
+        return "index_kpool_compress" if self.pool > 1 and not self.shared else ""
 
     @property
     def scale(self) -> float:
@@ -44,7 +58,7 @@ class IndexSpec:
 
     @property
     def kept(self) -> int:
-        """Numbers cached a token."""
+        """Numbers of a cached key."""
         return 0 if self.shared else self.head_dim
 
     def projections(self, name: str, hidden: int, rank: int) -> tuple[Projection, ...]:
@@ -70,10 +84,22 @@ class IndexSpec:
             yield f"{prefix}.{name}.{self.input_norm}.bias", (hidden,)
         if self.growth:
             yield from growth_shapes(f"{prefix}.{name}.{self.growth}", self.heads)
+        if self.gates:
+            yield f"{prefix}.{name}.{self.gates}_ape", (self.pool, self.head_dim)
+            yield f"{prefix}.{name}.{self.gates}_gate", (self.head_dim, hidden)
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
-        return 2 * self.heads * self.kept * seen_pairs(tokens, context)
+        return 2 * self.heads * self.kept * seen_pairs(tokens, context) // self.pool
+
+    def states(self) -> tuple[StateTensor, ...]:
+        """The keys and gates of the tokens that the next pool begins with."""
+        return (StateTensor((self.pool - 1, 2 * self.head_dim), recurrent=False),) if self.gates else ()
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if self.top_k % self.pool:
+            raise ConfigError(f"index_topk is {self.top_k}, expected a multiple of index_kpool, {self.pool}")
 
 
 @dataclass(frozen=True)
@@ -232,7 +258,7 @@ class LatentAttentionSpec:
     @property
     def most(self) -> int:
         """Tokens that a token sees: those that the index chooses, or the nearest; 0: all."""
-        return self.index.top_k if self.index else self.reach
+        return self.index.most if self.index else self.reach
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions with keys and values of ``tokens`` behind ``context`` others, and of the index
@@ -255,12 +281,13 @@ class LatentAttentionSpec:
         """The cache of one such layer: latents and keys of its index, less what it shares with an earlier layer."""
         keys = self.index.kept if self.index else 0
         if self.shares < 0:
-            return CacheSpec("latent", (), 0, 1, self.latent_dim, keys)
+            every = self.index.pool if self.index and keys else 1
+            return CacheSpec("latent", (), 0, 1, self.latent_dim, keys, index_every=every)
         return CacheSpec("latent", (), 0, 1, keys) if keys else None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """None: attention has no recurrent state."""
-        return ()
+        """That of its index, if any."""
+        return self.index.states() if self.index else ()
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
@@ -272,6 +299,10 @@ class LatentAttentionSpec:
             raise ConfigError(f"an index that chooses among the nearest {self.reach} tokens is not known")
         if self.gated_queries and (self.gate or not self.q_lora_rank):
             raise ConfigError("gates made with queries, beside others or without a latent of queries, are not known")
+        if self.index is not None:
+            self.index.check()
+            if self.index.pool > 1 and self.shares >= 0:
+                raise ConfigError("an index of pools in a layer that uses another's latents is not known")
         if self.index is not None and not self.q_lora_rank and not self.index.input_norm:
             raise ConfigError(
                 "queries of its index are made of the latent of queries, and q_lora_rank says there is none"

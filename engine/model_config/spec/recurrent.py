@@ -105,6 +105,8 @@ class GatedDeltaSpec(WithoutCache):
     """Epsilon of the gated norm; None: the model's."""
     sigmoid_gate: bool = False
     """Whether gates are sigmoids where usually they are SiLU (Qwen4)."""
+    flat_rates: bool = False
+    """Whether decay rates are stored as one a head, not as [1, 1, heads, 1], with low rank (GLM 5.3 Flash)."""
     least_decay: float = 0.0
     """If below 0, logarithms of decays are this times the sigmoid of rate times step, not minus rate times softplus of
     it (Ling 3.0)."""
@@ -140,7 +142,7 @@ class GatedDeltaSpec(WithoutCache):
     @property
     def rates(self) -> tuple[int, ...]:
         """Shape of the stored decay rates."""
-        return (1, 1, self.v_heads, 1) if self.stored == "low_rank" else (self.v_heads,)
+        return (1, 1, self.v_heads, 1) if self.stored == "low_rank" and not self.flat_rates else (self.v_heads,)
 
     @property
     def split(self) -> tuple[int, int, int, int]:

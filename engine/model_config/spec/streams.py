@@ -65,7 +65,7 @@ class HyperSpec:
     parts: tuple[str, str] = ("hc_attn", "hc_ffn")
     """Beginnings of the stored names, of mixer and network."""
     head: str = "hc_head"
-    """Of the sum behind the last layer."""
+    """Of the sum behind the last layer; "": the streams' mean is taken (GLM 5.3 Flash)."""
     saved: tuple[str, str, str] | None = None
     """Other beginnings of these three, in files that transformers has saved (Hy4)."""
     mixes: bool = True
@@ -85,6 +85,8 @@ class HyperSpec:
 
     def outer_shapes(self, hidden: int) -> Shapes:
         """Shapes of the tensors that narrow the streams to one behind the last layer."""
+        if not self.head:
+            return
         yield f"{self.head}_fn", (self.streams, self.streams * hidden)
         yield f"{self.head}_base", (self.streams,)
         yield f"{self.head}_scale", (1,)
