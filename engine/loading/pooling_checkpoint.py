@@ -62,6 +62,7 @@ _HEADS: Final = (
 )
 """Endings of decoder architectures that do not generate text."""
 _STATES_POOLING: Final = "LlamaBidirectionalModel"
+_OF_TASKS: Final = "JinaEmbeddingsV5Model"
 _OF_FIRST: Final = "Lfm2BidirectionalModel"
 """Its vectors are of the first token."""
 _WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration", JINA_LIST: "Qwen3ForCausalLM"}
@@ -200,6 +201,11 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
                 as_causal["architectures"] = [bare + (_SEES if bare + _SEES in MEDIA_FAMILIES else _CAUSAL)]
                 read = EMBEDDERS.get(bare)
                 break
+        if stem == _OF_TASKS:
+            raise ConfigError(
+                f"architectures has {_OF_TASKS}, whose weights lack the adapters of its tasks, expected a model of one "
+                "task, with its adapter merged into the weights"
+            )
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = model_spec_from_hf(as_causal) if read is None else checked(read(Fields(as_causal), stem[:80]))
     if gemma:  # the file has the total number of tokens in a window

@@ -51,6 +51,9 @@ _OTHER_HEADS = (
     "vocab_projector.",
     "head.",
     "decoder.",
+    "discriminator_predictions.",
+    "generator_predictions.",
+    "generator_lm_head.",
 )
 """Tensors of other heads, which are ignored."""
 
