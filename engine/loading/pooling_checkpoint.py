@@ -52,12 +52,13 @@ from .weight_files import weight_format, weight_index
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
 _CAUSAL: Final = "ForCausalLM"
 _SEES: Final = "ForConditionalGeneration"
+_MASKED: Final = "ForMaskedLM"
 _HEADS: Final = (
     "ForSequenceClassification",
     "ForTokenClassification",
     "ForProcessRewardModel",
     "ForRewardModel",
-    "ForMaskedLM",
+    _MASKED,
     "Model",
 )
 """Endings of decoder architectures that do not generate text."""
@@ -186,7 +187,8 @@ def _backbone(
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
     """The spec of a decoder, stored with or without its output head.
 
-    Attention is bidirectional if the config says so, in Gemma's fields or those of Qwen2's embedders.
+    Attention is bidirectional if the architecture does, or the config says so, in Gemma's fields or those of Qwen2's
+    embedders.
     """
     named = config.get("architectures")
     as_causal = dict(config)
@@ -196,8 +198,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         if stem in _WRITTEN_AS:
             as_causal["architectures"] = [_WRITTEN_AS[stem]]
         for ending in _HEADS:
-            if stem.endswith(ending):
-                bare = stem.removesuffix(ending)
+            bare = stem.removesuffix(ending)
+            if bare != stem and (bare in EMBEDDERS or ending != _MASKED):
                 as_causal["architectures"] = [bare + (_SEES if bare + _SEES in MEDIA_FAMILIES else _CAUSAL)]
                 read = EMBEDDERS.get(bare)
                 break
@@ -320,7 +322,7 @@ def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
 
 def _named_masked(config: Mapping[str, object]) -> bool:
     named = config.get("architectures")
-    return isinstance(named, list) and bool(named) and str(named[0]).endswith("ForMaskedLM")
+    return isinstance(named, list) and bool(named) and str(named[0]).endswith(_MASKED)
 
 
 def _is_splade(folder: Path) -> bool:

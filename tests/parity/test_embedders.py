@@ -99,6 +99,7 @@ def test_a_eurobert_scores_texts(name: str, tmp_path: Path) -> None:
 def test_a_eurobert_gives_hidden_states(masked: bool, tmp_path: Path) -> None:
     config = library.EuroBertConfig(**SPECIAL)
     theirs = saved(library.EuroBertForMaskedLM(config) if masked else library.EuroBertModel(config), tmp_path)
+    assert kind_of(tmp_path) == "embedding"
     for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_embed")), strict=True):
         close(found, theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0])
 
@@ -163,6 +164,7 @@ def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
         theirs = saved(library.EmbeddingGemma2Model(whole), tmp_path).language_model
     else:
         theirs = saved(library.EmbeddingGemma2TextModel(text), tmp_path)
+    assert kind_of(tmp_path) == "embedding"
     assert pooling_config(tmp_path).dimensions == 20
     vectors, tokens = (pooled(tmp_path, Pooling(task)) for task in ("embed", "token_embed"))
     for ids, vector, each in zip(TEXTS, vectors, tokens, strict=True):
@@ -181,6 +183,7 @@ def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
             "qwen2",
             "names 'Qwen2BidirectionalModel', a class that",
         ),
+        ("Qwen2ForMaskedLM", "qwen2", "a class that transformers does not have"),
         ("D3ForSequenceClassification", "qwen3_5", "a class that transformers does not have"),
     ],
 )
