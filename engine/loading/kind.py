@@ -31,6 +31,7 @@ _ENCODING: Final = (
     "ForMaskedLM",
     "EncoderModel",
     "BidirectionalModel",
+    "EmbeddingsV5Model",
     "EmbeddingGemma2Model",
     "EmbeddingGemma2TextModel",
     "EuroBertModel",

@@ -168,6 +168,7 @@ class PoolingConfig:
         found = [str(module.folder) for module in self.modules.after if isinstance(module, Dense | LayerNormed)]
         found += [head.file for head in (self.sparse, self.vectors) if isinstance(head, TokenWeights | TokenVectors)]
         found.append(self.modules.queries)
+        found += () if self.backbone.adapters is None else self.backbone.adapters.files
         return tuple(name for name in found if name)
 
     @property

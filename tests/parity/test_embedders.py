@@ -177,7 +177,6 @@ def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "kind", "says"),
     [
-        ("JinaEmbeddingsV5Model", "jina_embeddings_v5", "expected a model of one task"),
         (
             "Qwen2BidirectionalModel",
             "qwen2",
