@@ -39,8 +39,9 @@ from ..model_config.hf.text_part import MEDIA_FAMILIES
 from ..model_config.registry import run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
-from ..model_config.spec.model import Backbone, MixerSpec, ModelSpec, checked, with_mixers
+from ..model_config.spec.model import Backbone, MixerSpec, ModelSpec, TaskAdapters, checked, with_mixers
 from ..quantization.stored_tensors import correct_by_tensors
+from .adapter_config import parse_adapter_config
 from .checkpoint import Checkpoint, described_quantization, sizes_of, text_and_tower
 from .errors import CheckpointError
 from .generation_config import GenerationConfig
@@ -52,16 +53,22 @@ from .weight_files import weight_format, weight_index
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
 _CAUSAL: Final = "ForCausalLM"
 _SEES: Final = "ForConditionalGeneration"
+_MASKED: Final = "ForMaskedLM"
 _HEADS: Final = (
     "ForSequenceClassification",
     "ForTokenClassification",
     "ForProcessRewardModel",
     "ForRewardModel",
-    "ForMaskedLM",
+    _MASKED,
     "Model",
 )
 """Endings of decoder architectures that do not generate text."""
 _STATES_POOLING: Final = "LlamaBidirectionalModel"
+_OF_TASKS: Final = "JinaEmbeddingsV5Model"
+_ADAPTERS: Final = "adapters"
+_RETRIEVAL: Final = "retrieval"
+"""The task of its requests that name none."""
+_MOST_TASKS: Final = 16
 _OF_FIRST: Final = "Lfm2BidirectionalModel"
 """Its vectors are of the first token."""
 _WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration", JINA_LIST: "Qwen3ForCausalLM"}
@@ -127,6 +134,8 @@ def _read(
     retriever = retriever_from_hf(config)
     masked = _named_masked(config) and _is_splade(folder)
     backbone = _backbone(config, model_impl, masked=masked) if retriever is None else retriever[0]
+    if backbone.architecture == _OF_TASKS:
+        backbone = replace(backbone, adapters=_tasks(folder))
     causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
     ends = causal or (isinstance(backbone, EncoderConfig) and backbone.family == "clip")
     modules = read_sentence_modules(folder, causal=ends)
@@ -185,7 +194,8 @@ def _backbone(
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
     """The spec of a decoder, stored with or without its output head.
 
-    Attention is bidirectional if the config says so, in Gemma's fields or those of Qwen2's embedders.
+    Attention is bidirectional if the architecture does, or the config says so, in Gemma's fields or those of Qwen2's
+    embedders.
     """
     named = config.get("architectures")
     as_causal = dict(config)
@@ -195,8 +205,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         if stem in _WRITTEN_AS:
             as_causal["architectures"] = [_WRITTEN_AS[stem]]
         for ending in _HEADS:
-            if stem.endswith(ending):
-                bare = stem.removesuffix(ending)
+            bare = stem.removesuffix(ending)
+            if bare != stem and (bare in EMBEDDERS or ending != _MASKED):
                 as_causal["architectures"] = [bare + (_SEES if bare + _SEES in MEDIA_FAMILIES else _CAUSAL)]
                 read = EMBEDDERS.get(bare)
                 break
@@ -210,7 +220,7 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     bidirectional = made.bidirectional or gemma or config.get("is_causal") is False
     if bidirectional and any(group.kind == "latent" for group in made.cache_groups):
         raise ConfigError("is_causal is false, expected true: latent attention sees only what is before a token")
-    by_text = bool(made.states) and not bidirectional
+    by_text = (made.by_text or bool(made.states)) and not bidirectional
     mixers = [mixer for layer in made.layers for mixer in layer.mixers if isinstance(mixer, AttentionSpec)]
     if (bidirectional or by_text) and any(mixer.chunked for mixer in mixers):
         raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
@@ -226,6 +236,25 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         layers = (replace(each, mixer=_causal(each.mixer), beside=_causal(each.beside)) for each in made.layers)
         made = replace(made, layers=tuple(layers))
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional, by_text=by_text)
+
+
+def _tasks(folder: Path) -> TaskAdapters | None:
+    """The adapters of the tasks of a model, in PEFT's form; None if they were merged. Raises :class:`ConfigError`."""
+    found = {file.parent.name: file for file in sorted(folder.glob(f"{_ADAPTERS}/*/adapter_config.json"))}
+    if not found:
+        return None
+    if _RETRIEVAL not in found or len(found) > _MOST_TASKS:
+        raise ConfigError(
+            f"{_ADAPTERS} has adapters for {', '.join(found)[:200]}, expected {_RETRIEVAL} among at most {_MOST_TASKS}"
+        )
+    read = [parse_adapter_config(file.read_bytes()) for file in found.values()]
+    first = read[0]
+    if any(each.rank != first.rank or each.scale_of("") != first.scale_of("") for each in read):
+        raise ConfigError(f"the adapters for {', '.join(found)} differ in r or lora_alpha, expected one of each")
+    if any(each.ranks or each.alphas or each.parameters for each in read):
+        raise ConfigError("rank_pattern, alpha_pattern or target_parameters of an adapter is set, expected none")
+    files = tuple(f"{_ADAPTERS}/{name}/adapter_model.safetensors" for name in found)
+    return TaskAdapters((*found,), first.rank, first.scale_of(""), files, _RETRIEVAL)
 
 
 def _causal(mixer: MixerSpec | None) -> MixerSpec | None:
@@ -314,7 +343,7 @@ def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
 
 def _named_masked(config: Mapping[str, object]) -> bool:
     named = config.get("architectures")
-    return isinstance(named, list) and bool(named) and str(named[0]).endswith("ForMaskedLM")
+    return isinstance(named, list) and bool(named) and str(named[0]).endswith(_MASKED)
 
 
 def _is_splade(folder: Path) -> bool:

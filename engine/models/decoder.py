@@ -221,6 +221,9 @@ class Decoder:
             return self._body_for(batch).hidden(batch)
         if batch.texts is not None and (states := self.config.states):
             batch = replace(batch, states=StateBatch.of_whole(batch.texts, states, self.context.dtype))
+        if batch.texts is not None and batch.tasks:
+            lengths = batch.texts.varlen.lengths
+            batch = replace(batch, adapter_rows=AdapterRows.of(batch.tasks, lengths, self.context.device))
         hidden = self._hidden(batch, adds_words=self._adds_words(batch.adapter_rows))
         assert isinstance(hidden, torch.Tensor)
         return hidden

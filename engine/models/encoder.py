@@ -1,5 +1,5 @@
-"""Encoders of whole texts: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE, Jina's, and those of CLIP and
-SigLIP.
+"""Encoders of whole texts: BERT, ELECTRA, ERNIE, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE, Jina's, and
+those of CLIP and SigLIP.
 
 They differ in their :class:`..model_config.spec.encoder.EncoderConfig`, not in code. Texts are concatenated without
 padding.
@@ -40,23 +40,29 @@ class Encoder:
         if context.adapters is not None:
             context.adapters.begin(config, context.part)
             context.adapters.parts_of = partial(parts_of, config.family)
-        hidden = config.hidden_size
+        hidden, embedded = config.hidden_size, config.embedding_size or config.hidden_size
+        self._embedded = embedded
         word = "embeddings.word"
         self._words = (
-            PackedTable(self.weights, word, config.vocab_size, hidden, context)
+            PackedTable(self.weights, word, config.vocab_size, embedded, context)
             if context.packed
             else self._table(word, config.vocab_size)
         )
         rows = config.max_position + config.position_offset
         self._positions = self._table("embeddings.position", rows) if config.learned_positions else None
         self._types = self._table("embeddings.token_type", config.token_types) if config.token_types else None
+        self._task_types = self._table("embeddings.task_type", config.task_types) if config.task_types else None
         self._adapted_words = self._adapted_types = None
         if config.adapters is not None:
             sizes = hidden, config.adapters, context
             self._adapted_words = AdaptedTable(self.weights, word, config.vocab_size, *sizes)
             if config.token_types:
                 self._adapted_types = AdaptedTable(self.weights, "embeddings.token_type", config.token_types, *sizes)
-        self._embedding_norm = self._norm("embeddings.norm") if config.embedding_norm else None
+        self._embedding_norm = self._norm("embeddings.norm", embedded) if config.embedding_norm else None
+        self._project: Linear | None = None
+        if config.embedding_size:
+            parts = {"embeddings.project": hidden}
+            self._project = Linear(self.weights, parts, embedded, context, bias=True, dtype=context.stream)
         self._relative = (
             self._table("relative", config.relative_buckets, config.layers[0].attention.heads)
             if config.relative_buckets
@@ -72,13 +78,13 @@ class Encoder:
             self._projection = Linear(self.weights, parts, hidden, context, bias=bias, dtype=dtype)
 
     def _table(self, name: str, rows: int, columns: int | None = None) -> torch.Tensor:
-        table = self._context.empty(rows, columns or self.config.hidden_size, dtype=self._context.stream)
+        table = self._context.empty(rows, columns or self._embedded, dtype=self._context.stream)
         self.weights.add(f"{name}.weight", table)
         return table
 
-    def _norm(self, name: str) -> LayerNorm:
-        config = self.config
-        return LayerNorm(self.weights, name, config.hidden_size, config.norm_eps, self._context, bias=config.norm_bias)
+    def _norm(self, name: str, size: int = 0) -> LayerNorm:
+        config, size = self.config, size or self.config.hidden_size
+        return LayerNorm(self.weights, name, size, config.norm_eps, self._context, bias=config.norm_bias)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Whole texts → hidden states [tokens, hidden]. Media replace the embeddings of their tokens, or the hidden
@@ -94,6 +100,8 @@ class Encoder:
             x = x + self._positions[positions + self.config.position_offset]
         if self._types is not None:
             x = x + (self._types[0] if token_types is None else self._types[token_types])
+        if self._task_types is not None:
+            x = x + self._task_types[0]
         if batch.tasks:
             rows = AdapterRows.of(batch.tasks, varlen.lengths, tokens.device)
             batch = replace(batch, adapter_rows=rows)
@@ -106,6 +114,8 @@ class Encoder:
             batch = replace(batch, texts=replace(texts, bias=bias, padded=padded))
         delta: Delta | None = None
         residual: Stream = x if self._embedding_norm is None else self._embedding_norm(x)
+        if self._project is not None:
+            residual = self._project(residual)
         for layer in self._layers:
             delta, residual = layer(delta, residual, batch)
             if batch.after_layer is not None:

@@ -41,7 +41,12 @@ _FLASH = {
 }
 """XLM-RoBERTa in the files of Jina."""
 _PATTERNS: Mapping[EncoderFamily, Mapping[str, str]] = {
-    "bert": {**_EMBEDDINGS, **_BERT},
+    "bert": {
+        **_EMBEDDINGS,
+        **_BERT,
+        r"embeddings\.task_type_embeddings": "embeddings.task_type",
+    },
+    "electra": {**_EMBEDDINGS, **_BERT, r"embeddings_project": "embeddings.project"},
     "roberta": {**_EMBEDDINGS, **_BERT, **_FLASH},
     "distilbert": {
         **_EMBEDDINGS,
@@ -113,7 +118,7 @@ _SPLITS: Mapping[str, Split] = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "up_gate": ("mlp.up_proj", "mlp.gate_proj"),
 }
-_BACKBONES = re.compile(r"(?:bert|roberta|distilbert|mpnet|model|nomic_bert|gte|new)\.")
+_BACKBONES = re.compile(r"(?:bert|electra|ernie|roberta|data2vec_text|distilbert|mpnet|model|nomic_bert|gte|new)\.")
 """Prefixes of the encoder in models with a head."""
 _OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}
 _ADAPTED = re.compile(r"(.+)\.parametrizations\.weight\.(?:(original)|0\.(lora_[AB]))")

@@ -121,12 +121,13 @@ class SpladeWeights:
 
     def __init__(self, head: SparseHead, size: int, vocabulary: int, context: LayerContext) -> None:
         self.weights = WeightMap()
-        self._dense = _Layer(self.weights, head.dense, size, size, context, bias=head.dense_bias)
-        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, context, bias=head.norm_bias)
+        inner = head.size or size
+        self._dense = _Layer(self.weights, head.dense, size, inner, context, bias=head.dense_bias)
+        self._norm = _Norm(self.weights, head.norm, inner, head.norm_eps, context, bias=head.norm_bias)
         self._bias = context.empty(vocabulary, dtype=torch.float32)
         self.weights.add(head.bias, self._bias)
         self._activation, self._form = head.activation, head.form
-        self._words = context.empty(vocabulary, size, dtype=torch.float32)
+        self._words = context.empty(vocabulary, inner, dtype=torch.float32)
 
     @property
     def total_bytes(self) -> int:

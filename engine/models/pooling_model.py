@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -9,6 +10,7 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.task_adapters import stacked
 from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.pooling import PostPooling, normalize, pool
 from ..model_config.encoders.pooling import QUERY, PoolingConfig, SparseHead, TokenWeights, WholeSparseHead, tasks_of
@@ -51,6 +53,9 @@ _OTHER_HEADS = (
     "vocab_projector.",
     "head.",
     "decoder.",
+    "discriminator_predictions.",
+    "generator_predictions.",
+    "generator_lm_head.",
 )
 """Tensors of other heads, which are ignored."""
 
@@ -154,7 +159,11 @@ class PoolingModel:
 
         Empty if the model has none.
         """
-        return [self._adapters.get(name, -1) for name in adapters] if self._adapters else []
+        if not self._adapters:
+            return []
+        assert self.config.backbone.adapters is not None
+        default = self.config.backbone.adapters.default
+        return [self._adapters.get(name or default, -1) for name in adapters]
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
         """The backbone's recorded programs over these caches; None if it has none, or is no decoder."""
@@ -183,9 +192,11 @@ class PoolingModel:
         kept: dict[WeightMap, list[tuple[str, torch.Tensor]]] = {weights: [] for weights in self._heads()}
         shared: dict[str, torch.Tensor] = {}
         wanted = self._shared_name()
+        tasks = self.config.backbone.adapters
+        beside = () if tasks is None else stacked(tasks, files)
 
         def backbone() -> Iterator[tuple[str, torch.Tensor]]:
-            for name, tensor in self._named(tensors):
+            for name, tensor in self._named(chain(tensors, beside)):
                 if name == wanted:
                     shared[name] = tensor
                 owner = next((weights for weights in kept if weights.wants(name)), None)

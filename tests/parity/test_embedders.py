@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.protocols.ipc.pooling import Pooling
+from stentor.tests.parity import hub
 from stentor.tests.parity.test_pooling_decoders import LLM, TEXTS, added, changed, close, pooled, saved
 
 library: Any = transformers  # whose types know no labels
@@ -97,6 +99,7 @@ def test_a_eurobert_scores_texts(name: str, tmp_path: Path) -> None:
 def test_a_eurobert_gives_hidden_states(masked: bool, tmp_path: Path) -> None:
     config = library.EuroBertConfig(**SPECIAL)
     theirs = saved(library.EuroBertForMaskedLM(config) if masked else library.EuroBertModel(config), tmp_path)
+    assert kind_of(tmp_path) == "embedding"
     for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_embed")), strict=True):
         close(found, theirs.base_model(input_ids=torch.tensor([text])).last_hidden_state[0])
 
@@ -161,6 +164,7 @@ def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
         theirs = saved(library.EmbeddingGemma2Model(whole), tmp_path).language_model
     else:
         theirs = saved(library.EmbeddingGemma2TextModel(text), tmp_path)
+    assert kind_of(tmp_path) == "embedding"
     assert pooling_config(tmp_path).dimensions == 20
     vectors, tokens = (pooled(tmp_path, Pooling(task)) for task in ("embed", "token_embed"))
     for ids, vector, each in zip(TEXTS, vectors, tokens, strict=True):
@@ -168,3 +172,35 @@ def test_embeddinggemma_2_embeds_texts(sees: bool, tmp_path: Path) -> None:
         close(each, hidden, 1e-3)
         mean = hidden.mean(0, keepdim=True)
         close(vector, mean / mean.norm(), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "says"),
+    [
+        (
+            "Qwen2BidirectionalModel",
+            "qwen2",
+            "names 'Qwen2BidirectionalModel', a class that",
+        ),
+        ("Qwen2ForMaskedLM", "qwen2", "a class that transformers does not have"),
+        ("D3ForSequenceClassification", "qwen3_5", "a class that transformers does not have"),
+    ],
+)
+def test_code_that_comes_with_files_is_refused(named: str, kind: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLM, "architectures": [named], "model_type": kind}))
+    with pytest.raises(CheckpointError, match=says):
+        pooling_config(tmp_path)
+
+
+@torch.inference_mode()
+def test_internlms_reward_model_scores_the_last_token(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(**LLM)
+    theirs = saved(transformers.LlamaForCausalLM(config), tmp_path)
+    tensors = hub.stored("internlm2", dict(theirs.state_dict()), config)
+    head = torch.randn(1, 32)
+    kept = {name: tensor.contiguous() for name, tensor in tensors.items() if not name.startswith("output")}
+    save_file({**kept, "v_head.weight": head}, tmp_path / "model.safetensors")
+    described = {**hub.described("internlm2", config), "architectures": ["InternLM2ForRewardModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
+        close(found, theirs.model(input_ids=torch.tensor([text])).last_hidden_state[:, -1] @ head.T, 1e-3)

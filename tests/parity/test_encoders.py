@@ -32,6 +32,15 @@ MODELS: dict[str, Callable[[], Any]] = {
     "bert with tanh": lambda: transformers.BertModel(
         transformers.BertConfig(**BERT, hidden_act="gelu_new", layer_norm_eps=1e-6), add_pooling_layer=False
     ),
+    "electra": lambda: library.ElectraModel(library.ElectraConfig(**BERT, embedding_size=16)),
+    "electra of one size": lambda: library.ElectraModel(library.ElectraConfig(**BERT, embedding_size=32)),
+    "ernie": lambda: library.ErnieModel(library.ErnieConfig(**BERT), add_pooling_layer=False),
+    "ernie with tasks": lambda: library.ErnieModel(
+        library.ErnieConfig(**BERT, use_task_id=True), add_pooling_layer=False
+    ),
+    "data2vec": lambda: library.Data2VecTextModel(
+        library.Data2VecTextConfig(**BERT, type_vocab_size=1, pad_token_id=1), add_pooling_layer=False
+    ),
     "roberta": lambda: transformers.RobertaModel(
         transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1), add_pooling_layer=False
     ),
@@ -145,7 +154,7 @@ def test_kinds_of_tokens_are_told_apart(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder.forward(batch), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert", "mpnet", "gte"])
+@pytest.mark.parametrize("name", ["bert", "electra", "modernbert", "mpnet", "gte"])
 @torch.inference_mode()
 def test_packed_weights_say_the_same_as_plain_ones(name: str, tmp_path: Path) -> None:
     if native.library() is None or torch.float32 not in PLAIN:

@@ -33,6 +33,9 @@ EMBEDDERS: dict[str, Callable[[], Any]] = {
     "modernbert": lambda: library.ModernBertModel(library.ModernBertConfig(**MODERN)),
     "nomic_bert": lambda: library.NomicBertModel(library.NomicBertConfig(**BERT)),
     "gte": lambda: library.GteModel(library.GteConfig(**BERT)),
+    "electra": lambda: library.ElectraModel(library.ElectraConfig(**BERT, embedding_size=16)),
+    "eurobert": lambda: library.EuroBertModel(library.EuroBertConfig(**LLM, bos_token_id=1, eos_token_id=2)),
+    "lfm2": lambda: library.Lfm2Model(library.Lfm2Config(**LLM, layer_types=["conv", "full_attention"])),
     "gemma": lambda: library.Gemma3TextModel(library.Gemma3TextConfig(**GEMMA)),
     "qwen3": lambda: library.Qwen3Model(library.Qwen3Config(**LLM)),
 }

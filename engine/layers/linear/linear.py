@@ -139,10 +139,10 @@ class Linear:
             summed: if workers split the model, each has a part of the inputs.
         """
         parts = {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
-        inputs, outputs = projection.inputs, sum(parts.values())
+        inputs = projection.inputs
         adapted: AdaptedLinear | None = None
         if adapters is not None:
-            adapted = linear_of_tasks(weights, next(iter(parts)), inputs, outputs, adapters, context)
+            adapted = linear_of_tasks(weights, parts, inputs, adapters, context)
         elif adaptable:
             adapted = context.adapted(parts, inputs)
         biased = {f"{prefix}.{name}" for name, _ in projection.parts if name not in projection.unbiased}

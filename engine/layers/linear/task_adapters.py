@@ -1,5 +1,9 @@
 """LoRA adapters stored with a model, one for each task that it was trained for."""
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
 import torch
 
 from stentor.kernels.low_rank import LowRank, LowRankSum
@@ -7,22 +11,58 @@ from stentor.kernels.low_rank import LowRank, LowRankSum
 from ...model_config.spec.model import TaskAdapters
 from .adapters import AdaptedLinear, AdapterRows
 from .layer_context import LayerContext
-from .weights import WeightMap
+from .weights import WeightError, WeightMap
+
+_PEFT: Final = re.compile(r"base_model\.model\.(.+)\.(lora_[AB])\.weight")
 
 
 def linear_of_tasks(
-    weights: WeightMap, name: str, inputs: int, outputs: int, adapters: TaskAdapters, context: LayerContext
+    weights: WeightMap, parts: Mapping[str, int], inputs: int, adapters: TaskAdapters, context: LayerContext
 ) -> AdaptedLinear:
-    """The adapters of all tasks for one product, in order."""
-    tasks, rank = len(adapters.names), adapters.rank
+    """The adapters of all tasks, in order, for one product, whose stored ``parts`` have these outputs.
+
+    In files of their own, adapters change each part apart, and leave some as they are.
+    """
+    tasks, apart, outputs = len(adapters.names), bool(adapters.files), sum(parts.values())
+    rank = adapters.rank * (len(parts) if apart else 1)
     down = context.empty(tasks, rank, inputs, dtype=context.stream)
     up = context.empty(tasks, outputs, rank, dtype=context.stream)
-    weights.add(f"{name}.lora_A", down)
-    weights.add(f"{name}.lora_B", up)
+    if apart:
+        if not context.filled:
+            down.zero_()
+            up.zero_()
+        lows, first = down.split(adapters.rank, dim=1), 0
+        for number, (name, size) in enumerate(parts.items()):
+            weights.offer(f"{name}.lora_A", lows[number])
+            weights.offer(f"{name}.lora_B", up[:, first : first + size].split(adapters.rank, dim=2)[number])
+            first += size
+    else:
+        name = next(iter(parts))
+        weights.add(f"{name}.lora_A", down)
+        weights.add(f"{name}.lora_B", up)
     made = AdaptedLinear(inputs, outputs, dtype=context.stream, invariant=context.invariant)
     for task in range(tasks):
         made.put(task, LowRankSum([LowRank(down[task], up[task], adapters.scale)]))
     return made
+
+
+def stacked(
+    adapters: TaskAdapters, files: Callable[[str], Iterable[tuple[str, torch.Tensor]]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The matrices of all tasks by stored name, [tasks, ...], from the files of PEFT. Raises :class:`WeightError`."""
+    found: dict[str, dict[int, torch.Tensor]] = {}
+    for task, file in enumerate(adapters.files):
+        for stored, tensor in files(file):
+            name = _PEFT.fullmatch(stored)
+            if name is None:
+                raise WeightError(f"{file} holds {stored[:120]}, expected low-rank matrices alone")
+            found.setdefault(f"{name[1]}.{name[2]}", {})[task] = tensor
+    for name, tensors in found.items():
+        some = next(iter(tensors.values()))
+        if any(tensor.shape != some.shape for tensor in tensors.values()):
+            raise WeightError(f"{name} differs in shape among the tasks {', '.join(adapters.names)}")
+        every = range(len(adapters.names))
+        yield name, torch.stack([tensors.get(task, torch.zeros_like(some)) for task in every])
 
 
 class AdaptedTable:

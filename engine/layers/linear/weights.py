@@ -257,7 +257,11 @@ def _fill_all(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
         raise WeightError(
             f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected one value or {target.numel()}"
         )
-    target.copy_(tensor.float().reshape(-1))
+    if target.dim() > 1:
+        check_shape(name, tensor, tuple(target.shape))
+        target.copy_(tensor)
+    else:
+        target.copy_(tensor.float().reshape(-1))
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:

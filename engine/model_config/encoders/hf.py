@@ -67,6 +67,18 @@ def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     return with_mixers(bert, causal=fields.flag("is_decoder"))
 
 
+def _ernie(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
+    bert = _bert(fields, config)
+    return replace(bert, task_types=fields.integer("task_type_vocab_size", 3)) if fields.flag("use_task_id") else bert
+
+
+def _electra(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
+    """ELECTRA (arXiv:2003.10555): BERT with embeddings of another size."""
+    bert = replace(_bert(fields, config), family="electra")
+    size = fields.integer("embedding_size", 128)
+    return bert if size == bert.hidden_size else replace(bert, embedding_size=size)
+
+
 def _common(
     fields: Fields,
     config: Mapping[str, object],
@@ -300,7 +312,7 @@ def _task_adapters(fields: Fields) -> TaskAdapters | None:
     return TaskAdapters(names, rank, fields.positive("lora_alpha", 1.0) / rank)
 
 
-_ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+_ROBERTAS = ("roberta", "xlm-roberta", "camembert", "data2vec-text")
 
 
 def _clip(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
@@ -346,6 +358,8 @@ def _beside_pictures(
 
 _READERS: Mapping[str, Callable[[Fields, Mapping[str, object]], EncoderConfig]] = {
     "bert": _bert,
+    "electra": _electra,
+    "ernie": _ernie,
     **dict.fromkeys(_ROBERTAS, _bert),
     "distilbert": _distilbert,
     "mpnet": _mpnet,

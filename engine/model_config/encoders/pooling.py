@@ -85,6 +85,8 @@ class SparseHead:
     norm_eps: float
     dense_bias: bool = True
     norm_bias: bool = True
+    size: int = 0
+    """Size of word embeddings; 0: of hidden states."""
     form: SpladeForm = field(default_factory=SpladeForm)
 
 
@@ -166,6 +168,7 @@ class PoolingConfig:
         found = [str(module.folder) for module in self.modules.after if isinstance(module, Dense | LayerNormed)]
         found += [head.file for head in (self.sparse, self.vectors) if isinstance(head, TokenWeights | TokenVectors)]
         found.append(self.modules.queries)
+        found += () if self.backbone.adapters is None else self.backbone.adapters.files
         return tuple(name for name in found if name)
 
     @property
@@ -223,6 +226,9 @@ def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | Model
     match backbone.family:
         case "bert" | "nomic_bert" | "gte":
             return ScoreHead("cls", "classifier", labels, activate, dense="pooler.dense")
+        case "electra":
+            out, dense = "classifier.out_proj", "classifier.dense"
+            return ScoreHead("cls", out, labels, activate, dense=dense, activation="gelu")
         case "roberta" | "mpnet" | "jina":
             return ScoreHead("cls", "classifier.out_proj", labels, activate, dense="classifier.dense")
         case "distilbert":
@@ -380,6 +386,10 @@ def _sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Spars
             activation = dense_activation(Fields(config).text("hidden_act", "gelu"))
             norm = "LayerNorm" if backbone.family == "bert" else "layer_norm"
             return SparseHead(f"{front}.transform.dense", f"{front}.transform.{norm}", f"{front}.bias", activation, eps)
+        case "electra":
+            front, bias = "generator_predictions", "generator_lm_head.bias"
+            size = backbone.embedding_size
+            return SparseHead(f"{front}.dense", f"{front}.LayerNorm", bias, "gelu", eps, size=size)
         case "roberta" | "jina":
             return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
         case "gte":

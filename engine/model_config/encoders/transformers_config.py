@@ -58,10 +58,16 @@ def transformers_encoder(config: Mapping[str, object], *, masked: bool = False) 
 def _class_name(config: Mapping[str, object], *, masked: bool) -> str:
     """The class with the head of ``architectures``, a masked-language head only if ``masked``, or one without a
     head."""
+    import transformers
     from transformers.models.auto import modeling_auto as auto  # late: it imports torch
 
     fields = Fields(config)
     kind, named = fields.text("model_type", ""), fields.texts("architectures") or ()
+    if named and not any(hasattr(transformers, name) for name in named):
+        raise ConfigError(
+            f"architectures names {named[0][:60]!r}, a class that transformers does not have; code in checkpoints is "
+            "never run"
+        )
     heads = [
         auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,

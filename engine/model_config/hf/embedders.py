@@ -52,6 +52,14 @@ def _voyage(fields: Fields, name: str) -> ModelSpec:
     return _both_ways(qwen3(fields, name))
 
 
+def _jina(fields: Fields, name: str) -> ModelSpec:
+    """Jina's fifth embedders: a Qwen3, or a EuroBERT, whose description tells by ``is_decoder`` alone. The adapters of
+    its tasks keep texts apart, so that they share no cache."""
+    if not fields.flag("is_decoder", True):
+        return _eurobert(fields, name)
+    return replace(qwen3(fields, name), by_text=True)
+
+
 def _privacy_filter(fields: Fields, name: str) -> ModelSpec:
     """OpenAI's privacy filter: gpt-oss, all of whose layers see a window in both directions."""
     spec = gpt_oss(fields, name)
@@ -82,7 +90,7 @@ def _embedding_gemma2(fields: Fields, name: str) -> ModelSpec:
     inside = fields.table("text_config")
     text = Fields({**_EMBEDDING_GEMMA2, **(fields.values if inside is None else inside)})
     radius = text.integer("sliding_window")
-    told = {"sliding_window": radius + 1, "num_kv_shared_layers": 0, "enable_moe_block": False}
+    told: dict[str, object] = {"sliding_window": radius + 1, "num_kv_shared_layers": 0, "enable_moe_block": False}
     dim = text.integer("hidden_size_per_layer_input")
     told |= {"hidden_size_per_layer_input": None, "attention_k_eq_v": False}
     made = gemma4(Fields({**text.values, **told}), name)
@@ -94,6 +102,7 @@ EMBEDDERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
     "EmbeddingGemma2": _embedding_gemma2,
     "EmbeddingGemma2Text": _embedding_gemma2,
     "EuroBert": _eurobert,
+    "JinaEmbeddingsV5": _jina,
     "Lfm2Bidirectional": _lfm2,
     "LlamaBidirectional": _llama,
     "VoyageQwen3BidirectionalEmbed": _voyage,

@@ -9,7 +9,9 @@ from typing import Literal
 
 from .model import Backbone
 
-EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina", "clip"]
+EncoderFamily = Literal[
+    "bert", "electra", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina", "clip"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,10 @@ class EncoderConfig(Backbone):
     """Row of the first position in the table."""
     token_types: int = 0
     """Number of token types (first text, second text); 0: none."""
+    task_types: int = 0
+    """Number of embeddings of tasks, of which all tokens get the first (ERNIE); 0: none."""
+    embedding_size: int = 0
+    """Size of embeddings that a linear layer maps to hidden states (ELECTRA); 0: they are hidden states."""
     relative_buckets: int = 0
     """Number of distance buckets for a bias on scores (T5's scheme, arXiv:1910.10683); 0: none."""
     relative_distance: int = 128

@@ -240,6 +240,11 @@ class TaskAdapters:
     """The tasks, in stored order."""
     rank: int
     scale: float
+    files: tuple[str, ...] = ()
+    """The adapter files of the tasks, each with matrices of its own for each stored product (Jina v5, PEFT's form);
+    empty: all tasks are in the checkpoint."""
+    default: str = ""
+    """The task of requests that name none; "": they use no adapter."""
 
 
 @dataclass(frozen=True, kw_only=True)
