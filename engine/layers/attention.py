@@ -360,7 +360,7 @@ def _projections(
     into, out = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
-    adaptable = not (spec.by_group or spec.regrouped)
+    adaptable = not (spec.by_group or spec.regrouped or spec.paired)
     made = (
         Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
         Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),
@@ -369,6 +369,11 @@ def _projections(
         check_arranged(f"{at}.{spec.name}.{spec.into}", context)
         for name, shape in into.shapes(at):
             weights.arrange(name, shape, partial(_one_kind_after_another, spec))
+    if spec.paired is not None:
+        part = f"{at}.{spec.name}.{spec.paired[1]}"
+        check_arranged(part, context)
+        stored = 2 * spec.kv_size, model.hidden_size
+        weights.arrange(f"{part}.weight", stored, partial(_keys_before_values, spec))
     if spec.tied_values:
         weights.share(f"{at}.{spec.name}.k_proj", f"{at}.{spec.name}.v_proj")
     return made
@@ -422,6 +427,11 @@ def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.
     group = spec.heads // spec.kv_heads
     heads = stored.view(spec.kv_heads, group + 2, spec.head_dim, *stored.shape[1:])
     return torch.cat([part.flatten(0, 2) for part in heads.split([group, 1, 1], dim=1)])
+
+
+def _keys_before_values(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
+    """Reorder rows stored as in :attr:`AttentionSpec.paired` to all keys, all values."""
+    return stored.view(spec.kv_heads, 2, spec.head_dim, -1).transpose(0, 1).reshape(stored.shape)
 
 
 def attend_cached(

@@ -163,6 +163,9 @@ class AttentionSpec:
     by_group: bool = False
     """Whether the fused matrix has, group by group, the queries of a key-value head, its key and its value (GPT-NeoX,
     Falcon)."""
+    paired: tuple[str, str] | None = None
+    """Stored names of queries, and of keys and values, if these are one matrix with each head's key before its value
+    (TeleChat)."""
     regrouped: bool = False
     """Whether it was stored by group when adapters were made, and is stored as all queries, keys and values here
     (GGUF)."""
@@ -205,6 +208,8 @@ class AttentionSpec:
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
         into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
+        if self.paired is not None:
+            into = (f"{name}.{self.paired[0]}", q), (f"{name}.{self.paired[1]}", kv + values)
         into = queries if self.shares >= 0 else into
         into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
         unbiased = self.gate, "" if self.key_bias else "k_proj"
@@ -312,6 +317,10 @@ class AttentionSpec:
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.by_group and (self.gated or not self.fused):
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
+        if self.paired is not None and (self.fused or self.gated or self.v_dim or self.tied_values or self.index):
+            raise ConfigError(
+                "keys and values that are stored together, in attention with more than plain heads, are not known"
+            )
         if self.gate_by_head and not self.gate:
             raise ConfigError("a gate of each head that is stored among queries is not known")
         if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):

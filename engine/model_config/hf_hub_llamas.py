@@ -1,17 +1,18 @@
 """Reads the config.json of families whose code comes with their checkpoints, and that are a Llama but for a few parts:
 names, biases, the kind of norms, positions, or factors. None of that code runs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from .attention_spec import alibi_slopes
+from .attention_spec import RopeConfig, alibi_slopes
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf_classic import falcon
-from .hf_common import common
+from .hf_common import common, slide
 from .hf_dense import gemma3, llama, qwen_windows
 from .hf_variants import LAYER_NORM, glm, stablelm
-from .model_spec import ModelSpec, Norms, dense_mlp, looped, with_layers, with_mixers
+from .model_spec import Blend, ModelSpec, Norms, dense_mlp, looped, with_layers, with_mixers
 
 _BAICHUAN2_VOCABULARY: Final = 125696
 _MOST_LOOPS: Final = 64
@@ -29,6 +30,13 @@ _QWEN: Final = {
     "kv_channels": "head_dim",
     "rotary_emb_base": "rope_theta",
     "rotary_pct": "partial_rotary_factor",
+}
+_TELECHAT: Final = {
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "ffn_hidden_size": "intermediate_size",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "seq_length": "max_position_embeddings",
 }
 _STABLELM: Final = {"norm_eps": "layer_norm_eps", "rope_pct": "partial_rotary_factor"}
 """Names of common fields in each family."""
@@ -174,6 +182,51 @@ def refined_web(fields: Fields, name: str) -> ModelSpec:
     grouped = fields.has("n_head_kv")
     usual = {"multi_query": False, "parallel_attn": False, "new_decoder_architecture": grouped}
     return falcon(Fields({**usual, **fields.values}), name)
+
+
+def telechat(fields: Fields, name: str) -> ModelSpec:
+    """TeleChat 1 and 2: keys and values are one matrix. Its context is that of its training, beyond which its authors'
+    code changes angles with the length."""
+    _expect(fields, name, embed_layernorm=False, apply_residual_connection_post_layernorm=False)
+    trained = fields.integer("training_seqlen", 8192)
+    base = fields.integer("base_seqlen", 4096)
+    if fields.has("base_seqlen") and trained > base:
+        raise ConfigError(
+            f"training_seqlen is {trained}, expected at most base_seqlen, {base}: its angles are not known"
+        )
+    fields = _renamed(Fields({"seq_length": trained, **fields.values}), _TELECHAT)
+    spec = common(fields, name, eps=1e-5)
+    mixer = spec.layers[0].attention
+    # without base_seqlen the base grew with every doubling of 4,096 tokens
+    alpha = max(1, 2 ** math.ceil(math.log2(trained / base) + 1) - 1)
+    rope = RopeConfig(theta=10000.0 * alpha ** (mixer.head_dim / (mixer.head_dim - 2)))
+    paired = "query", "key_value"
+    spec = with_mixers(spec, rope=rope, output_bias=True, paired=paired, name="self_attention", out="dense")
+    spec = with_layers(spec, mlp=replace(dense_mlp(spec), out_bias=True))
+    spec = replace(spec, max_position=min(trained, spec.max_position))
+    return replace(spec, prefix="transformer.h", embedding="transformer.word_embeddings", final_norm="transformer.ln_f")
+
+
+def solar(fields: Fields, name: str) -> ModelSpec:
+    """Solar Pro: a Llama with a window, whose stream is blended at some layers with what it was at earlier ones."""
+    spec = llama(fields, name)
+    share = (*fields.numbers("bskcn_tv"), 0.0, 0.0)[1]  # the first is of training
+    keeps, blends = (
+        [[int(layer) for layer in fields.numbers(f"bskcn_{number}")] for number in numbers]
+        for numbers in ((1, 2), (3, 4))
+    )
+    found: list[Blend] = []
+    for layer in range(len(spec.layers)):
+        for kept, blended in zip(keeps, blends, strict=True):
+            source = max((each for each in kept if each <= layer), default=-1)
+            if layer in blended and source < 0:
+                raise ConfigError(
+                    f"bskcn_3 or bskcn_4 names layer {layer}, expected one behind those of bskcn_1 and bskcn_2"
+                )
+            if layer in blended and source < layer:
+                found.append(Blend(layer, source, share))
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 2047, least=0)
+    return replace(slide(spec, window), blends=tuple(found))
 
 
 def rnj1(fields: Fields, name: str) -> ModelSpec:

@@ -293,6 +293,9 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "StableLMEpochForCausalLM": ("stablelm-epoch",),
     "RWForCausalLM": ("refined-web", "refined-web-40b", "refined-web-alibi"),
     "Rnj1ForCausalLM": ("rnj1",),
+    "TeleChat2ForCausalLM": ("telechat",),
+    "SolarForCausalLM": ("solar",),
+    "JAISLMHeadModel": ("jais",),
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
     "OuroForCausalLM": ("ouro",),
 }

@@ -52,6 +52,8 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     ranges: list[Ranges]
     if spec.by_group:
         ranges = [_by_group(spec, rank)]
+    elif spec.paired is not None:
+        ranges = [(queries,), ((2 * keys[0], 2 * keys[1]),)]
     elif spec.fused:
         asked = spec.heads * width
         behind = asked + spec.kv_size
