@@ -1,4 +1,4 @@
-"""Tiny models of the families of :mod:`stentor.engine.model_config.hf_hub_llamas`, for :mod:`.hub`.
+"""Tiny models of Llamas under names of their own, for :mod:`.hub`.
 
 Where transformers has no equal model, one is made of another: ALiBi takes the place of rotation by an attention
 function, and layers that run several times are layers with equal weights, with the last norm before each later run.

@@ -44,6 +44,7 @@ DENSE = (
     "glm4",
     "granite-swa",
     "internlm2-biased",
+    "jais",
     "llama-biased",
     "mistral-large4-shared",
     "nanbeige",
@@ -53,7 +54,9 @@ DENSE = (
     "phi3",
     "qwen3",
     "qwen3.5-attending",
+    "solar",
     "starcoder2",
+    "telechat",
 )
 """Each has something that the others lack: names, biases, norms, fused or gated projections, sinks, layers side by
 side."""
