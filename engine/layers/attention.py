@@ -97,7 +97,7 @@ class Attention:
         if spec.index is not None:
             self._index = BlockIndex(weights, at, model, spec, rotary, context)
             self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
-        self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
+        self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
         _pass_over_unused(weights, prefix, spec)
 
     def again(self, cache: int) -> "Attention":
@@ -268,7 +268,7 @@ class Attention:
         cache, spec = batch.caches[self._cache], self._spec
         attention = batch.attention[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
-        k_scale, v_scale = scales = cache.scales(self._scales)
+        k_scale, v_scale = scales = cache.scales(self.scales)
         if spec.rotated_first or (self._invariant and self._head_norms is not None):
             # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
@@ -333,7 +333,7 @@ class Attention:
             self._cache,
             *(spec.heads, spec.kv_heads, spec.head_dim),
             group=cache.group,
-            scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
+            scales=self.scales if cache.k.dtype == torch.float8_e4m3fn else None,
         )
         rotation = Rotation(
             self._cos,

@@ -90,6 +90,16 @@ class BlockIndexSpec:
 
 
 @dataclass(frozen=True)
+class LoopSpec:
+    """How a later run of a layer attends to the first one's keys and values beside its own (IQuest LoopCoder)."""
+
+    first: int
+    """The layer of the first loop."""
+    gate: str
+    """Stored name of the product of each head's query that weights both, [heads, head_dim] with a bias."""
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
@@ -107,6 +117,8 @@ class AttentionSpec:
     before it."""
     chunked: bool = False
     """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
+    loop: LoopSpec | None = None
+    """Of layers that run several times: what it attends to besides, without a window; None: nothing."""
     index: BlockIndexSpec | None = None
     """Chooses the blocks of tokens that are seen; None: all before the current one."""
     causal: bool = False
@@ -250,6 +262,9 @@ class AttentionSpec:
                 yield from ((f"{name.format(head)}.weight", (self.head_dim,)) for head in range(heads))
             else:
                 yield f"{name}.weight", (heads, self.head_dim)
+        if self.loop is not None:
+            yield f"{self.loop.gate}.weight", (self.heads, self.head_dim)
+            yield f"{self.loop.gate}.bias", (self.heads,)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
         if self.out_norm:
@@ -278,6 +293,7 @@ class AttentionSpec:
         """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
         most = self.index.most if self.index else 0
         pairs = seen_pairs(tokens, context, most) if most else self.pairs(tokens, context)
+        pairs += 0 if self.loop is None else seen_pairs(tokens, context)
         attended = 2 * self.heads * (self.head_dim + self.value_dim) * pairs
         if self.index is None or tokens + context <= most:
             return attended
@@ -321,6 +337,10 @@ class AttentionSpec:
             raise ConfigError(
                 "keys and values that are stored together, in attention with more than plain heads, are not known"
             )
+        if self.loop is not None and (
+            self.qk_norm != "none" or self.gated or self.sinks or self.softcap or self.slopes
+        ):
+            raise ConfigError("attention to an earlier loop with more than plain heads is not known")
         if self.gate_by_head and not self.gate:
             raise ConfigError("a gate of each head that is stored among queries is not known")
         if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):

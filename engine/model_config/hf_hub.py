@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from .attention_spec import RopeConfig, alibi_slopes
+from .attention_spec import LoopSpec, RopeConfig, alibi_slopes
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf_classic import falcon
 from .hf_common import check_silu, common, slide
@@ -263,6 +263,23 @@ def nanbeige(fields: Fields, name: str) -> ModelSpec:
     if loops == 1:
         loops = fields.integer("num_loops", 1, most=_MOST_LOOPS)
     return looped(spec, loops, norm=not fields.flag("skip_loop_final_norm"))
+
+
+def loop_coder(fields: Fields, name: str) -> ModelSpec:
+    """IQuest LoopCoder: a Llama whose layers run several times; later runs see their own last tokens and the first
+    run's keys and values."""
+    fields = Fields({"rms_norm_eps": 1e-5, **fields.values})
+    if fields.has("dual_chunk_attention_config"):
+        raise UnknownArchitectureError(f"its form of {name}, with attention in two chunks, is not native here")
+    spec = qwen_windows(fields, common(fields, name))
+    count, window = len(spec.layers), fields.integer("loop_window_size", 64)
+    spec = looped(spec, fields.integer("loop_num", 2, most=_MOST_LOOPS), norm=False)
+    layers = list(spec.layers)
+    for number in range(count, len(layers)):
+        first = number % count
+        loop = LoopSpec(first, f"model.gate_projections.{first}")
+        layers[number] = replace(layers[number], mixer=replace(layers[number].attention, window=window, loop=loop))
+    return replace(spec, layers=tuple(layers))
 
 
 def ouro(fields: Fields, name: str) -> ModelSpec:

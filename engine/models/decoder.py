@@ -120,7 +120,7 @@ class Decoder:
                     else PictureLayer(self.weights, at, config, context)
                     for at in numbers[: len(numbers) // config.loops]
                 ]
-                self._layers = [*stored, *(self._again(stored, at) for at in numbers[len(stored) :])]
+                self._layers = [*stored, *(self._again(stored, at, of_layers) for at in numbers[len(stored) :])]
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -132,11 +132,11 @@ class Decoder:
                 self._streams = MixedStreams(self.weights, mixed, config, context)
                 self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
 
-    def _again(self, stored: Sequence[Layer | PictureLayer], at: int) -> Layer:
+    def _again(self, stored: Sequence[Layer | PictureLayer], at: int, context: LayerContext) -> Layer:
         """The layer numbered ``at`` of a later loop."""
         layer = stored[at % len(stored)]
         assert isinstance(layer, Layer), "layers of pictures do not loop"
-        return layer.again(self.config.cache_index(at))
+        return layer.again(self.weights, at, self.config, self._rotary, context)
 
     def _make_head(self) -> Linear | PlainLinear | PackedTable:
         config, context = self.config, self.context

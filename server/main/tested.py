@@ -297,6 +297,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "SolarForCausalLM": ("solar",),
     "JAISLMHeadModel": ("jais",),
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
+    "IQuestLoopCoderForCausalLM": ("iquest-loop",),
     "OuroForCausalLM": ("ouro",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names

@@ -62,6 +62,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "nanbeige": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
         "nanbeige-skipping": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
+        "iquest-loop": lambda: llama(**looped, rms_norm_eps=1e-5),
         "ouro": lambda: transformers.Gemma2Config(
             **looped,
             **sandwiched,
@@ -323,6 +324,53 @@ def _repeat_normed(model: Any) -> None:
         model.model.layers[at].register_forward_pre_hook(partial(_norm_first, model.model.norm))
 
 
+WINDOW = 16
+"""Tokens that later runs of an IQuest LoopCoder see of their own."""
+
+
+@torch.no_grad()
+def _see_first_run(model: Any) -> None:
+    """Layers of later runs also attend to the keys and values of the first."""
+    layers = model.model.layers
+    stored = len(layers) // LOOPS
+    _repeat(model)
+    for layer in layers[stored:]:
+        layer.self_attn.loop_gate = torch.nn.Linear(model.config.head_dim, model.config.num_attention_heads)
+        torch.nn.init.normal_(layer.self_attn.loop_gate.weight, 0, 0.5)
+    kept: dict[int, Any] = {}
+
+    def seen(query: Any, key: Any, value: Any, scaling: float, window: int) -> Any:
+        shared = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+        at = torch.arange(key.shape[2])
+        far = at[-query.shape[2] :, None] - at
+        scores = (query @ key.transpose(2, 3)) * scaling
+        return scores.masked_fill((far < 0) | (far >= window), -torch.inf).softmax(-1).to(value.dtype) @ value
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
+        if module.layer_idx < stored:
+            kept[module.layer_idx] = key, value
+            return seen(query, key, value, scaling, 1 << 20).transpose(1, 2), None
+        first = seen(query, *kept[module.layer_idx - stored], scaling, 1 << 20)
+        near = seen(query, key, value, scaling, WINDOW)
+        logits = torch.einsum("bhtd,hd->bht", query, module.loop_gate.weight) + module.loop_gate.bias[:, None]
+        gate = logits.sigmoid()[..., None]
+        return (first * gate + near * (1 - gate)).transpose(1, 2), None
+
+    transformers.AttentionInterface.register("loop", attend)
+    model.config._attn_implementation = "loop"
+
+
+def _with_gates(tensors: Tensors, config: Any) -> Tensors:
+    """The layers of the first run, and gates of the later one."""
+    stored, found = config.num_hidden_layers // LOOPS, once(tensors, config)
+    for name, tensor in tensors.items():
+        if "loop_gate" in name:
+            number, ending = int(name.split(".")[2]) - stored, name.rpartition(".")[2]
+            found[f"model.gate_projections.{number}.{ending}"] = tensor
+    return found
+
+
 def _norm_first(norm: Any, _layer: Any, given: Any) -> Any:
     return norm(given[0]), *given[1:]
 
@@ -425,6 +473,13 @@ PUBLISHED: Mapping[str, Published] = {
         _nanbeige(loop_loss_weights=[1.0] * (LOOPS - 1), skip_loop_final_norm=True),
         once,
         _repeat,
+    ),
+    "iquest-loop": Published(
+        "IQuestLoopCoderForCausalLM",
+        {},
+        lambda config: {**_nanbeige(loop_num=LOOPS, loop_window_size=WINDOW)(config), "model_type": "iquestloopcoder"},
+        _with_gates,
+        _see_first_run,
     ),
     "ouro": Published("OuroForCausalLM", _OURO_NAMES, _ouro, _plain_norms, _gemma_alone),
 }

@@ -36,6 +36,8 @@ def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[
 def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
     if spec.qk_norm == "layer_own" and "{}" in (spec.qk_norm_names or ("",))[0]:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
+    if spec.loop is not None:
+        raise ConfigError("attention to an earlier loop is not split")
     heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")
     first = rank.number * heads
     return replace(spec, heads=heads, kv_heads=kv_heads, slopes=spec.slopes[first : first + heads])
