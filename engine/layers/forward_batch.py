@@ -230,6 +230,8 @@ class Carried:
     """[tokens, hidden], from one layer's experts to the next layer, which adds it to the stream."""
     words: Stream | None = None
     """[tokens, hidden]: the embeddings, for shared blocks."""
+    kept: dict[int, Stream] = field(default_factory=dict)
+    """[tokens, hidden]: the stream before each of these layers, for blends."""
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,15 @@ from .linear.layer_context import LayerContext
 from .linear.linear import Linear
 from .linear.quantized import Delta, Input, Stream, Unnormed
 from .linear.weights import WeightMap
+from .loop_attention import LoopAttention
 from .mlp import MLP
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_block import SharedBlock, SharedWeights
+
+Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
 
 
 class Layer:
@@ -58,7 +61,9 @@ class Layer:
             if block.source not in blocks:
                 blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
             self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
-        self._mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
+        self._mixer: Mixer | None = None
+        if spec.mixer is not None:
+            self._mixer = make_mixer(weights, layer, model, spec.mixer, rotary, context)
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
@@ -100,11 +105,17 @@ class Layer:
             self._scalar = context.empty(1, dtype=torch.float32)
             weights.add(f"{model.layer_prefix(layer)}.{spec.scalar}", self._scalar)
 
-    def again(self, cache: int) -> "Layer":
-        """The layer with the same weights over the cache with this number; its mixer must be attention."""
+    def again(
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    ) -> "Layer":
+        """The layer numbered ``layer``, of a later loop, with the weights of this one, which must attend."""
         assert isinstance(self._mixer, Attention)
         found = copy(self)
-        found._mixer = mixer = self._mixer.again(cache)
+        if model.layers[layer].attention.loop is not None:
+            found._mixer = LoopAttention(self._mixer, weights, layer, model, rotary, context)
+            found._late_mixer = None
+            return found
+        found._mixer = mixer = self._mixer.again(model.cache_index(layer))
         found._late_mixer = None if self._late_mixer is None else mixer
         return found
 
@@ -180,7 +191,7 @@ class Layer:
 
 def make_mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
-) -> Attention | SharedAttention | LatentAttention | CompressedAttention | Recurrent:
+) -> Mixer:
     """The mixer of a layer."""
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:

@@ -105,6 +105,7 @@ class Decoder:
         stored = len(config.layers) // config.loops
         self._loop_starts = range(stored, len(config.layers), stored) if config.loop_norm else range(0)
         """Layers before which the last norm stands too."""
+        self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
         self._head = self._make_head()
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
@@ -123,7 +124,7 @@ class Decoder:
                     else PictureLayer(self.weights, at, config, context)
                     for at in numbers[: len(numbers) // config.loops]
                 ]
-                self._layers = [*stored, *(self._again(stored, at) for at in numbers[len(stored) :])]
+                self._layers = [*stored, *(self._again(stored, at, of_layers) for at in numbers[len(stored) :])]
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -135,11 +136,11 @@ class Decoder:
                 self._streams = MixedStreams(self.weights, mixed, config, context)
                 self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
 
-    def _again(self, stored: Sequence[Layer | PictureLayer], at: int) -> Layer:
+    def _again(self, stored: Sequence[Layer | PictureLayer], at: int, context: LayerContext) -> Layer:
         """The layer numbered ``at`` of a later loop."""
         layer = stored[at % len(stored)]
         assert isinstance(layer, Layer), "layers of pictures do not loop"
-        return layer.again(self.config.cache_index(at))
+        return layer.again(self.weights, at, self.config, self._rotary, context)
 
     def _make_head(self) -> Linear | PlainLinear | PackedTable:
         config, context = self.config, self.context
@@ -262,6 +263,11 @@ class Decoder:
             if number in tapped:
                 summed = residual if delta is None else added_(residual, delta)
                 delta, residual = None, _changed(summed, "the stream, for a head that drafts", _take, batch)
+            if number in self._blended:
+                delta, residual = (
+                    None,
+                    self._blend(number, residual if delta is None else added_(residual, delta), batch),
+                )
             if number in self._loop_starts:
                 delta, residual = None, self._between_loops(residual if delta is None else added_(residual, delta))
             delta, residual = layer(delta, residual, batch)
@@ -276,6 +282,22 @@ class Decoder:
         if self._streams is not None:
             return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
+
+    def _blend(self, number: int, x: Stream, batch: ForwardBatch) -> Stream:
+        """The stream before layer ``number``, which is kept or blended with a kept one there; may mutate x."""
+        config, kept = self.config, batch.carried.kept
+        if any(blend.source == number for blend in config.blends):
+            kept[number] = _changed(x, "a stream kept", lambda rows, _: rows.clone(), batch)
+        for blend in (each for each in config.blends if each.layer == number):
+            earlier, share = kept[blend.source], blend.share
+            if isinstance(x, Traced):
+                assert isinstance(earlier, Traced)
+                x = x.call("a blend of streams", partial(_blended, share), x.width, earlier)
+            else:
+                assert isinstance(x, torch.Tensor)
+                assert isinstance(earlier, torch.Tensor)
+                x = _blended(share, x, earlier)
+        return x
 
     def _between_loops(self, x: Stream) -> Stream:
         """The stream that the next loop begins with."""
@@ -444,6 +466,10 @@ def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.T
         return x.call(what, change, x.width)
     assert isinstance(x, torch.Tensor)
     return change(x, batch)
+
+
+def _blended(share: float, x: torch.Tensor, earlier: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+    return torch.lerp(x, earlier, share)
 
 
 def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

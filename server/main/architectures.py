@@ -110,6 +110,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "MiMoV2FlashForCausalLM": {"v_head_dim": 8, "partial_rotary_factor": 0.5},
     "PhiForCausalLM": {"qk_layernorm": True},
     **{name: {"qk_layernorm": True} for name in ("StableLmForCausalLM", "StableLMEpochForCausalLM")},
+    "SolarForCausalLM": {"bskcn_1": [1], "bskcn_2": [1], "bskcn_3": [2], "bskcn_4": [3], "bskcn_tv": [0.9, 0.8]},
     "Rnj1ForCausalLM": {"layer_types": ["full_attention"] * 4},
     "NanbeigeForCausalLM": {"num_loops": 2},
     "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},

@@ -312,7 +312,11 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "StableLMEpochForCausalLM": ("stablelm-epoch",),
     "RWForCausalLM": ("refined-web", "refined-web-40b", "refined-web-alibi"),
     "Rnj1ForCausalLM": ("rnj1",),
+    "TeleChat2ForCausalLM": ("telechat",),
+    "SolarForCausalLM": ("solar",),
+    "JAISLMHeadModel": ("jais",),
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
+    "IQuestLoopCoderForCausalLM": ("iquest-loop",),
     "OuroForCausalLM": ("ouro",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names

@@ -14,7 +14,7 @@ from stentor.engine.loading.gguf.mmproj_names import is_mmproj
 from .errors import TokenizerError
 from .gguf_tokenizer import load_gguf_tokenizer, set_ends
 from .tekken import TEKKEN, Tekken
-from .tiktoken import TIKTOKEN, load_tiktoken
+from .tiktoken import load_tiktoken, tiktoken_file
 from .tokenizer import ChatTemplates, Tokenizer
 
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
@@ -27,7 +27,8 @@ def has_tokenizer(path: Path) -> bool:
     """Whether a model's file or folder has a tokenizer of any kind."""
     return (
         path.is_file()
-        or any((path / name).is_file() for name in ("tokenizer.json", TEKKEN, TIKTOKEN, *_SLOW_FILES))
+        or any((path / name).is_file() for name in ("tokenizer.json", TEKKEN, *_SLOW_FILES))
+        or tiktoken_file(path) is not None
         or any(path.glob("*.gguf"))
     )
 
@@ -36,8 +37,9 @@ def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_fi
     """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder with one.
 
     ``override`` is another source of the same kinds; ``chat_template_file`` replaces the model's template. Mistral's
-    ``tekken.json`` and Moonshot's ``tiktoken.model`` are read directly. For a folder that only has the files of a slow
-    tokenizer (``tokenizer.model``), transformers is imported to convert it. Raises :class:`TokenizerError`.
+    ``tekken.json`` and files of words by rank (:mod:`.tiktoken`) are read directly. For a folder that only has the
+    files of a slow tokenizer (``tokenizer.model``), transformers is imported to convert it. Raises
+    :class:`TokenizerError`.
     """
     tokenizer = _load(path if override is None else override)
     if chat_template_file is None:
@@ -73,8 +75,8 @@ def _load(path: Path) -> Tokenizer:
         return _load_folder(path)
     if (path / TEKKEN).is_file():
         return Tekken(path / TEKKEN).tokenizer()
-    if (path / TIKTOKEN).is_file():
-        return _finish(load_tiktoken(path / TIKTOKEN, _named_tokens(path)), path)
+    if (ranked := tiktoken_file(path)) is not None:
+        return _finish(load_tiktoken(ranked, _named_tokens(path)), path)
     if any((path / name).is_file() for name in _SLOW_FILES):
         return _convert_slow(path)
     # the first part of a model in several files is the one with the metadata

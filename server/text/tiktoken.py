@@ -1,4 +1,5 @@
-"""Words by rank, as in tiktoken, for the ``tokenizers`` library; and Moonshot's file, ``tiktoken.model``.
+"""Words by rank, as in tiktoken, for the ``tokenizers`` library; and the files of Moonshot (``tiktoken.model``), Qwen 1
+(``qwen.tiktoken``) and GLM-4-9b (``tokenizer.model``).
 
 Two neighbours are merged while they form a word, lowest rank first. A word that is in the vocabulary is taken whole.
 """
@@ -12,14 +13,34 @@ from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
 
 from .errors import TokenizerError
 from .pieces import byte_alphabet
 from .pretokenizers import PRE_TOKENIZERS
 
-TIKTOKEN: Final = "tiktoken.model"
+_FAMILIES: Final = {"tiktoken.model": "kimi-k2", "qwen.tiktoken": "qwen2", "tokenizer.model": "glm4"}
+"""How text is cut, by name of the file."""
+_FIRST_LINE: Final = 256
+"""Bytes that the first line of such a file has at most."""
 _RESERVED: Final = 256
-"""Special tokens behind the words, whether or not they have names."""
+"""Kimi's special tokens behind the words, whether or not they have names."""
+_QWEN: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))
+"""Qwen 1's special tokens, which no file names."""
+
+
+def tiktoken_file(folder: Path) -> Path | None:
+    """The file of words by rank in a model's folder, if there is one. Other models have a tokenizer of SentencePiece
+    under the name of GLM-4's."""
+    found = next((folder / name for name in _FAMILIES if (folder / name).is_file()), None)
+    if found is None or found.name != "tokenizer.model":
+        return found
+    try:
+        with found.open("rb") as file:
+            word, _, rank = file.read(_FIRST_LINE).partition(b"\n")[0].partition(b" ")
+            return found if rank == b"0" and base64.b64decode(word, validate=True) else None
+    except (OSError, ValueError):
+        return None
 
 
 def backend_of(
@@ -52,8 +73,8 @@ def _merges(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def load_tiktoken(file: Path, named: Mapping[int, str]) -> Backend:
-    """Kimi's: lines of a word in base64 and its rank. ``named``: further tokens by id, of which those that it has no
-    name for are reserved. Raises :class:`.errors.TokenizerError`."""
+    """Of lines with a word in base64 and its rank. ``named``: further tokens by id, of which Kimi's that it has no name
+    for are reserved. Raises :class:`.errors.TokenizerError`."""
     words: list[bytes] = []
     try:
         for line in file.read_bytes().splitlines():
@@ -65,9 +86,17 @@ def load_tiktoken(file: Path, named: Mapping[int, str]) -> Backend:
         raise TokenizerError(
             f"Cannot read {file}: {error}; expected lines of a word in base64 and its rank. Fetch the model again."
         ) from error
-    reserved = range(len(words), len(words) + _RESERVED)
-    unnamed = {id: f"<|reserved_token_{id}|>" for id in reserved if id not in named}
-    behind = {id: text for id, text in named.items() if id in reserved}
-    backend = backend_of(words, 0, unnamed | behind, PRE_TOKENIZERS["kimi-k2"].build())
+    first, family, unnamed = len(words), PRE_TOKENIZERS[_FAMILIES[file.name]], dict[int, str]()
+    behind = {id: text for id, text in named.items() if id >= first}
+    match file.name:
+        case "tiktoken.model":
+            reserved = range(first, first + _RESERVED)
+            unnamed = {id: f"<|reserved_token_{id}|>" for id in reserved if id not in named}
+            behind = {id: text for id, text in behind.items() if id in reserved}
+        case "qwen.tiktoken":
+            unnamed, behind = dict(enumerate(_QWEN, first)), {}
+    backend = backend_of(words, 0, unnamed | behind, family.build())
+    if family.nfc:
+        backend.normalizer = NFC()
     add_special(backend, [*unnamed.values()])
     return backend

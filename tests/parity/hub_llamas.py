@@ -1,4 +1,4 @@
-"""Tiny models of the families of :mod:`stentor.engine.model_config.hf.hub_llamas`, for :mod:`.hub`.
+"""Tiny models of Llamas under names of their own, for :mod:`.hub`.
 
 Where transformers has no equal model, one is made of another: ALiBi takes the place of rotation by an attention
 function, and layers that run several times are layers with equal weights, with the last norm before each later run.
@@ -49,8 +49,20 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "rnj1": lambda: transformers.Gemma3TextConfig(
             **shape, head_dim=16, query_pre_attn_scalar=16, layer_types=["full_attention"] * 3
         ),
+        "telechat": lambda: llama(
+            **shape,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0 * 3 ** (16 / 14)},
+        ),
+        "solar": lambda: transformers.MistralConfig(**{**shape, "num_hidden_layers": 6}, sliding_window=24),
+        "jais": lambda: transformers.GraniteConfig(
+            **own_heads,
+            **{"attention_multiplier": 1 / 16, "embedding_multiplier": 6.0, "logits_scaling": 2.0},
+            **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), True),
+        ),
         "nanbeige": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
         "nanbeige-skipping": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
+        "iquest-loop": lambda: llama(**looped, rms_norm_eps=1e-5),
         "ouro": lambda: transformers.Gemma2Config(
             **looped,
             **sandwiched,
@@ -206,6 +218,95 @@ def _longer_rows(tensors: Tensors, config: Any) -> Tensors:
     return {**found, "lm_head.weight": found["lm_head.weight"] * lengths}
 
 
+def _telechat(config: Any) -> Values:
+    absent = (
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "rms_norm_eps",
+        "max_position_embeddings",
+    )
+    own: Values = {"model_type": "telechat", "n_layer": config.num_hidden_layers, "n_head": config.num_attention_heads}
+    own |= {
+        "ffn_hidden_size": config.intermediate_size,
+        "layer_norm_epsilon": config.rms_norm_eps,
+        "hidden_act": "silu",
+    }
+    own |= {"training_seqlen": 8192, "seq_length": 128, "embed_layernorm": False, "logn": True}
+    return {**dict.fromkeys(absent, ...), **own, "tie_word_embeddings": False}
+
+
+def _by_head(tensors: Tensors, config: Any) -> Tensors:
+    """Each head's key and value in turn, as one matrix."""
+    found = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name:
+            value = tensors[name.replace("k_proj", "v_proj")]
+            parts = [each.view(config.num_key_value_heads, 1, -1, each.shape[1]) for each in (tensor, value)]
+            found[name.replace("k_proj", "key_value")] = torch.cat(parts, 1).flatten(0, 2)
+        elif "v_proj" not in name:
+            found[name] = tensor
+    return found
+
+
+def _biased_ends(model: Any) -> None:
+    """With biases of the last products of attention and network."""
+    for layer in model.model.layers:
+        for product in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            product.bias = torch.nn.Parameter(torch.randn(product.out_features) * 0.2)
+
+
+_SOLAR = {"bskcn_1": [1, 3], "bskcn_2": [2], "bskcn_3": [3, 5], "bskcn_4": [4, 5], "bskcn_tv": [0.9, 0.8]}
+
+
+def _skip(model: Any) -> None:
+    """With the blends of :data:`_SOLAR`."""
+    kept: dict[str, Any] = {}
+    for number, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(partial(_keep_and_blend, kept, number))
+
+
+def _keep_and_blend(kept: dict[str, Any], number: int, _layer: Any, given: Any) -> Any:
+    stream, share = given[0], _SOLAR["bskcn_tv"][1]
+    for which in "12":
+        if number in _SOLAR[f"bskcn_{which}"]:
+            kept[which] = stream
+    for which, blended in (("1", "bskcn_3"), ("2", "bskcn_4")):
+        if number in _SOLAR[blended]:
+            stream = kept[which] * share + stream * (1 - share)
+    return stream, *given[1:]
+
+
+def _jais(config: Any) -> Values:
+    absent = ("intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "rms_norm_eps")
+    own: Values = {"model_type": "jais", "n_layer": config.num_hidden_layers, "n_head": config.num_attention_heads}
+    own |= {"n_inner": config.intermediate_size, "n_positions": 128, "layer_norm_epsilon": 1e-5}
+    own |= {"activation_function": "swiglu", "position_embedding_type": "alibi", "mup_scale_qk_dot_by_d": True}
+    own |= {"mup_embeddings_scale": config.embedding_multiplier, "mup_output_alpha": 2.0}
+    own |= {"mup_width_scale": 0.5 / config.logits_scaling}
+    return {**dict.fromkeys((*absent, "max_position_embeddings"), ...), **own}
+
+
+def _layer_normed(model: Any) -> None:
+    """With ALiBi and layer norms."""
+    _with_alibi(model)
+    norms = [(layer, name) for layer in model.model.layers for name in ("input_layernorm", "post_attention_layernorm")]
+    for owner, name in (*norms, (model.model, "norm")):
+        norm = torch.nn.LayerNorm(model.config.hidden_size, eps=1e-5)
+        torch.nn.init.uniform_(norm.weight, 0.6, 1.4)
+        torch.nn.init.uniform_(norm.bias, -0.4, 0.4)
+        setattr(owner, name, norm)
+
+
+def _turned(tensors: Tensors, config: Any) -> Tensors:
+    """Matrices of layers as [inputs, outputs], with slopes that are computed again."""
+    joined = _joined("c_attn")(tensors, config)
+    found = {
+        name: each.t() if "_proj.weight" in name or "c_attn.weight" in name else each for name, each in joined.items()
+    }
+    return {**found, "transformer.relative_pe.slopes": torch.ones(4, 1)}
+
+
 @torch.no_grad()
 def _repeat(model: Any) -> None:
     """Gives layers of later loops the weights of the first."""
@@ -221,6 +322,53 @@ def _repeat_normed(model: Any) -> None:
     stored = len(model.model.layers) // LOOPS
     for at in range(stored, len(model.model.layers), stored):
         model.model.layers[at].register_forward_pre_hook(partial(_norm_first, model.model.norm))
+
+
+WINDOW = 16
+"""Tokens that later runs of an IQuest LoopCoder see of their own."""
+
+
+@torch.no_grad()
+def _see_first_run(model: Any) -> None:
+    """Layers of later runs also attend to the keys and values of the first."""
+    layers = model.model.layers
+    stored = len(layers) // LOOPS
+    _repeat(model)
+    for layer in layers[stored:]:
+        layer.self_attn.loop_gate = torch.nn.Linear(model.config.head_dim, model.config.num_attention_heads)
+        torch.nn.init.normal_(layer.self_attn.loop_gate.weight, 0, 0.5)
+    kept: dict[int, Any] = {}
+
+    def seen(query: Any, key: Any, value: Any, scaling: float, window: int) -> Any:
+        shared = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+        at = torch.arange(key.shape[2])
+        far = at[-query.shape[2] :, None] - at
+        scores = (query @ key.transpose(2, 3)) * scaling
+        return scores.masked_fill((far < 0) | (far >= window), -torch.inf).softmax(-1).to(value.dtype) @ value
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
+        if module.layer_idx < stored:
+            kept[module.layer_idx] = key, value
+            return seen(query, key, value, scaling, 1 << 20).transpose(1, 2), None
+        first = seen(query, *kept[module.layer_idx - stored], scaling, 1 << 20)
+        near = seen(query, key, value, scaling, WINDOW)
+        logits = torch.einsum("bhtd,hd->bht", query, module.loop_gate.weight) + module.loop_gate.bias[:, None]
+        gate = logits.sigmoid()[..., None]
+        return (first * gate + near * (1 - gate)).transpose(1, 2), None
+
+    transformers.AttentionInterface.register("loop", attend)
+    model.config._attn_implementation = "loop"
+
+
+def _with_gates(tensors: Tensors, config: Any) -> Tensors:
+    """The layers of the first run, and gates of the later one."""
+    stored, found = config.num_hidden_layers // LOOPS, once(tensors, config)
+    for name, tensor in tensors.items():
+        if "loop_gate" in name:
+            number, ending = int(name.split(".")[2]) - stored, name.rpartition(".")[2]
+            found[f"model.gate_projections.{number}.{ending}"] = tensor
+    return found
 
 
 def _norm_first(norm: Any, _layer: Any, given: Any) -> Any:
@@ -273,6 +421,20 @@ _QWEN1_NAMES = {
     "model.embed_tokens": "transformer.wte",
     "model.norm": "transformer.ln_f",
 }
+_JAIS_NAMES = {
+    **{name: new for name, new in _QWEN1_NAMES.items() if not name.startswith("mlp.")},
+    "mlp.gate_proj": "mlp.c_fc2",
+    "mlp.up_proj": "mlp.c_fc",
+    "mlp.down_proj": "mlp.c_proj",
+}
+_TELECHAT_NAMES = {
+    "model.layers": "transformer.h",
+    "self_attn.o_proj": "self_attention.dense",
+    "self_attn.q_proj": "self_attention.query",
+    "self_attn.": "self_attention.",
+    "model.embed_tokens": "transformer.word_embeddings",
+    "model.norm": "transformer.ln_f",
+}
 _OLDER = {"max_position_embeddings": ..., "max_sequence_length": 128}
 _FALCON = Published("RWForCausalLM", {}, _refined_web)
 PUBLISHED: Mapping[str, Published] = {
@@ -298,6 +460,11 @@ PUBLISHED: Mapping[str, Published] = {
     "chatglm-plain": Published("ChatGLMForConditionalGeneration", _CHATGLM_NAMES, _chatglm, _joined("query_key_value")),
     "stablelm-epoch": Published("StableLMEpochForCausalLM", {}, _stablelm_epoch),
     **dict.fromkeys(("refined-web", "refined-web-40b", "refined-web-alibi"), _FALCON),
+    "telechat": Published("TeleChat2ForCausalLM", _TELECHAT_NAMES, _telechat, _by_head, _biased_ends),
+    "solar": Published(
+        "SolarForCausalLM", {}, _llama("solar", **_SOLAR, sliding_window=24), lambda tensors, _: tensors, _skip
+    ),
+    "jais": Published("JAISLMHeadModel", _JAIS_NAMES, _jais, _turned, _layer_normed),
     "rnj1": Published("Rnj1ForCausalLM", {}, _rnj1),
     "nanbeige": Published("NanbeigeForCausalLM", {}, _nanbeige(num_loops=LOOPS), once, _repeat_normed),
     "nanbeige-skipping": Published(
@@ -306,6 +473,13 @@ PUBLISHED: Mapping[str, Published] = {
         _nanbeige(loop_loss_weights=[1.0] * (LOOPS - 1), skip_loop_final_norm=True),
         once,
         _repeat,
+    ),
+    "iquest-loop": Published(
+        "IQuestLoopCoderForCausalLM",
+        {},
+        lambda config: {**_nanbeige(loop_num=LOOPS, loop_window_size=WINDOW)(config), "model_type": "iquestloopcoder"},
+        _with_gates,
+        _see_first_run,
     ),
     "ouro": Published("OuroForCausalLM", _OURO_NAMES, _ouro, _plain_norms, _gemma_alone),
 }

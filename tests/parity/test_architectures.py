@@ -100,6 +100,8 @@ CALLED = {
     "ling-unbound": {"a gated delta rule", "latent attention"},
     **{name: {"attention with a gate", "gates with a limit"} for name in ("step3.5", "step3.7-seeing")},
     "mimo-v2-flash": {"attention with narrow values"},
+    "iquest-loop": {"attention to two loops"},
+    "solar": {"a stream kept", "a blend of streams"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},
     "qwen3-next-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},

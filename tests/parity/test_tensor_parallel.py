@@ -46,6 +46,7 @@ DENSE = (
     "gpt-neox-japanese",
     "granite-swa",
     "internlm2-biased",
+    "jais",
     "llama-biased",
     "mistral-large4-shared",
     "nanbeige",
@@ -56,7 +57,9 @@ DENSE = (
     "phi3",
     "qwen3",
     "qwen3.5-attending",
+    "solar",
     "starcoder2",
+    "telechat",
 )
 """Each has something that the others lack: names, biases, norms, fused or gated projections, sinks, layers side by
 side."""

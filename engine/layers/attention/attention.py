@@ -101,7 +101,7 @@ class Attention:
         if spec.index is not None:
             self._index = BlockIndex(weights, at, model, spec, rotary, context)
             self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
-        self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
+        self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
         _pass_over_unused(weights, prefix, spec)
 
     def again(self, cache: int) -> "Attention":
@@ -274,7 +274,7 @@ class Attention:
         cache, spec = batch.caches[self._cache], self._spec
         attention = batch.attention[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
-        k_scale, v_scale = scales = cache.scales(self._scales)
+        k_scale, v_scale = scales = cache.scales(self.scales)
         if spec.rotated_first or (self._invariant and self._head_norms is not None):
             # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
@@ -339,7 +339,7 @@ class Attention:
             self._cache,
             *(spec.heads, spec.kv_heads, spec.head_dim),
             group=cache.group,
-            scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
+            scales=self.scales if cache.k.dtype == torch.float8_e4m3fn else None,
         )
         rotation = Rotation(
             self._cos,
@@ -366,7 +366,7 @@ def _projections(
     into, out = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
-    adaptable = not (spec.by_group or spec.shards or spec.regrouped)
+    adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired)
     made = (
         Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
         Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),
@@ -377,6 +377,11 @@ def _projections(
         check_arranged(f"{at}.{spec.name}.{spec.into}", context)
         for name, shape in into.shapes(at):
             weights.arrange(name, shape, partial(_one_kind_after_another, spec))
+    if spec.paired is not None:
+        part = f"{at}.{spec.name}.{spec.paired[1]}"
+        check_arranged(part, context)
+        stored = 2 * spec.kv_size, model.hidden_size
+        weights.arrange(f"{part}.weight", stored, partial(_keys_before_values, spec))
     if spec.tied_values:
         weights.share(f"{at}.{spec.name}.k_proj", f"{at}.{spec.name}.v_proj")
     return made
@@ -434,6 +439,11 @@ def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.
     group = spec.heads // spec.kv_heads
     heads = stored.view(spec.kv_heads, group + 2, spec.head_dim, *stored.shape[1:])
     return torch.cat([part.flatten(0, 2) for part in heads.split([group, 1, 1], dim=1)])
+
+
+def _keys_before_values(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
+    """Reorder rows stored as in :attr:`AttentionSpec.paired` to all keys, all values."""
+    return stored.view(spec.kv_heads, 2, spec.head_dim, -1).transpose(0, 1).reshape(stored.shape)
 
 
 def attend_cached(

@@ -25,6 +25,10 @@ _STRETCHES_FULL_LAYERS_ONLY = frozenset({"gemma3", "olmo2"})
 
 _STORED_AS: Mapping[str, str] = {
     "MistralForCausalLM": "LlamaForCausalLM",
+    "LLaMAForCausalLM": "LlamaForCausalLM",
+    "RWForCausalLM": "FalconForCausalLM",
+    "StableLMEpochForCausalLM": "StableLmForCausalLM",
+    **dict.fromkeys(("ChatGLMModel", "ChatGLMForConditionalGeneration"), "GlmForCausalLM"),
     "Gemma3TextForCausalLM": "Gemma3ForCausalLM",
     "Olmo3ForCausalLM": "Olmo2ForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "Qwen2VLForConditionalGeneration",

@@ -102,6 +102,31 @@ def _gpt(fields: Fields, name: str, activation: str) -> ModelSpec:
     return _as_gpt(spec)
 
 
+def jais(fields: Fields, name: str) -> ModelSpec:
+    """JAIS: a GPT-2 with ALiBi, a gated network, and factors on embeddings, scores and logits (µP)."""
+    for field, usual in (("position_embedding_type", "alibi"), ("activation_function", "swiglu")):
+        if (told := fields.text(field, usual)) != usual:
+            raise ConfigError(f"{field} is {told[:40]!r}, expected {usual!r}: no other form of {name} is known")
+    stretch = Fields(fields.table("alibi_scaling") or {})
+    if stretch.has("factor"):
+        raise ConfigError("alibi_scaling has a factor, expected none: slopes are not scaled")
+    spec = _gpt(Fields({**fields.values, "activation_function": "silu"}), name, "silu")
+    mixer = spec.layers[0].attention
+    by_dim = fields.flag("scale_qk_dot_by_d", fields.flag("mup_scale_qk_dot_by_d"))
+    scale = mixer.head_dim ** (-1.0 if by_dim else -0.5)
+    spec = with_mixers(spec, scale=scale, slopes=alibi_slopes(mixer.heads), transposed=True)
+    mlp = replace(dense_mlp(spec), into=("mlp.c_fc2", "mlp.c_fc"), gated=True, transposed=True)
+    of_logits = fields.positive("mup_output_alpha", 1.0) * fields.positive("mup_width_scale", 1.0)
+    return replace(
+        with_layers(spec, mlp=mlp),
+        max_position=min(spec.max_position, stretch.integer("train_seq_len", spec.max_position)),
+        positions="",
+        embedding_scale=fields.positive("embeddings_scale", fields.positive("mup_embeddings_scale", 1.0)),
+        logits_divisor=1 / fields.positive("width_scale", of_logits),
+        unused=("transformer.relative_pe.slopes",),
+    )
+
+
 def _as_gpt(spec: ModelSpec) -> ModelSpec:
     """The spec with GPT-2's norms, MLP and tensor names."""
     norms = Norms(mixer_in="ln_1", mlp_in="ln_2", kind="layer", bias=True)

@@ -91,6 +91,16 @@ class BlockIndexSpec:
 
 
 @dataclass(frozen=True)
+class LoopSpec:
+    """How a later run of a layer attends to the first one's keys and values beside its own (IQuest LoopCoder)."""
+
+    first: int
+    """The layer of the first loop."""
+    gate: str
+    """Stored name of the product of each head's query that weights both, [heads, head_dim] with a bias."""
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
@@ -108,6 +118,8 @@ class AttentionSpec:
     before it."""
     chunked: bool = False
     """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
+    loop: LoopSpec | None = None
+    """Of layers that run several times: what it attends to besides, without a window; None: nothing."""
     index: BlockIndexSpec | None = None
     """Chooses the blocks of tokens that are seen; None: all before the current one."""
     causal: bool = False
@@ -171,6 +183,9 @@ class AttentionSpec:
     shards: int = 0
     """Equal parts of the fused matrix, each of the queries, then the values, then the keys of some heads (CodeGen); 0:
     it has none."""
+    paired: tuple[str, str] | None = None
+    """Stored names of queries, and of keys and values, if these are one matrix with each head's key before its value
+    (TeleChat)."""
     regrouped: bool = False
     """Whether it was stored by group when adapters were made, and is stored as all queries, keys and values here
     (GGUF)."""
@@ -213,6 +228,8 @@ class AttentionSpec:
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
         into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
+        if self.paired is not None:
+            into = (f"{name}.{self.paired[0]}", q), (f"{name}.{self.paired[1]}", kv + values)
         into = queries if self.shares >= 0 else into
         into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
         unbiased = self.gate, "" if self.key_bias else "k_proj"
@@ -253,6 +270,9 @@ class AttentionSpec:
                 yield from ((f"{name.format(head)}.weight", (self.head_dim,)) for head in range(heads))
             else:
                 yield f"{name}.weight", (heads, self.head_dim)
+        if self.loop is not None:
+            yield f"{self.loop.gate}.weight", (self.heads, self.head_dim)
+            yield f"{self.loop.gate}.bias", (self.heads,)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
         if self.gate_bias:
@@ -283,6 +303,7 @@ class AttentionSpec:
         """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
         most = self.index.most if self.index else 0
         pairs = seen_pairs(tokens, context, most) if most else self.pairs(tokens, context)
+        pairs += 0 if self.loop is None else seen_pairs(tokens, context)
         attended = 2 * self.heads * (self.head_dim + self.value_dim) * pairs
         if self.index is None or tokens + context <= most:
             return attended
@@ -326,6 +347,14 @@ class AttentionSpec:
             raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
         if self.shards and self.heads % self.shards:
             raise ConfigError(f"{self.heads} heads do not divide among the {self.shards} parts of a matrix")
+        if self.paired is not None and (self.fused or self.gated or self.v_dim or self.tied_values or self.index):
+            raise ConfigError(
+                "keys and values that are stored together, in attention with more than plain heads, are not known"
+            )
+        if self.loop is not None and (
+            self.qk_norm != "none" or self.gated or self.sinks or self.softcap or self.slopes
+        ):
+            raise ConfigError("attention to an earlier loop with more than plain heads is not known")
         if self.gate_by_head and not self.gate:
             raise ConfigError("a gate of each head that is stored among queries is not known")
         if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):

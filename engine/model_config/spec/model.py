@@ -8,7 +8,7 @@ and in the specs of mixers and networks.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError
 from .attention import AttentionSpec, CacheSpec, RopeConfig
@@ -232,6 +232,15 @@ class PerLayerSpec:
         yield f"{prefix}.{self.block}post_per_layer_input_norm.weight", (hidden,)
 
 
+class Blend(NamedTuple):
+    """Before :attr:`layer` the stream becomes share · s + (1 - share) · stream, where s is what it was before
+    :attr:`source` (Solar Pro)."""
+
+    layer: int
+    source: int
+    share: float
+
+
 @dataclass(frozen=True)
 class TaskAdapters:
     """Task adapters: low-rank additions to embeddings and all products of layers (Jina v3, arXiv:2409.10173)."""
@@ -339,6 +348,8 @@ class ModelSpec(Backbone):
     """Unused rows before those of the positions (OPT)."""
     final_norm: str = "model.norm"
     """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
+    blends: tuple[Blend, ...] = ()
+    """In order; what is kept before a layer has none of that layer's."""
     loop_norm: bool = False
     """Whether the last norm also stands between two loops."""
     unused: tuple[str, ...] = ()
@@ -505,6 +516,10 @@ def checked(spec: B) -> B:
         raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}")
     if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
         raise ConfigError("layers that run several times with another mixer than attention are not known")
+    if isinstance(spec, ModelSpec) and not all(
+        0 <= each.source < each.layer < len(spec.layers) for each in spec.blends
+    ):
+        raise ConfigError("a stream is blended with what it is before a later layer")
     if spec.streams is not None:
         spec.streams.check()
     return spec

@@ -36,6 +36,8 @@ def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[
 def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
     if spec.qk_norm == "layer_own" and "{}" in (spec.qk_norm_names or ("",))[0]:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
+    if spec.loop is not None:
+        raise ConfigError("attention to an earlier loop is not split")
     heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")
     first = rank.number * heads
     shards = rank.each(spec.shards, "parts of a matrix of queries, values and keys")
@@ -55,6 +57,8 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
         ranges = [_by_group(spec, rank)]
     elif spec.shards:
         ranges = [(rank.own(3 * spec.q_size),)]
+    elif spec.paired is not None:
+        ranges = [(queries,), ((2 * keys[0], 2 * keys[1]),)]
     elif spec.fused:
         asked = spec.heads * width
         behind = asked + spec.kv_size

@@ -1,4 +1,4 @@
-"""Moonshot's tokenizer file as ours, beside a plain definition of how tiktoken merges."""
+"""Files of words by rank as our tokenizers, beside a plain definition of how tiktoken merges."""
 
 import base64
 import json
@@ -12,6 +12,7 @@ import regex  # type: ignore[import-untyped]
 
 from stentor.server.text.errors import TokenizerError
 from stentor.server.text.loading import has_tokenizer, load_tokenizer
+from stentor.server.text.tiktoken import tiktoken_file
 
 HAN = r"[\p{Han}]+"
 UPPER, LOWER = r"[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]", r"[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]"
@@ -19,6 +20,11 @@ ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 PATTERN = regex.compile(
     rf"(?V1){HAN}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+OF_QWEN, OF_GLM = (
+    regex.compile(rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}{REST}")
+    for digits in (r"\p{N}", r"\p{N}{1,3}")
 )
 TEXTS = (
     *("Hello world", "中文English混合", "北京市 Pascal", "1234567890", "it's THEIRS, isn't it?\r\n\n  yes"),
@@ -97,3 +103,33 @@ def test_a_broken_file_is_named(tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / "tiktoken.model").write_text(content)
     with pytest.raises(TokenizerError, match=rf"tiktoken\.model: .*{why}.*Fetch the model again"):
         load_tokenizer(tmp_path)
+
+
+def test_files_of_qwen_1_are_read_with_tokens_that_only_its_code_names(tmp_path: Path) -> None:
+    words = words_of(TEXTS)
+    write(tmp_path, words)
+    (tmp_path / "tiktoken.model").rename(tmp_path / "qwen.tiktoken")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "QWenTokenizer"}')
+    assert has_tokenizer(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    for text in TEXTS:
+        expected = [id for piece in OF_QWEN.findall(text) for id in encoded_words(piece.encode(), words)]
+        assert tokenizer.encode(text) == expected, text
+        assert tokenizer.decode(expected) == text
+    named = "<|im_start|>user<|im_end|><|endoftext|><|extra_204|>"
+    ids = tokenizer.encode(named)
+    assert (ids[0], *ids[-3:]) == tuple(len(words) + place for place in (1, 2, 0, 207))
+    assert tokenizer.encode("e\u0301") == tokenizer.encode("é")
+
+
+def test_files_of_glm_4_are_told_from_those_of_sentencepiece(tmp_path: Path) -> None:
+    words = words_of(TEXTS)
+    ids = write(tmp_path, words)
+    (tmp_path / "tiktoken.model").rename(tmp_path / "tokenizer.model")
+    tokenizer = load_tokenizer(tmp_path)
+    for text in TEXTS:
+        expected = [id for piece in OF_GLM.findall(text) for id in encoded_words(piece.encode(), words)]
+        assert tokenizer.encode(text) == expected, text
+    assert tokenizer.encode("".join(ids)) == [*ids.values()]
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    assert tiktoken_file(tmp_path) is None

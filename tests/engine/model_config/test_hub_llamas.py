@@ -142,7 +142,7 @@ def test_layers_that_loop_are_stored_once_and_cached_each_time() -> None:
 
 
 def test_layers_that_loop_are_not_given_out_to_workers() -> None:
-    with pytest.raises(ConfigError, match="layers that run several times are not given out"):
+    with pytest.raises(ConfigError, match="layers that run several times, or use the stream of earlier ones, are not"):
         stage_ends(model_spec_from_hf(OURO), 2)
 
 
