@@ -262,6 +262,8 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         )
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
+        if isinstance(read, ModelSpec):
+            quantized = replace(quantized, ignore=(*quantized.ignore, *read.expanded_parts))
     if isinstance(read, ModelSpec) and read.tie_embeddings and (head := _stored_head(tensors)) is not None:
         from .tied_head import is_embedding  # late: few files hold such a head
 

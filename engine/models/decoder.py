@@ -16,6 +16,7 @@ from stentor.kernels.forward import Program, Traced, TracedTokens
 
 from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.altup import AltUp, Streams
+from ..layers.chunked_heads import whole_heads
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.hyper import HyperConnected, HyperStreams
 from ..layers.layer import Layer
@@ -158,7 +159,7 @@ class Decoder:
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
-        self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
+        self.weights.load(whole_heads(self.config, self._with_base(own)), ignore=("rotary_emb.inv_freq", *tied))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors under this decoder's names, whose first part files may leave out (GPT-2, DeepSeek-V4), or call

@@ -62,6 +62,19 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **ling,
             layer_types=[f"{kind}_attention" for kind in ("linear", "full", "linear", "full", "full")],
         ),
+        **{
+            name: lambda: transformers.MiMoV2FlashConfig(
+                **{**shape, "num_hidden_layers": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+                head_dim=24,
+                v_head_dim=16,
+                n_routed_experts=6,
+                sliding_window=24,
+                layer_types=[f"{kind}_attention" for kind in ("full", "sliding", "sliding", "full")],
+                mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+                attn_implementation="eager",
+            )
+            for name in ("mimo-v2", "mimo-v2-fp8")
+        },
         "nemotron-puzzle": lambda: transformers.NemotronHConfig(
             **{field: value for field, value in shape.items() if field != "num_hidden_layers"},
             **mamba,
@@ -240,6 +253,73 @@ def _uncorrected(tensors: Tensors, config: Any) -> Tensors:
     return _with_draft(found, config)
 
 
+def _fused(tensors: Tensors, config: Any) -> Tensors:
+    """Queries, keys and values as one matrix, beside what draws sounds."""
+    found = {name.replace("query_key_value", "qkv_proj"): each for name, each in _joined(tensors, config).items()}
+    return {**found, "visual.patch_embed.proj.weight": torch.ones(2, 2), "model.mtp.layers.0.x.weight": torch.ones(1)}
+
+
+_CHUNKS = 2
+
+
+def _in_float8(tensors: Tensors, config: Any) -> Tensors:
+    """That matrix in float8, in chunks with scales of their own."""
+    found = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            found |= _chunked(name, [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "k_proj" not in name and "v_proj" not in name:
+            found[name] = tensor
+    return found
+
+
+def _chunked(name: str, parts: list[torch.Tensor]) -> Tensors:
+    codes, scales = [], []
+    for chunk in zip(*(part.chunk(_CHUNKS) for part in parts), strict=True):
+        for block in torch.cat(chunk).split(128):
+            scales.append(block.abs().max() / 448)
+            codes.append((block / scales[-1]).to(torch.float8_e4m3fn))
+    fused = name.replace("q_proj", "qkv_proj")
+    scale = torch.stack(scales).unsqueeze(1)
+    return {fused: torch.cat(codes), fused.replace(".weight", ".weight_scale_inv"): scale}
+
+
+@torch.no_grad()
+def _rounded_to_float8(model: Any) -> None:
+    for layer in model.model.layers:
+        parts = [getattr(layer.self_attn, f"{part}_proj").weight for part in "qkv"]
+        for chunk in zip(*(part.chunk(_CHUNKS) for part in parts), strict=True):
+            rows = torch.cat(chunk)
+            scales = [block.abs().max() / 448 for block in rows.split(128)]
+            rounded = [
+                (block / scale).to(torch.float8_e4m3fn).float() * scale
+                for block, scale in zip(rows.split(128), scales, strict=True)
+            ]
+            for part, values in zip(chunk, torch.cat(rounded).split([len(part) for part in chunk]), strict=True):
+                part.copy_(values)
+
+
+def _mimo_v2(config: Any) -> Values:
+    full, window = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    slides = [int(kind == "sliding_attention") for kind in config.layer_types]
+    own = {"model_type": "mimo_v2", "hidden_act": "silu", "attention_projection_layout": "fused_qkv"}
+    own |= {"hybrid_layer_pattern": slides, "moe_layer_freq": [0, 1, 1, 1], "rope_theta": full["rope_theta"]}
+    own |= {"swa_rope_theta": window["rope_theta"], "partial_rotary_factor": full["partial_rotary_factor"]}
+    own |= {"swa_num_attention_heads": config.num_attention_heads, "swa_num_key_value_heads": 4}
+    own |= {"swa_head_dim": config.head_dim, "swa_v_head_dim": config.v_head_dim, "sliding_window_size": 23}
+    own |= {"add_swa_attention_sink_bias": True, "tie_word_embeddings": False, "topk_method": "noaux_tc"}
+    own |= {"layernorm_epsilon": config.rms_norm_eps, "rms_norm_eps": ..., "scoring_func": "sigmoid"}
+    own |= {"vision_config": {"hidden_size": 2}, "routed_scaling_factor": None}
+    same = ("head_dim", "v_head_dim", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_group")
+    return {**own, **_same(config, *same, "topk_group", "attention_value_scale", "norm_topk_prob")}
+
+
+def _mimo_v2_fp8(config: Any) -> Values:
+    plain = ["re:.*(mlp|o_proj).*", "lm_head"]
+    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    return {**_mimo_v2(config), "quantization_config": {**fp8, "ignored_layers": plain}}
+
+
 _LIMIT = 1.5
 """Of shared experts of the last layer of a Ling 3.0."""
 
@@ -336,6 +416,8 @@ PUBLISHED: Mapping[str, Published] = {
     "pangu-ultra": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu_renamed, _uncorrected, _sandwiched_plainly),
     "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, _with_draft, _sandwiched),
     "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, _with_draft, _with_limit),
+    "mimo-v2": Published("MiMoV2ForCausalLM", {"sinks": "attention_sink_bias"}, _mimo_v2, _fused),
+    "mimo-v2-fp8": Published("MiMoV2ForCausalLM", {}, _mimo_v2_fp8, _in_float8, _rounded_to_float8),
     "nemotron-puzzle": Published("NemotronHPuzzleForCausalLM", {}, _puzzle, _without_lacking, _puzzled),
 }
 """By the name of a configuration."""

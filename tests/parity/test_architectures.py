@@ -95,7 +95,7 @@ CALLED = {
     "ling3": {"a gated delta rule", "latent attention", "gates with a limit"},
     "ling-unbound": {"a gated delta rule", "latent attention"},
     **{name: {"attention with a gate", "gates with a limit"} for name in ("step3.5", "step3.7-seeing")},
-    "mimo-v2-flash": {"attention with narrow values"},
+    **{name: {"attention with narrow values"} for name in ("mimo-v2", "mimo-v2-flash", "mimo-v2-fp8")},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},
     "qwen3-next-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
