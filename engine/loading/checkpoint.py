@@ -17,6 +17,7 @@ from ..model_config.encoder_decoder_config import EncoderDecoderConfig
 from ..model_config.framewise_config import FramewiseConfig
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import described_part, is_of_tower, text_name
+from ..model_config.mistral_params import config_from_params
 from ..model_config.model_spec import HEADS, Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
@@ -41,7 +42,7 @@ from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .split_names import first_parts
-from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
+from .weight_files import MISTRAL_PARAMS, has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
     from .mmproj import PairedModel
@@ -412,10 +413,14 @@ def _open_dummy(path: Path, model_impl: ModelImpl) -> Checkpoint:
 
 
 def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
-    """config.json and generation_config.json; the latter is empty if missing."""
-    if not (folder / "config.json").is_file():
+    """config.json, or what Mistral's own files have in its place, and generation_config.json; the latter is empty if
+    missing."""
+    if (folder / "config.json").is_file():
+        config = read_json(folder / "config.json")
+    elif (folder / MISTRAL_PARAMS).is_file():
+        config = config_from_params(read_json(folder / MISTRAL_PARAMS))
+    else:
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
-    config = read_json(folder / "config.json")
     generation = folder / "generation_config.json"
     return config, read_json(generation) if generation.is_file() else {}
 

@@ -149,6 +149,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
+    "mistral_large3": hf_latent.mistral_large3,
     "mistral_large4_text": hf_latent_variants.mistral_large4,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
@@ -239,6 +240,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
     "MiMoV2ForCausalLM": MediaFamily("mimo_v2", "mimo_v2", takes=""),
     "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
+    "MistralLarge3ForCausalLM": MediaFamily("mistral_large3", "mistral_large3", takes=""),
     "MistralLarge4ForConditionalGeneration": MediaFamily("mistral_large4", "mistral_large4_text"),
     "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),
     **{

@@ -75,6 +75,15 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             )
             for name in ("mimo-v2", "mimo-v2-fp8")
         },
+        "mistral-large3": lambda: transformers.Mistral4Config(
+            **{**latents, "num_key_value_heads": 4},
+            q_lora_rank=24,
+            rope_parameters={
+                **{field: value for field, value in yarn.items() if "mscale" not in field},
+                "attention_factor": 1.0,
+                "llama_4_scaling_beta": 0.3,
+            },
+        ),
         "nemotron-puzzle": lambda: transformers.NemotronHConfig(
             **{field: value for field, value in shape.items() if field != "num_hidden_layers"},
             **mamba,
@@ -320,6 +329,55 @@ def _mimo_v2_fp8(config: Any) -> Values:
     return {**_mimo_v2(config), "quantization_config": {**fp8, "ignored_layers": plain}}
 
 
+_MISTRAL = {
+    "model.layers.": "layers.",
+    "self_attn.q_a_proj": "attention.wq_a",
+    "self_attn.q_a_layernorm": "attention.q_a_norm",
+    "self_attn.q_b_proj": "attention.wq_b",
+    "self_attn.kv_a_proj_with_mqa": "attention.wkv_a_with_mqa",
+    "self_attn.kv_a_layernorm": "attention.kv_a_norm",
+    "self_attn.kv_b_proj": "attention.wkv_b",
+    "self_attn.o_proj": "attention.wo",
+    "post_attention_layernorm": "ffn_norm",
+    "input_layernorm": "attention_norm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.": "",
+    "gate_proj": "w1",
+    "down_proj": "w2",
+    "up_proj": "w3",
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+}
+
+
+def _experts_apart(tensors: Tensors, config: Any) -> Tensors:
+    """A matrix for each expert, beside what sees pictures."""
+    found: Tensors = {"vision_encoder.ln_pre.weight": torch.ones(2)}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            found[name] = tensor
+            continue
+        stem, _, which = name.rpartition(".")
+        for expert, matrix in enumerate(tensor):
+            parts = ("gate_proj", "up_proj") if which == "gate_up_proj" else (which,)
+            for part, rows in zip(parts, matrix.chunk(len(parts)), strict=True):
+                found[f"{stem}.{expert}.{part}.weight"] = rows
+    return found
+
+
+def mistral_large3(config: Any) -> Values:
+    """As config.json has it."""
+    rope = {field: value for field, value in config.rope_parameters.items() if field != "llama_4_scaling_beta"}
+    grows = {"beta": 0.3, "original_max_position_embeddings": rope["original_max_position_embeddings"]}
+    own = {"model_type": "mistral_large3", "hidden_act": "silu", "scoring_func": "softmax", "llama_4_scaling": grows}
+    own |= {"rope_parameters": {**rope, "mscale_all_dim": 1}, "tie_word_embeddings": False, "norm_topk_prob": True}
+    same = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
+    return {**own, **_same(config, *same, "n_routed_experts", "n_shared_experts", "n_group", "topk_group")}
+
+
 _LIMIT = 1.5
 """Of shared experts of the last layer of a Ling 3.0."""
 
@@ -418,6 +476,7 @@ PUBLISHED: Mapping[str, Published] = {
     "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, _with_draft, _with_limit),
     "mimo-v2": Published("MiMoV2ForCausalLM", {"sinks": "attention_sink_bias"}, _mimo_v2, _fused),
     "mimo-v2-fp8": Published("MiMoV2ForCausalLM", {}, _mimo_v2_fp8, _in_float8, _rounded_to_float8),
+    "mistral-large3": Published("MistralLarge3ForCausalLM", _MISTRAL, mistral_large3, _experts_apart),
     "nemotron-puzzle": Published("NemotronHPuzzleForCausalLM", {}, _puzzle, _without_lacking, _puzzled),
 }
 """By the name of a configuration."""

@@ -51,7 +51,7 @@ CALLED = {
     "gemma4-small": {"a layer's own inputs", "attention to another layer's keys"},
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
-    **{name: {"latent attention"} for name in ("sarvam-mla", "pangu-ultra", "pangu-ultra-corrected")},
+    **{name: {"latent attention"} for name in ("sarvam-mla", "pangu-ultra", "pangu-ultra-corrected", "mistral-large3")},
     "deepseek-v3.2": {"sparse latent attention"},
     "longcat": {"latent attention", "experts"},
     **dict.fromkeys(("dots3-note", "dots3-note-whole"), SPARSE),
