@@ -217,6 +217,11 @@ def _nemotron_nas(facts: GGUFFacts) -> Values:
     return {"block_configs": blocks}
 
 
+def _apart(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Queries, keys and values are stored apart."""
+    return with_mixers(spec, fused=False)
+
+
 def _undrafted(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
     """Layers that predict further tokens are ignored."""
     return replace(spec, draft_layers=0)
@@ -369,6 +374,19 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
     "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
     "minicpm": GGUFTranslation("MiniCPMForCausalLM", made=_minicpm, permuted=True),
+    "deepseek": GGUFTranslation(
+        "DeepseekForCausalLM",
+        keys={"n_routed_experts": "expert_count"},
+        made=_dense_first,
+        permuted=True,
+    ),
+    "bailingmoe": GGUFTranslation(
+        "BailingMoeForCausalLM",
+        keys={"num_shared_experts": "expert_shared_count"},
+        made=_dense_first,
+        finish=_apart,
+        permuted=True,
+    ),
     "bailingmoe2": GGUFTranslation(
         "BailingMoeV2ForCausalLM",
         keys={"num_shared_experts": "expert_shared_count"},
