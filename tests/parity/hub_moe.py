@@ -40,7 +40,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
     yarn |= {"mscale": 1.0, "mscale_all_dim": 0.7}
     ling: Values = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "head_dim": 16}
-    ling |= {"num_local_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "n_shared_experts": 2}
+    ling |= {"num_local_experts": 8, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}
     ling |= {"moe_intermediate_size": 32, "first_k_dense_replace": 1}
     mamba = {"head_dim": 16, "ssm_state_size": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2}
     return {
