@@ -14,7 +14,8 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.config import model_spec_from_gguf
-from ..model_config.hf.text_part import is_of_tower, text_name
+from ..model_config.hf.text_part import described_part, is_of_tower, text_name
+from ..model_config.mistral_params import config_from_params
 from ..model_config.registry import read_config
 from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import HEADS, Backbone, ModelSpec
@@ -42,7 +43,7 @@ from .gguf.types import FLOATS, GGMLType
 from .placeholder_tokens import described_model
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .split_names import first_parts
-from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
+from .weight_files import MISTRAL_PARAMS, has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
     from .gguf.mmproj import PairedModel
@@ -267,6 +268,8 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         )
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
+        if isinstance(read, ModelSpec):
+            quantized = replace(quantized, ignore=(*quantized.ignore, *read.expanded_parts))
     if isinstance(read, ModelSpec) and read.tie_embeddings and (head := _stored_head(tensors)) is not None:
         from .tied_head import is_embedding  # late: few files hold such a head
 
@@ -415,10 +418,14 @@ def _open_dummy(path: Path, model_impl: ModelImpl) -> Checkpoint:
 
 
 def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
-    """config.json and generation_config.json; the latter is empty if missing."""
-    if not (folder / "config.json").is_file():
+    """config.json, or what Mistral's own files have in its place, and generation_config.json; the latter is empty if
+    missing."""
+    if (folder / "config.json").is_file():
+        config = read_json(folder / "config.json")
+    elif (folder / MISTRAL_PARAMS).is_file():
+        config = config_from_params(read_json(folder / MISTRAL_PARAMS))
+    else:
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
-    config = read_json(folder / "config.json")
     generation = folder / "generation_config.json"
     return config, read_json(generation) if generation.is_file() else {}
 

@@ -132,9 +132,9 @@ def _layouts(format: Format) -> Mapping[str, _Layout]:
         case FP4Format(packing="gpt-oss", group=group):
             both = _Layout(_Axis(1), _Axis(2, group))
             return {"_blocks": both, "_scales": both}
-        case FP4Format(packing=packing, group=group):
+        case FP4Format(packing=packing, group=group, scale_ending=own):
             name = ".weight_packed" if packing == "compressed-tensors" else ".weight"
-            scale = ".scale" if packing == "deepseek" else ".weight_scale"
+            scale = f".{own}" if packing == "deepseek" else ".weight_scale"
             return {name: _Layout(_Axis(0), _Axis(1, 2)), scale: _Layout(_Axis(0), _Axis(1, group))}
         case GGUFFormat(kind=kind):
             stored = GGMLType[kind]

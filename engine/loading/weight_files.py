@@ -12,6 +12,9 @@ from .safetensors_index import StoredTensor, read_json, safetensors_tensors
 
 SAFETENSORS: Final = "model.safetensors"
 PYTORCH: Final = "pytorch_model.bin"
+MISTRAL: Final = "consolidated.safetensors"
+"""Of Mistral's own files, beside :data:`MISTRAL_PARAMS` in place of config.json."""
+MISTRAL_PARAMS: Final = "params.json"
 
 
 def index_of(single: str) -> str:
@@ -27,6 +30,13 @@ def has_safetensors(folder: Path) -> bool:
 def has_pytorch(folder: Path) -> bool:
     """Whether the folder has torch's weight files, or their index."""
     return any((folder / name).is_file() for name in (PYTORCH, index_of(PYTORCH)))
+
+
+def weights_of(folder: Path) -> str:
+    """The name that the folder's weights have, or would have in one file."""
+    if (folder / MISTRAL_PARAMS).is_file() and not (folder / "config.json").is_file():
+        return MISTRAL
+    return SAFETENSORS if has_safetensors(folder) or not has_pytorch(folder) else PYTORCH
 
 
 def weight_format(files: Iterable[Path]) -> Literal["safetensors", "pytorch"]:
@@ -63,7 +73,7 @@ def tensors_of(file: Path) -> list[StoredTensor]:
 
 def _files(folder: Path) -> list[Path]:
     """The shards in the index, or the single file without one."""
-    name = SAFETENSORS if has_safetensors(folder) or not has_pytorch(folder) else PYTORCH
+    name = weights_of(folder)
     index = folder / index_of(name)
     if not index.is_file():
         single = folder / name

@@ -16,6 +16,7 @@ from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
 from ..layers.audio.sinusoids import sinusoid_table
+from ..layers.chunked_heads import whole_heads
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBatch, Taps
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
@@ -189,7 +190,7 @@ class Decoder:
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
-        return self._with_base(own)
+        return whole_heads(self.config, self._with_base(own))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors under this decoder's names, whose first part files may leave out (GPT-2, DeepSeek-V4), or call

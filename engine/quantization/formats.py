@@ -102,7 +102,9 @@ class FP4Format:
     kind: Literal["mxfp4", "nvfp4"]
     packing: Literal["compressed-tensors", "modelopt", "gpt-oss", "deepseek"]
     """``gpt-oss``: experts' ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks].
-    ``deepseek``: ``weight`` and ``scale`` of each expert (DeepSeek-V4)."""
+    ``deepseek``: ``weight`` and scales of each expert (DeepSeek-V4)."""
+    scale_ending: str = "scale"
+    """Of the last: ``weight_scale`` in MiMo-V2.6, ``weight_scale_inv`` in Ling 3.0."""
 
     @property
     def name(self) -> str:

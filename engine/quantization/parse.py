@@ -52,6 +52,8 @@ _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
 """The MXFP4 weights of gpt-oss."""
 _FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
 """Names of DeepSeek-V4's experts."""
+_OTHER_FP4_EXPERTS = r"re:.*\.experts\.\d+\.(gate|up|down)_proj$"
+"""Names of MiMo-V2.6's and Ling 3.0's."""
 
 SUPPORTED = ("fp8", "fbgemm_fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
 
@@ -122,6 +124,12 @@ def _fp8(fields: Fields, experts: str) -> QuantizedCheckpoint:
             raise ConfigError("weight_block_size with activation_scheme static, expected dynamic")
         form = FP8Format("block", "group", "weight_scale_inv", (int(block[0]), int(block[1])))
     of_experts = (QuantizationRule((_FP4_EXPERTS,), FP4Format("mxfp4", "deepseek")),) if experts == "fp4" else ()
+    for field, ending in (("store_dtype", "weight_scale"), ("routed_experts_quant_method", "weight_scale_inv")):
+        if not fields.has(field):
+            continue
+        if (stored := fields.text(field)) != "mxfp4" or fields.integer("mxfp4_block_size", 32) != 32:
+            raise ConfigError(f"{field} is {stored[:40]!r}, expected 'mxfp4' in blocks of 32")
+        of_experts = (QuantizationRule((_OTHER_FP4_EXPERTS,), FP4Format("mxfp4", "deepseek", ending)),)
     rules = (*of_experts, QuantizationRule(("Linear",), form))
     return QuantizedCheckpoint("fp8", rules, (*_unquantised(fields), "lm_head"))
 

@@ -53,8 +53,8 @@ def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
             return ("qweight", "qzeros", "scales"), ()
         case FP4Format(packing="modelopt"):
             return ("weight", "weight_scale", "weight_scale_2"), ("input_scale",)
-        case FP4Format(packing="deepseek"):
-            return ("weight", "scale"), ()
+        case FP4Format(packing="deepseek", scale_ending=scale):
+            return ("weight", scale), ()
         case FP4Format(kind="nvfp4"):
             return ("weight_packed", "weight_scale", "weight_global_scale"), ("input_global_scale",)
         case FP4Format():
@@ -297,7 +297,7 @@ def read_fp4(format: FP4Format, stored: Stored, outputs: int, inputs: int) -> FP
     if format.packing == "deepseek":
         packed = stored["weight"]
         packed = packed.view(torch.uint8) if packed.dtype == torch.int8 else packed
-        return fp4_weight(packed, e8m0(stored["scale"]), outputs, inputs, format.group)
+        return fp4_weight(packed, e8m0(stored[format.scale_ending]), outputs, inputs, format.group)
     packed = stored["weight" if format.packing == "modelopt" else "weight_packed"]
     scales = stored["weight_scale"]
     if format.kind == "mxfp4":

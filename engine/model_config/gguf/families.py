@@ -218,6 +218,11 @@ def _nemotron_nas(facts: GGUFFacts) -> Values:
     return {"block_configs": blocks}
 
 
+def _apart(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Queries, keys and values are stored apart."""
+    return with_mixers(spec, fused=False)
+
+
 def _undrafted(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
     """Layers that predict further tokens are ignored."""
     return replace(spec, draft_layers=0)
@@ -378,6 +383,19 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     ),
     "nanbeige": GGUFTranslation("NanbeigeForCausalLM", keys=_LOOPS, unsaid={"num_loops": 1}, permuted=True),
     "ouro": GGUFTranslation("OuroForCausalLM", keys={"total_ut_steps": "num_loops"}, permuted=True),
+    "deepseek": GGUFTranslation(
+        "DeepseekForCausalLM",
+        keys={"n_routed_experts": "expert_count"},
+        made=_dense_first,
+        permuted=True,
+    ),
+    "bailingmoe": GGUFTranslation(
+        "BailingMoeForCausalLM",
+        keys={"num_shared_experts": "expert_shared_count"},
+        made=_dense_first,
+        finish=_apart,
+        permuted=True,
+    ),
     "bailingmoe2": GGUFTranslation(
         "BailingMoeV2ForCausalLM",
         keys={"num_shared_experts": "expert_shared_count"},

@@ -209,6 +209,21 @@ def mistral4(fields: Fields, name: str) -> ModelSpec:
     return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
 
 
+def mistral_large3(fields: Fields, name: str) -> ModelSpec:
+    """Mistral Large 3: a Mistral Small 4 whose attention has a factor of its own for an extended context, or none."""
+    for field, known in (("scoring_func", "softmax"), ("moe_layer_freq", 1)):
+        if fields.has(field) and fields.get(field) != known:
+            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    rope = dict(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
+    if rope.get("attention_factor") == 1.0:
+        rope |= {"mscale": None, "mscale_all_dim": None}
+    spec = mistral4(Fields({**fields.values, "rope_scaling": None, "rope_parameters": rope}), name)
+    grows = Fields(fields.table("llama_4_scaling") or {})
+    if not grows.values:
+        return spec
+    return with_temperature(spec, grows.number("beta"), grows.integer("original_max_position_embeddings"))
+
+
 def with_temperature(spec: ModelSpec, beta: float, floor: int) -> ModelSpec:
     """The spec with queries scaled by position in every layer with latent attention."""
     layers = (

@@ -1,4 +1,4 @@
-"""The names that Mistral's own files give to tensors, which those of Mistral Large 4 keep."""
+"""The names that Mistral's own files give to tensors (Mistral Large 3), which those of Mistral Large 4 keep."""
 
 import re
 from typing import Final
@@ -19,6 +19,9 @@ _PARTS: Final = tuple(
         (r"\.ffn_norm\.", ".post_attention_layernorm."),
         (r"\.attention\.", ".self_attn."),
         (r"\.wq\.", ".q_proj."),
+        (r"\.wq_a\.", ".q_a_proj."),
+        (r"\.wq_b\.", ".q_b_proj."),
+        (r"\.q_a_norm\.", ".q_a_layernorm."),
         (r"\.wkv_a_with_mqa\.", ".kv_a_proj_with_mqa."),
         (r"\.wkv_b\.", ".kv_b_proj."),
         (r"\.wo\.", ".o_proj."),

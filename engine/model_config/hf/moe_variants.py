@@ -367,6 +367,22 @@ def mimo_v2_flash(fields: Fields, name: str) -> ModelSpec:
     return with_mtp(spec, MIMO_V2, 1, replace(head, mlp=dense, norms=norms))
 
 
+def mimo_v2(fields: Fields, name: str) -> ModelSpec:
+    """MiMo-V2.5 and V2.6, Pro and Flash: a MiMo-V2-Flash whose queries, keys and values may be stored as one matrix.
+    Its heads for multi-token prediction are ignored if they are."""
+    layout = fields.text("attention_projection_layout", "split")
+    if layout not in ("split", "fused_qkv"):
+        raise ConfigError(f"attention_projection_layout is {layout[:40]!r}, expected 'split' or 'fused_qkv'")
+    if fields.flag("add_full_attention_sink_bias"):
+        raise ConfigError("add_full_attention_sink_bias is set, expected false: full attention has no sinks")
+    defaults = {"attention_value_scale": None, "add_swa_attention_sink_bias": False, "partial_rotary_factor": 1.0}
+    spec = mimo_v2_flash(Fields({**defaults, **fields.values}), name)
+    if layout == "split":
+        return spec
+    spec = with_mixers(spec, fused=True, chunks=fields.integer("num_key_value_heads"))
+    return replace(spec, draft_layers=1, mtp=None, mtp_layer=None)
+
+
 def _listed(fields: Fields, name: str, layers: int) -> list[bool]:
     """A list of 0 or 1 for each layer; empty if it is missing."""
     listed = fields.numbers(name)

@@ -418,6 +418,12 @@ class ModelSpec(Backbone):
         return found
 
     @property
+    def expanded_parts(self) -> tuple[str, ...]:
+        """Names of parts that are never multiplied in their stored format."""
+        mixers = {layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec)}
+        return tuple(sorted({f"{mixer.name}.{mixer.into}" for mixer in mixers if mixer.chunks}))
+
+    @property
     def learned_ropes(self) -> tuple[tuple[RopeConfig, int], ...]:
         """The rotations with learned frequencies, and the dimensions that rotate."""
         mixers = (layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttentionSpec))

@@ -429,6 +429,13 @@ def minicpm(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield from phimoe(name, _permuted(name, tensor, config), config)
 
 
+def half_shared(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Shared experts without their gate, which is a half."""
+    if "shared_expert_gate" not in name:
+        half = tensor / 2 if "shared_expert.down_proj" in name else tensor
+        yield name.replace("shared_expert.", "shared_experts."), _permuted(name, half, config)
+
+
 def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
 
@@ -494,6 +501,8 @@ CONVERT: Mapping[str, Convert] = {
     "lfm2moe": lfm2,
     "llama4": llama4,
     "qwen2moe": shared_gate,
+    "deepseek": half_shared,
+    "bailingmoe": half_shared,
     "gemma4": gemma4,
     "gemma3n": gemma3n,
     "mistral3": llama,

@@ -126,6 +126,15 @@ _QWEN_EXPERTS: Mapping[str, Any] = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
+_SHARED_ALIKE: Mapping[str, Any] = {
+    "expert_count": "num_experts",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": lambda config: 2,
+    "expert_weights_scale": lambda config: 1.0,
+    "leading_dense_block_count": lambda config: len(config.mlp_only_layers),
+    "rope.dimension_count": lambda config: config.hidden_size // config.num_attention_heads,
+}
+"""Of Qwen2-MoE's that stand for models whose shared experts have no gate."""
 _CLASSIC: Mapping[str, Any] = {
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
     "feed_forward_length": lambda config: config.n_inner or 4 * config.hidden_size,
@@ -172,6 +181,8 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
             "original_max_position_embeddings"
         ),
     },
+    "deepseek": _SHARED_ALIKE,
+    "bailingmoe": {**_SHARED_ALIKE, "expert_weights_norm": "norm_topk_prob"},
     "bailingmoe2": {
         **_ROUTED,
         "expert_gating_func": lambda config: 2,

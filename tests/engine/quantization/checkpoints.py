@@ -282,7 +282,8 @@ def gptq(group: int, *, version: int = 1, act_order: bool = False, bits: int = 4
 
 
 def fp4(kind: str, packing: str = "compressed-tensors") -> Pack:
-    """NVFP4 or MXFP4, as compressed-tensors' library rounds, packs and reads it; ModelOpt's has other names."""
+    """NVFP4 or MXFP4, as compressed-tensors' library rounds, packs and reads it; ModelOpt's has other names, as has one
+    whose ``packing`` is what its scales' names end with."""
     from compressed_tensors.compressors.mx_utils import compress_mx_scale
     from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8, unpack_fp4_from_uint8
     from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
@@ -308,6 +309,8 @@ def fp4(kind: str, packing: str = "compressed-tensors") -> Pack:
         value = dequantize(x_q=codes, scale=scale, args=arguments, global_scale=whole, dtype=torch.float32)
         if whole is not None and packing == "compressed-tensors":
             stored |= {"weight_global_scale": whole.reshape(1), "input_global_scale": torch.ones(1)}
+        elif packing.startswith("weight_scale"):
+            stored = {"weight": stored["weight_packed"], packing: stored["weight_scale"]}
         elif whole is not None:
             stored |= {"weight_scale_2": 1 / whole, "input_scale": torch.tensor(0.5)}
             stored["weight"] = stored.pop("weight_packed")

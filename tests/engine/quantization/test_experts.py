@@ -48,6 +48,16 @@ FORMATS: dict[str, tuple[dict[str, Any], Pack]] = {
     "gptq-symmetric": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, make.gptq(32, symmetric=True)),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, make.awq(64)),
     "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, make.fp4("nvfp4", "modelopt")),
+    **{
+        f"fp8-with-fp4-{ending}": (
+            {"quant_method": "fp8", "weight_block_size": [32, 32], "ignored_layers": ["re:.*self_attn.*"], **said},
+            make.fp4("mxfp4", ending),
+        )
+        for ending, said in (
+            ("weight_scale", {"store_dtype": "mxfp4"}),
+            ("weight_scale_inv", {"routed_experts_quant_method": "mxfp4"}),
+        )
+    },
     "gptq8": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, make.gptq(32, bits=8)),
     "int8": (INT8, int8_by_channel),
 }

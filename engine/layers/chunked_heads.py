@@ -1,0 +1,54 @@
+"""Reads queries, keys and values that float8 files store as one matrix in chunks (MiMo-V2.5)."""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.model import Backbone
+from ..quantization.formats import FP8_BLOCK
+from .linear.weights import WeightError
+
+_WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def whole_heads(model: Backbone, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors with all queries, keys and values in turn, as floats, in place of float8 chunks and their scales.
+
+    Raises :class:`WeightError` for other shapes than chunks have.
+    """
+    specs = {
+        f"{model.layer_prefix(number)}.{spec.name}.{spec.into}": spec
+        for number, layer in enumerate(model.layers)
+        if isinstance(spec := layer.mixer, AttentionSpec) and spec.chunks
+    }
+    waiting: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors:
+        ending = _SCALE if name.endswith(_SCALE) else _WEIGHT
+        part = name.removesuffix(ending)
+        if part not in specs or (ending == _WEIGHT and tensor.dtype not in _FLOAT8):
+            yield name, tensor
+        elif (other := waiting.pop(part, None)) is None:
+            waiting[part] = tensor.clone()  # the file's pages are released before its partner comes
+        else:
+            weight, scale = (tensor, other) if ending == _WEIGHT else (other, tensor)
+            yield f"{part}{_WEIGHT}", _expanded(part, specs[part], weight, scale)
+    if waiting:
+        raise WeightError(f"the checkpoint lacks the weight or the scales of {next(iter(waiting))}")
+
+
+def _expanded(part: str, spec: AttentionSpec, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """float8 [rows, inputs] and scales by blocks, whose rows begin anew in each chunk → bfloat16 [rows, inputs]"""
+    sizes = [size // spec.chunks for size in (spec.q_size, spec.kv_size, spec.kv_heads * spec.value_dim)]
+    rows, inputs = sum(sizes), weight.shape[1]
+    blocks = spec.chunks * -(-rows // FP8_BLOCK), -(-inputs // FP8_BLOCK)
+    if len(weight) != spec.chunks * rows or tuple(scale.shape) != blocks:
+        raise WeightError(
+            f"{part} has {len(weight)} rows and scales of shape {tuple(scale.shape)}, expected {spec.chunks * rows} "
+            f"and {blocks}"
+        )
+    by_row = scale.float().view(spec.chunks, -1, blocks[1]).repeat_interleave(FP8_BLOCK, 1)[:, :rows]
+    chunks = weight.float().view(spec.chunks, rows, inputs)
+    chunks = chunks * by_row.repeat_interleave(FP8_BLOCK, 2)[..., :inputs]
+    return torch.cat([kind.flatten(0, 1) for kind in chunks.split(sizes, dim=1)])

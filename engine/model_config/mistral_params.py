@@ -1,0 +1,66 @@
+"""Translates ``params.json``, which Mistral's own files have in place of config.json."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from .config_fields import ConfigError, Fields
+
+_NAMES: Final[Mapping[str, str]] = {
+    "dim": "hidden_size",
+    "hidden_dim": "intermediate_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "norm_eps": "rms_norm_eps",
+    "tied_embeddings": "tie_word_embeddings",
+    "activation": "hidden_act",
+}
+_OF_EXPERTS: Final[Mapping[str, str]] = {
+    "route_every_n": "moe_layer_freq",
+    "first_k_dense_replace": "first_k_dense_replace",
+    "num_experts_per_tok": "num_experts_per_tok",
+    "num_experts": "n_routed_experts",
+    "expert_hidden_dim": "moe_intermediate_size",
+    "routed_scale": "routed_scaling_factor",
+    "num_shared_experts": "n_shared_experts",
+    "num_expert_groups": "n_group",
+    "num_expert_groups_per_tok": "topk_group",
+}
+_OF_YARN: Final[Mapping[str, str]] = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_max_position_embeddings",
+    "beta": "beta_fast",
+    "alpha": "beta_slow",
+}
+_SAME: Final = (
+    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "vocab_size"),
+    *("max_position_embeddings", "llama_4_scaling", "quantization_config"),
+)
+
+
+def config_from_params(params: Mapping[str, object]) -> dict[str, object]:
+    """The equivalent config.json of Mistral Large 3. Raises :class:`ConfigError` for other models, which are published
+    in transformers' form too."""
+    fields = Fields(params)
+    experts, yarn = (Fields(fields.table(name) or {}) for name in ("moe", "yarn"))
+    if not fields.has("kv_lora_rank") or not experts.integer("num_shared_experts", 0, least=0):
+        raise ConfigError(
+            "params.json is of a model without latent attention and shared experts, expected Mistral Large 3; take the "
+            "files of this model that have a config.json"
+        )
+    for table, field in ((fields, "sliding_window"), (fields, "quantization")):
+        if table.has(field):
+            raise ConfigError(f"{field} in params.json is {str(table.get(field))[:40]!r}, expected null")
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": fields.number("rope_theta", 10_000.0)}
+    if yarn.values:
+        rope |= {"rope_type": "yarn", **{ours: yarn.get(theirs) for theirs, ours in _OF_YARN.items()}}
+        rope |= {"mscale": 1.0, "mscale_all_dim": 1.0} if yarn.flag("apply_scale", True) else {"attention_factor": 1.0}
+    return {
+        "architectures": ["MistralLarge3ForCausalLM"],
+        "model_type": "mistral_large3",
+        "max_position_embeddings": 128_000,
+        **{ours: params[theirs] for theirs, ours in _NAMES.items() if theirs in params},
+        **{ours: experts.get(theirs) for theirs, ours in _OF_EXPERTS.items() if experts.has(theirs)},
+        **{field: params[field] for field in _SAME if field in params},
+        "rope_parameters": rope,
+    }
