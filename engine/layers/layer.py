@@ -23,9 +23,10 @@ from .mlp import MLP
 from .moe import MoE, NormedMoE
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .quantized import Delta, Input, Stream, Unnormed
+from .quantized import Delta, Input, Stream, Unnormed, multiplied
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
+from .scaled_sum import ScaledSum
 from .shared_attention import SharedAttention
 from .shared_block import SharedBlock, SharedWeights
 from .weights import WeightMap
@@ -89,8 +90,12 @@ class Layer:
         )
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
-        self._late_mixer = _late(self._mixer, self._mixer_scale, self._mixer_out)
-        self._late_mlp = _late(self._mlp, self._mlp_scale, self._mlp_out)
+        self._sums = [
+            ScaledSum(weights, f"{model.layer_prefix(layer)}.{name}", model.hidden_size, context)
+            for name in spec.sums or ()
+        ]
+        self._late_mixer = None if self._sums else _late(self._mixer, self._mixer_scale, self._mixer_out)
+        self._late_mlp = None if self._sums else _late(self._mlp, self._mlp_scale, self._mlp_out)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
         weights.pass_over(*(f"{model.layer_prefix(layer)}.{name}" for name in spec.unused))
         self._scalar: torch.Tensor | None = None
@@ -127,7 +132,10 @@ class Layer:
                 assert self._mlp is not None
                 x = x if self._mlp_in is None else self._mlp_in(residual)
                 return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
-            delta, residual = _summed(delta, residual, self._mixer_sum)
+            if self._sums:
+                delta, residual = None, self._sums[0](multiplied(delta), residual)
+            else:
+                delta, residual = _summed(delta, residual, self._mixer_sum)
             if self._sum_scale != 1.0:
                 residual = residual if delta is None else added_(residual, delta)
                 delta, residual = None, scaled_(residual, self._sum_scale)
@@ -146,7 +154,10 @@ class Layer:
                 residual = x.stream
             if self._stream_scales[1] != 1.0:
                 residual = scaled_(residual, self._stream_scales[1])
-            delta, residual = _summed(delta, residual, self._mlp_sum)
+            if self._sums:
+                delta, residual = None, self._sums[1](multiplied(delta), residual)
+            else:
+                delta, residual = _summed(delta, residual, self._mlp_sum)
             if self._ends_shortcut:
                 residual = residual if delta is None else added_(residual, delta)
                 delta = batch.carried.output

@@ -10,6 +10,7 @@ from dataclasses import replace
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError
 from .latent_attention_spec import LatentAttentionSpec
+from .mlp_spec import MoESpec
 from .model_spec import LayerSpec, ModelSpec, Norms
 
 
@@ -58,6 +59,8 @@ def _kept(part: ModelSpec) -> object:
 
 def _needs_others(layer: LayerSpec) -> bool:
     if layer.shortcut is not None or layer.block is not None:
+        return True
+    if isinstance(layer.mlp, MoESpec) and layer.mlp.network is not None:
         return True
     match layer.mixer:
         case AttentionSpec(shares=shared):

@@ -43,7 +43,7 @@ SPARSE = {"latent attention", "sparse latent attention"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
-    **dict.fromkeys(("beam", "beam-turned", "muse-glimmer"), {"attention with a gate"}),
+    **{name: {"attention with a gate"} for name in ("beam", "beam-turned", "muse-glimmer")},
     "bitnet": {"gates"},
     "gemma3n": {*STREAMS, "gates that are cut off", "attention to another layer's keys"},
     "gemma3n-plain": STREAMS,

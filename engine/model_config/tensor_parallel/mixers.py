@@ -36,6 +36,8 @@ def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[
 def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
     if spec.qk_norm == "layer_own" and "{}" in (spec.qk_norm_names or ("",))[0]:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
+    if spec.convolved is not None:
+        raise ConfigError("attention whose queries and keys pass convolutions is not split")
     heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")
     first = rank.number * heads
     shards = rank.each(spec.shards, "parts of a matrix of queries, values and keys")
