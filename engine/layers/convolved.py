@@ -19,8 +19,9 @@ from .weights import WeightMap
 class Convolved:
     """Between the products and the attention of a layer.
 
-    Queries and keys pass two convolutions, one of each channel and one within each head; half of the mean of a query and
-    its key is added to both, and heads are normed. Half of the values are those of the token before.
+    Queries and keys pass two convolutions, one of each channel and one within each head. The mean of a query and its
+    key is added to the query, and that of all queries of a key to the key; then heads are normed. Half of the values
+    are those of the token before.
     """
 
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, context: LayerContext) -> None:

@@ -291,6 +291,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "VaultGemmaForCausalLM": ("vault-gemma",),
     "YoutuForCausalLM": ("youtu",),
     "Zamba2ForCausalLM": ("zamba2", "zamba2-plain"),
+    "ZayaForCausalLM": ("zaya", "zaya-windows"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""
