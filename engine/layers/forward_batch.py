@@ -228,6 +228,8 @@ class Carried:
 
     output: Stream | None = None
     """[tokens, hidden], from one layer's experts to the next layer, which adds it to the stream."""
+    router: torch.Tensor | None = None
+    """float32 [tokens, size]: what a router computed, for that of the next layer."""
     words: Stream | None = None
     """[tokens, hidden]: the embeddings, for shared blocks."""
     kept: dict[int, Stream] = field(default_factory=dict)

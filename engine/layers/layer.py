@@ -23,7 +23,7 @@ from .forward_batch import ForwardBatch
 from .laurel import Laurel
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear
-from .linear.quantized import Delta, Input, Stream, Unnormed
+from .linear.quantized import Delta, Input, Stream, Unnormed, multiplied
 from .linear.weights import WeightMap
 from .loop_attention import LoopAttention
 from .mlp import MLP
@@ -31,6 +31,7 @@ from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
+from .scaled_sum import ScaledSum
 from .shared_block import SharedBlock, SharedWeights
 
 Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
@@ -96,8 +97,12 @@ class Layer:
         )
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
-        self._late_mixer = _late(self._mixer, self._mixer_scale, self._mixer_out)
-        self._late_mlp = _late(self._mlp, self._mlp_scale, self._mlp_out)
+        self._sums = [
+            ScaledSum(weights, f"{model.layer_prefix(layer)}.{name}", model.hidden_size, context)
+            for name in spec.sums or ()
+        ]
+        self._late_mixer = None if self._sums else _late(self._mixer, self._mixer_scale, self._mixer_out)
+        self._late_mlp = None if self._sums else _late(self._mlp, self._mlp_scale, self._mlp_out)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
         weights.pass_over(*(f"{model.layer_prefix(layer)}.{name}" for name in spec.unused))
         self._scalar: torch.Tensor | None = None
@@ -148,7 +153,10 @@ class Layer:
                 assert self._mlp is not None
                 x = x if self._mlp_in is None else self._mlp_in(residual)
                 return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
-            delta, residual = _summed(delta, residual, self._mixer_sum)
+            if self._sums:
+                delta, residual = None, self._sums[0](multiplied(delta), residual)
+            else:
+                delta, residual = _summed(delta, residual, self._mixer_sum)
             if self._sum_scale != 1.0:
                 residual = residual if delta is None else added_(residual, delta)
                 delta, residual = None, scaled_(residual, self._sum_scale)
@@ -167,7 +175,10 @@ class Layer:
                 residual = x.stream
             if self._stream_scales[1] != 1.0:
                 residual = scaled_(residual, self._stream_scales[1])
-            delta, residual = _summed(delta, residual, self._mlp_sum)
+            if self._sums:
+                delta, residual = None, self._sums[1](multiplied(delta), residual)
+            else:
+                delta, residual = _summed(delta, residual, self._mlp_sum)
             if self._ends_shortcut:
                 residual = residual if delta is None else added_(residual, delta)
                 delta = batch.carried.output

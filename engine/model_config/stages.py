@@ -10,6 +10,7 @@ from dataclasses import replace
 from .config_fields import ConfigError
 from .spec.attention import AttentionSpec
 from .spec.latent_attention import LatentAttentionSpec
+from .spec.mlp import MoESpec
 from .spec.model import LayerSpec, ModelSpec, Norms
 
 
@@ -60,6 +61,8 @@ def _kept(part: ModelSpec) -> object:
 
 def _needs_others(layer: LayerSpec) -> bool:
     if layer.shortcut is not None or layer.block is not None:
+        return True
+    if isinstance(layer.mlp, MoESpec) and layer.mlp.network is not None:
         return True
     match layer.mixer:
         case AttentionSpec(shares=shared):

@@ -29,6 +29,7 @@ from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.per_layer import PerLayerInputs
 from ..layers.picture_layer import PictureLayer
 from ..layers.rotary import RotaryTables
+from ..layers.scaled_sum import ScaledStream
 from ..layers.shared_block import SharedWeights
 from ..layers.streams.altup import AltUp, Streams
 from ..layers.streams.hyper import HyperConnected, HyperStreams
@@ -99,6 +100,9 @@ class Decoder:
             self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
         elif config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
+        self._embedding_sum: ScaledStream | None = None
+        if config.embedding_sum:
+            self._embedding_sum = ScaledStream(self.weights, config.embedding_sum, config.hidden_size, context)
         self._norm: Norm | Unnormalised = Unnormalised()
         if config.final_norm:
             like, plain = config.layers[-1].norms, config.final_norm_plain
@@ -248,6 +252,8 @@ class Decoder:
         if self._embedding_norm is not None:
             residual = self._embedding_norm.plain(residual)
             residual = residual.settled() if isinstance(residual, Traced) else residual
+        if self._embedding_sum is not None:
+            residual = self._embedding_sum(residual)
         media = batch.media
         if media is not None:
             put = partial(_put, self._embedding_scale if self.config.scales_media else 1.0)

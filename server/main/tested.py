@@ -320,6 +320,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
     "IQuestLoopCoderForCausalLM": ("iquest-loop",),
     "OuroForCausalLM": ("ouro",),
+    "ZayaForCausalLM": ("zaya", "zaya-windows"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""

@@ -11,7 +11,7 @@ transformers: Any = untyped_transformers
 EACH_KIND = (
     *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
     *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax", "recurrent-gemma", "ling"),
-    *("deepseek-v4", "zamba2"),
+    *("deepseek-v4", "zamba2", "zaya"),
 )
 """One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {

@@ -40,6 +40,7 @@ HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
+ZAYA = {"scaled embeddings", "queries, keys and values of several tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
 CALLED = {
     "afmoe": {"attention with a gate"},
@@ -111,6 +112,7 @@ CALLED = {
     "qwen3.5-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
     "qwen4": {*MIXED, "n-grams"},
     "qwen4-plain": MIXED,
+    **dict.fromkeys(("zaya", "zaya-windows"), ZAYA),
 }
 """Operations without an instruction, by model."""
 

@@ -178,6 +178,8 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
             elif buffer_name.endswith("tid2eid"):
                 scores = torch.rand(len(buffer), config.n_routed_experts)
                 buffer.copy_(scores.topk(buffer.shape[1]).indices)
+            elif buffer_name.endswith("balancing_biases"):
+                buffer.uniform_(-0.1, 0.1)
             elif buffer_name.endswith("layer_scalar"):
                 buffer.uniform_(0.6, 1.4)
     model.save_pretrained(folder)

@@ -14,6 +14,7 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.model import Backbone
+from ..convolved import Convolved
 from ..elementwise import elementwise
 from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from ..linear.layer_context import LayerContext
@@ -92,6 +93,7 @@ class Attention:
             self._query_scales = rotary.query_scales(
                 spec.temperature_beta, spec.temperature_floor, spec.temperature_first, spec.temperature_power
             )
+        self._convolved = Convolved(weights, layer, model, context) if spec.convolved else None
         self._gate_bias: torch.Tensor | None = None
         if spec.gate_bias:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
@@ -123,6 +125,8 @@ class Attention:
         """
         out = self.out.late if late else self.out
         made: Stream = self.into(x, batch.adapter_rows)
+        if self._convolved is not None:
+            made = self._convolved(made, batch)
         if clip := self._spec.clip:
             made = changed(made, "clipped queries, keys and values", lambda rows: rows.clamp_(-clip, clip))
         if self._full_norms is not None and self._ranks is not None:

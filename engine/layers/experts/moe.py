@@ -19,6 +19,7 @@ from ..linear.quantized import Input, Stream
 from ..linear.weights import WeightError, WeightMap
 from ..mlp import MLP
 from ..norm import RMSNorm
+from ..router_network import RouterNetwork
 from .expert_adapters import AdaptedExperts
 from .experts import PackedExperts, experts_of
 
@@ -40,14 +41,18 @@ class MoE:
         """``prefix``: of the layer."""
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._num_experts, self._tells_experts = spec.experts, context.tells_experts
-        self._own, self._identities = spec.own, spec.identities
+        self._own, self._identities, self._skips = spec.own, spec.identities, spec.skips
         self._rule = kernels.Router(**asdict(spec.router))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
         places = context.adapters
         router, exact = {part: spec.choices}, context.exact(part)
         adapted = context.adapted(router, hidden)
-        self._router = Linear(weights, router, hidden, exact, bias=spec.router_bias, adapted=adapted)
+        self._router: Linear | RouterNetwork
+        if spec.network is not None:
+            self._router = RouterNetwork(weights, prefix, spec, hidden, context)
+        else:
+            self._router = Linear(weights, router, hidden, exact, bias=spec.router_bias, adapted=adapted)
         if names.router_bare:
             weights.alias(part, f"{part}.weight")
         if names.router_turned:
@@ -138,16 +143,24 @@ class MoE:
 
     def _of_routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         rows = batch.adapter_rows
-        routing = self._routing(self._router(x.float(), rows), batch)
+        routing = self._routing(self._logits(x.float(), batch), batch)
         if self._latents is None:
             return self._of_experts(x, routing, rows)
         there, back = self._latents
         return back(self._of_experts(there(x, rows).to(x.dtype), routing, rows), rows)
 
+    def _logits(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """The router's product of x, float32 [tokens, hidden]."""
+        if isinstance(self._router, RouterNetwork):
+            return self._router(x, batch)
+        return self._router(x, batch.adapter_rows)
+
     def _of_experts(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
         """The output of this worker's experts, with the rows' adapters."""
         if self._identities:
             return self._of_identities(x, routing, rows)
+        if self._skips:
+            routing = routing._replace(experts=routing.experts.masked_fill(routing.experts >= self._num_experts, -1))
         return self._of_matrices(x, routing, rows)
 
     def _of_identities(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
@@ -188,6 +201,7 @@ class MoE:
             and self._own is None
             and self._table is None
             and not self._identities
+            and isinstance(self._router, Linear)
         ):
             logits = self._router(x)
             assert isinstance(logits, Traced)
@@ -270,7 +284,7 @@ class NormedMoE(MoE):
         """x of float32 or the stream's dtype → float32"""
         assert self._shared is not None
         chosen = self._router_in.exact(x) * self._router_scale * self._hidden**-0.5
-        routing = self._routing(self._router(chosen, batch.adapter_rows), batch)
+        routing = self._routing(self._logits(chosen, batch), batch)
         routing = routing._replace(weights=routing.weights * self._expert_scale[routing.experts.long()])
         routed = self._of_experts(self._experts_in.exact(x).to(self._dtype), routing, batch.adapter_rows)
         shared = self._shared(self._shared_in.exact(x).to(self._dtype), batch)

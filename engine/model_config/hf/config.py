@@ -152,6 +152,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
     "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
     "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
+    "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),
     "CodeGenForCausalLM": DecoderFamily("codegen", hf_classic.codegen),
     "XGLMForCausalLM": DecoderFamily("xglm", hf_classic.xglm),
     "OpenAIGPTLMHeadModel": DecoderFamily("openai-gpt", hf_classic.openai_gpt),

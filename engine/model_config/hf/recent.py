@@ -7,7 +7,8 @@ from math import sqrt
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.mlp import APART, STACKED, RouterSpec
+from ..spec.attention import ConvolvedSpec
+from ..spec.mlp import APART, STACKED, RouterNetworkSpec, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, Norms, with_layers, with_mixers
 from .common import attention_bias, common, slide, sliding_layers, softcap_of
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, sparse_steps, with_experts
@@ -175,3 +176,52 @@ def beam(fields: Fields, name: str) -> ModelSpec:
     )
     window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 512, least=0)
     return slide(spec, window, slides)
+
+
+_ZAYA_ROPE: Final = {
+    "hybrid": {"rope_theta": 5_000_000.0, "partial_rotary_factor": 0.5},
+    "hybrid_sliding": {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+}
+"""Defaults."""
+_ZAYA_NAMES: Final = replace(STACKED, correction="mlp.gate.balancing_biases")
+
+
+def zaya(fields: Fields, name: str) -> ModelSpec:
+    """ZAYA1: convolutions of queries and keys, scaled sums, and one expert a token, which a network chooses and may
+    leave out."""
+    for field, known in (("num_experts_per_tok", 1), ("attention_bias", False)):
+        if fields.has(field) and fields.get(field) != known:
+            raise ConfigError(f"{field} is {fields.get(field)!r}, expected {known!r}: nothing else is known of {name}")
+    inner = fields.integer("moe_intermediate_size", 2048)
+    defaults = {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 40, "vocab_size": 262_272}
+    defaults |= {"hidden_size": 2048, "max_position_embeddings": 131_072, "moe_intermediate_size": inner}
+    fields = _with_default(fields, **defaults, head_dim=128, tie_word_embeddings=True, rope_parameters=_ZAYA_ROPE)
+    plain = Fields({**_unturned_fields(fields).values, "intermediate_size": inner})
+    spec = common(plain, name, eps=1e-5)
+    kinds = fields.texts("layer_types") or ("hybrid",) * len(spec.layers)
+    if unknown := {*kinds} - _ZAYA_ROPE.keys():
+        raise ConfigError(f"layer_types holds {min(unknown)!r}, expected {' or '.join(map(repr, _ZAYA_ROPE))}")
+    taps = ConvolvedSpec(fields.integer("cca_time0", 2), fields.integer("cca_time1", 2))
+    spec = with_mixers(spec, convolved=taps)
+    for kind in {*kinds}:
+        rope = rope_from_hf(fields.values, spec.layers[0].attention.head_dim, layer_type=kind)
+        spec = with_mixers(spec, [each == kind for each in kinds], rope=rope)
+    router = RouterSpec(1, renormalize=False)
+    moe = replace(experts_of(fields, spec, router, experts=16), correction=True, names=(_ZAYA_NAMES,), skips=1)
+    size = fields.integer("router_hidden_size", 256)
+    layers = (
+        replace(
+            layer,
+            mlp=replace(moe, network=RouterNetworkSpec(size, spec.norm_eps, carries=at > 0)),
+            sums=("post_attention_residual_scale", "post_mlp_residual_scale"),
+        )
+        for at, layer in enumerate(spec.layers)
+    )
+    spec = replace(
+        spec,
+        layers=tuple(layers),
+        embedding_sum="model.input_hidden_states",
+        head_bias=fields.flag("lm_head_bias"),
+    )
+    slides = [kind == "hybrid_sliding" for kind in kinds]
+    return slide(spec, fields.integer("sliding_window") if any(slides) else 0, slides)

@@ -101,6 +101,31 @@ class LoopSpec:
 
 
 @dataclass(frozen=True)
+class ConvolvedSpec:
+    """Queries and keys that pass two convolutions over tokens, one of each channel and one within each head, and values
+    of which half are those of the token before (ZAYA, arXiv:2510.04476). Heads are normed without weights."""
+
+    by_channel: int = 2
+    """Tokens of the first convolution, the current one included."""
+    by_head: int = 2
+    """Of the second."""
+    into: str = "qkv_proj"
+    """Where its products are stored, within the attention."""
+    key_scales: str = "qk_norm.temp"
+    """Stored name of a factor on each key head."""
+
+    @property
+    def convolutions(self) -> tuple[str, str]:
+        """Stored names of the convolutions of channels and of heads."""
+        return f"{self.into}.conv_qk_depthwise", f"{self.into}.conv_qk_grouped"
+
+    @property
+    def before(self) -> int:
+        """Tokens before the current one that it sees."""
+        return self.by_channel + self.by_head - 2
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
@@ -128,6 +153,8 @@ class AttentionSpec:
     """Whether the tokens of a picture see each other in both directions (Gemma 3; Gemma 4 in layers with a window)."""
     windowed_spans: bool = False
     """Whether the window also bounds how far back they see within the picture (Gemma 4)."""
+    convolved: ConvolvedSpec | None = None
+    """Mixes queries, keys and values with those of the last tokens."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
     v_dim: int = 0
@@ -230,6 +257,10 @@ class AttentionSpec:
         gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
+        if self.convolved is not None:
+            own = f"{name}.{self.convolved.into}"
+            halves = ((f"{own}.v_proj_{which}", values // 2) for which in ("current", "delayed"))
+            apart = ((f"{own}.q_proj", q), (f"{own}.k_proj", kv), *halves)
         into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
         if self.paired is not None:
             into = (f"{name}.{self.paired[0]}", q), (f"{name}.{self.paired[1]}", kv + values)
@@ -278,6 +309,14 @@ class AttentionSpec:
             yield f"{self.loop.gate}.bias", (self.heads,)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
+        if self.convolved is not None:
+            first, second = (f"{prefix}.{self.name}.{each}" for each in self.convolved.convolutions)
+            channels = self.q_size + self.kv_size
+            yield f"{first}.weight", (channels, 1, self.convolved.by_channel)
+            yield f"{first}.bias", (channels,)
+            yield f"{second}.weight", (channels, self.head_dim, self.convolved.by_head)
+            yield f"{second}.bias", (channels,)
+            yield f"{prefix}.{self.name}.{self.convolved.key_scales}", (self.kv_heads,)
         if self.gate_bias:
             yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
         if self.out_norm:
@@ -333,8 +372,11 @@ class AttentionSpec:
         return replace(found, index_dim=self.index.head_dim, index_block=self.index.size) if self.index else found
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """None: attention has no recurrent state."""
-        return ()
+        """The last inputs of convolutions; otherwise attention has no state."""
+        if self.convolved is None:
+            return ()
+        channels = self.q_size + self.kv_size + self.kv_size // 2
+        return (StateTensor((self.convolved.before, channels), recurrent=False),)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
@@ -351,6 +393,8 @@ class AttentionSpec:
             )
         if self.by_group and (self.gated or not self.fused):
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
+        if self.convolved is not None:
+            self._check_convolved(self.convolved)
         if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
             raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
         if self.shards and self.heads % self.shards:
@@ -381,6 +425,14 @@ class AttentionSpec:
             check_rope(self.rope, self.head_dim)
         if self.index is not None:
             self._check_index(self.index)
+
+    def _check_convolved(self, convolved: ConvolvedSpec) -> None:
+        if self.gated or self.fused or self.v_dim or self.qkv_bias or self.qk_norm != "none" or self.shares >= 0:
+            raise ConfigError("convolutions in attention with more than plain heads are not known")
+        if min(convolved.by_channel, convolved.by_head) < 1 or not convolved.before:
+            raise ConfigError(f"convolutions see {convolved.before} tokens before each, expected at least 1")
+        if self.kv_size % 2:
+            raise ConfigError(f"values of {self.kv_size} columns have no halves")
 
     def _check_index(self, index: BlockIndexSpec) -> None:
         if self.window or self.softcap or self.sinks or self.fused or self.gated or self.v_dim or self.shares >= 0:

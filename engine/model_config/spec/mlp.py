@@ -131,6 +131,44 @@ class RouterSpec:
     """``sparsemixer``'s threshold: see :class:`stentor.kernels.Router`."""
 
 
+@dataclass(frozen=True)
+class RouterNetworkSpec:
+    """A router that is a network, and takes what that of the layer before computed (ZAYA)."""
+
+    size: int
+    norm_eps: float
+    carries: bool
+    """Whether there is a layer before."""
+    name: str = "mlp.gate"
+
+    @property
+    def norm(self) -> str:
+        """Stored name of its norm."""
+        return f"{self.name}.router_mlp.norm"
+
+    @property
+    def scale(self) -> str:
+        """Stored name of the factors on what the layer before computed."""
+        return f"{self.name}.router_states_scale"
+
+    def projections(self, hidden: int, choices: int) -> tuple[Projection, ...]:
+        """From the token to its size, two of that size, and to the experts' logits."""
+        inner = f"{self.name}.router_mlp"
+        return (
+            Projection(((f"{self.name}.down_proj", self.size),), hidden, bias=True),
+            *(Projection(((f"{inner}.{each}", self.size),), self.size, bias=True) for each in ("fc1", "fc2")),
+            Projection(((f"{inner}.out_proj", choices),), self.size, bias=False),
+        )
+
+    def shapes(self, prefix: str, hidden: int, choices: int) -> Shapes:
+        """Shapes of its stored tensors, by name."""
+        for projection in self.projections(hidden, choices):
+            yield from projection.shapes(prefix)
+        yield f"{prefix}.{self.norm}.weight", (self.size,)
+        if self.carries:
+            yield f"{prefix}.{self.scale}", (self.size,)
+
+
 class ExpertTensor(NamedTuple):
     """A stored tensor of experts' matrices, and its destination."""
 
@@ -233,6 +271,10 @@ class MoESpec:
     router_bias: bool = False
     identities: int = 0
     """Experts behind the others that return their input, and have no matrices (LongCat)."""
+    skips: int = 0
+    """Experts behind the others that give nothing, and have no matrices (ZAYA)."""
+    network: RouterNetworkSpec | None = None
+    """The router, if it is more than one product."""
     weight_input: bool = False
     """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""
     correction: bool = False
@@ -266,7 +308,7 @@ class MoESpec:
     @property
     def choices(self) -> int:
         """Experts that the router chooses from."""
-        return self.experts + self.identities
+        return self.experts + self.identities + self.skips
 
     @property
     def own_experts(self) -> range:
@@ -309,7 +351,8 @@ class MoESpec:
         of_one = (self.into + self.inner) * self.width(hidden)
         latents = sum(projection.elements for projection in self.latents(hidden))
         routed = of_one * self.router.top_k * len(self.own_experts) // self.experts
-        return self.choices * hidden + routed + latents + shared + gate
+        products = (each.elements for each in self.network.projections(hidden, self.choices)) if self.network else ()
+        return (sum(products) or self.choices * hidden) + routed + latents + shared + gate
 
     def idle(self, hidden: int) -> int:
         """Parameters of the experts that a token does not use."""
@@ -324,7 +367,10 @@ class MoESpec:
         if self.router_bias:
             yield f"{prefix}.{names.router}.bias", (self.choices,)
         router = f"{prefix}.{names.router}" if names.router_bare else f"{prefix}.{names.router}.weight"
-        yield router, (hidden, self.choices) if names.router_turned else (self.choices, hidden)
+        if self.network is not None:
+            yield from self.network.shapes(prefix, hidden, self.choices)
+        else:
+            yield router, (hidden, self.choices) if names.router_turned else (self.choices, hidden)
         if self.table:
             yield f"{prefix}.{self.table_name}", (self.table, self.router.top_k)
         if self.correction and not names.correction_at:
@@ -357,6 +403,8 @@ class MoESpec:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:
             raise ConfigError("shared experts with a gate and a factor are not known")
+        if self.skips and (self.identities or self.latent or self.media or self.part_norms):
+            raise ConfigError("experts that give nothing beside ones of other kinds are not known")
         if self.identities and (self.latent or self.media or self.part_norms or self.weight_input):
             raise ConfigError("experts that return their input beside ones that take another are not known")
         if self.media is not None:

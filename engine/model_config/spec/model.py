@@ -133,6 +133,8 @@ class LayerSpec:
     picture_gates: tuple[str, str] | None = None
     """Stored names of learned numbers by whose tanh the outputs of cross-attention and network are multiplied, if both
     are of tokens that see a picture and other tokens pass the layer as they are (Llama 3.2 Vision)."""
+    sums: tuple[str, str] | None = None
+    """Stored names of scales and biases of the stream and of what is added to it, behind mixer and network (ZAYA)."""
     block: SharedBlockSpec | None = None
     """What is added to the mixer's input alone (Zamba2)."""
     unused: tuple[str, ...] = ()
@@ -180,6 +182,10 @@ class LayerSpec:
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
+        for name in self.sums or ():
+            for which in ("hidden_states", "residual"):
+                yield f"{prefix}.{name}.{which}_scale", (hidden,)
+                yield f"{prefix}.{name}.{which}_bias", (hidden,)
         for name in (self.scalar, *(self.picture_gates or ())):
             if name:
                 yield f"{prefix}.{name}", (1,)
@@ -199,6 +205,8 @@ class LayerSpec:
                 part.check()
         if self.block is not None and (self.mixer is None or not self.norms.mixer_in or self.norms.renews):
             raise ConfigError("a shared block without a mixer behind it that has a norm is not known")
+        if self.sums is not None and (self.mixer is None or self.mlp is None or self.parallel or self.norms.renews):
+            raise ConfigError("scaled sums in layers without two parts, one behind the other, are not known")
         if self.shortcut is not None and (self.mlp is None or self.parallel):
             raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
 
@@ -363,6 +371,8 @@ class ModelSpec(Backbone):
     """Whether embeddings are normed."""
     embedding_norm_name: str = ""
     """Stored name of that norm, of the layers' kind (Bloom); "": an RMS norm without weights."""
+    embedding_sum: str = ""
+    """Beginning of the stored names of a scale and a bias of embeddings (ZAYA); "": none."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     bidirectional: bool = False
@@ -407,6 +417,8 @@ class ModelSpec(Backbone):
             found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
             if self.layers[0].norms.bias:
                 found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
+        if self.embedding_sum:
+            found |= {f"{self.embedding_sum}_{which}": (self.hidden_size,) for which in ("scale", "bias")}
         if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.final_norm and self.layers[-1].norms.bias:

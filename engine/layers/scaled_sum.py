@@ -1,0 +1,51 @@
+"""Learned scales and biases of each channel of the residual stream, and of what is added to it (ZAYA)."""
+
+from typing import Any
+
+import torch
+
+from stentor.kernels.forward import Traced
+
+from .linear.layer_context import LayerContext
+from .linear.quantized import Stream
+from .linear.weights import WeightMap
+
+
+class ScaledStream:
+    """(x + bias) · scale, of embeddings."""
+
+    def __init__(self, weights: WeightMap, name: str, hidden: int, context: LayerContext) -> None:
+        self._scale, self._bias = (context.empty(hidden, dtype=torch.float32) for _ in range(2))
+        self._hidden, self._stream = hidden, context.stream
+        weights.add(f"{name}_scale", self._scale)
+        weights.add(f"{name}_bias", self._bias)
+
+    def __call__(self, x: Stream) -> Stream:
+        """x [tokens, hidden] → the same."""
+        if isinstance(x, Traced):
+            return x.call("scaled embeddings", self.scaled, self._hidden)
+        return self.scaled(x).to(self._stream)
+
+    def scaled(self, x: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        """x [tokens, hidden] of any float dtype → float32"""
+        return (x.float() + self._bias) * self._scale
+
+
+class ScaledSum:
+    """The sum of a residual stream and a part's output, each with scales and biases of its own."""
+
+    def __init__(self, weights: WeightMap, name: str, hidden: int, context: LayerContext) -> None:
+        self._of_output = ScaledStream(weights, f"{name}.hidden_states", hidden, context)
+        self._of_stream = ScaledStream(weights, f"{name}.residual", hidden, context)
+        self._hidden, self._dtype = hidden, context.stream
+
+    def __call__(self, output: Stream, stream: Stream) -> Stream:
+        """[tokens, hidden] each → a new stream."""
+        if isinstance(stream, Traced):
+            assert isinstance(output, Traced)
+            return stream.call("a scaled sum", self._summed, self._hidden, output)
+        assert isinstance(output, torch.Tensor)
+        return self._summed(stream, output).to(self._dtype)
+
+    def _summed(self, stream: torch.Tensor, output: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        return self._of_output.scaled(output) + self._of_stream.scaled(stream)
