@@ -243,6 +243,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
     "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
     "MiniCPMV4_6ForConditionalGeneration": MediaFamily("minicpmv4_6", "qwen3_5_text"),
+    "MiniCPMV4_7ForConditionalGeneration": MediaFamily("minicpmv4_7", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
     "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),

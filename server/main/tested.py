@@ -335,6 +335,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "MiniCPMOcrForConditionalGeneration": ("minicpm_ocr",),
     "MiniCPMV4_6ForConditionalGeneration": ("minicpmv4_6",),
+    "MiniCPMV4_7ForConditionalGeneration": ("minicpmv4_7",),
     "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "MllamaForConditionalGeneration": ("mllama",),

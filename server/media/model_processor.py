@@ -58,6 +58,7 @@ from .picture_processors import (
     InternVLChatProcessor,
     KimiVLProcessor,
     LonePictures,
+    MiniCPMCanvasProcessor,
     MiniCPMVProcessor,
     NemotronOmniProcessor,
     NemotronVLProcessor,
@@ -92,6 +93,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "Lfm2VlProcessor": Lfm2VlProcessor,
     "MiniCPMOcrProcessor": MiniCPMVProcessor,
     "MiniCPMV4_6Processor": MiniCPMVProcessor,
+    "MiniCPMV4_7Processor": MiniCPMCanvasProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
@@ -264,7 +266,9 @@ class ModelProcessor:
         if not apart:
             tensors = {name: values[:1] for name, values in tensors.items()}
             tensors["batch_num_images"] = np.array([2])
-        return ModelInputs(_payload(tensors, "image"), replacement, self._grid(tensors.get("image_grid_thw")))
+        own = getattr(processor, "grid", None)
+        grid = self._grid(tensors.get("image_grid_thw")) if own is None else own(tensors)
+        return ModelInputs(_payload(tensors, "image"), replacement, grid)
 
     def choose_frames(self, options: Mapping[str, object]) -> Choose:
         """The chooser of a video's frames."""

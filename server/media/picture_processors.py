@@ -307,6 +307,17 @@ class MiniCPMVProcessor(transformers.MiniCPMV4_6Processor):  # type: ignore[misc
         return found, [named + text for text in texts]
 
 
+class MiniCPMCanvasProcessor(MiniCPMVProcessor):
+    """Of MiniCPM-V 4.7, whose pictures lie on canvases."""
+
+    def grid(self, tensors: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Columns of a slice, 1 without slices, then rows and columns of the whole
+        (:mod:`stentor.engine.worker.canvas_positions`)."""
+        merged = 2 if self.image_processor.downsample_mode == "4x" else 4
+        (rows, columns), *slices = (tensors["target_sizes"] // merged).tolist()
+        return slices[0][1] if slices else 1, rows, columns
+
+
 class Phi4Processor(ProcessorMixin):
     """Pictures alone. transformers' own needs torchvision for them, and torch for sounds."""
 

@@ -2,6 +2,7 @@
 pictures, besides those of :mod:`.seeing`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -9,6 +10,7 @@ import transformers as untyped_transformers
 
 from stentor.tests.parity.hybrids import QWEN4
 from stentor.tests.parity.pictures import Kind, Picture, cat, film_in_frames, qwen_picture
+from stentor.tests.parity.reading import along_patches, minicpm
 from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, token
 
 transformers: Any = untyped_transformers
@@ -54,7 +56,26 @@ def _frames(random: torch.Generator, size: int) -> Picture:
     return Picture({**whole.tensors, "pixel_values_videos": pixels}, whole.tokens, whole.grid, "video")
 
 
+_ON_CANVAS: Final = {
+    **{"image_start_id": token("<|vision_start|>"), "image_end_id": token("<|vision_end|>")},
+    **{"slice_start_id": 60, "slice_end_id": 61, "newline_id": 10},
+}
+
+
+def _on_one_canvas(random: torch.Generator, size: int) -> Picture:
+    """A picture, and for the second size three rows of two slices of it."""
+    grids = [(8, 12), *[(8, 16)] * 6 * size]
+    pixels = torch.randn(1, 3, PATCH, PATCH * sum(rows * columns for rows, columns in grids), generator=random)
+    pad, begin, end = (token(f"<|{name}|>") for name in ("image_pad", "vision_start", "vision_end"))
+    tokens = [begin, *[pad] * 6, end]
+    for number in range(6 * size):
+        tokens += [*([10] if number and number % 2 == 0 else []), 60, *[pad] * 8, 61]
+    tensors = {"pixel_values": pixels, "target_sizes": torch.tensor(grids, dtype=torch.int32)}
+    return Picture(tensors, tokens, (4 if size else 1, 2, 3))
+
+
 LOOKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "minicpmv4_7": (partial(minicpm, "MiniCPMV4_7", **_ON_CANVAS), Kind(_on_one_canvas, _PAD, along_patches)),
     "qwen4": (_qwen4, Kind(qwen_picture, _PAD, cat())),
     "cosmos3_edge": (_cosmos3_edge, Kind(_of_one_frame, _PAD, cat())),
     "cosmos3_edge_film": (_cosmos3_edge, Kind(_frames, _FILM, cat())),

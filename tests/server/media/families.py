@@ -277,6 +277,10 @@ def _minicpmv4_6() -> _Processor:
     return _minicpm("MiniCPMV4_6Processor", images)
 
 
+def _minicpmv4_7() -> _Processor:
+    return _minicpmv4_6()._replace(name="MiniCPMV4_7Processor")
+
+
 def _minicpm_ocr() -> _Processor:
     return _minicpm("MiniCPMOcrProcessor", MiniCPMOcrImages(patch_size=PATCH, scale_resolution=32, max_slice_nums=4))
 
@@ -325,6 +329,7 @@ _PROCESSORS: Final = {
     "idefics2": _idefics2,
     "phi4_multimodal": _phi4,
     "minicpmv4_6": _minicpmv4_6,
+    "minicpmv4_7": _minicpmv4_7,
     "mllama": _mllama,
     "nemotron_omni": _nemotron_omni,
     "minicpm_ocr": _minicpm_ocr,
@@ -380,7 +385,7 @@ def _with_processor(name: str) -> Maker:
 
 LAID_OUT: Final[Mapping[str, Maker]] = {
     name: _with_processor(name)
-    for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "nemotron_omni", "paligemma")
+    for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "nemotron_omni", "paligemma")
 }
 """Those whose processors write more than pictures into a text, or number these, or are not transformers'."""
 PROCESSED: Final[Mapping[str, Maker]] = {
