@@ -95,14 +95,15 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
     if not found:
         return None
-    return MediaSpec(found, _changed_layers(config), axes, _marks(config), canvas_marks(config))
+    canvas = tuple(mark for name in _ON_CANVAS if isinstance(mark := config.get(name), int)) if axes == "canvas" else ()
+    return MediaSpec(found, _changed_layers(config), axes, _marks(config), canvas)
 
 
-def canvas_marks(config: Mapping[str, object]) -> tuple[int, ...]:
-    """:attr:`MediaSpec.canvas`. Raises :class:`.config_fields.ConfigError` if the file leaves one out."""
-    if _AXES.get(config.get("model_type")) != "canvas":
-        return ()
-    return tuple(Fields(config).integer(name, least=0) for name in _ON_CANVAS)
+def check_canvas(config: Mapping[str, object]) -> None:
+    """Raise :class:`.config_fields.ConfigError` if a file leaves out a token around pictures on a canvas."""
+    if _AXES.get(config.get("model_type")) == "canvas":
+        for name in _ON_CANVAS:
+            Fields(config).integer(name, least=0)
 
 
 def _marks(config: Mapping[str, object]) -> tuple[int, ...]:
