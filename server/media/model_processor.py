@@ -45,7 +45,18 @@ from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles, tubelets
+from .model_videos import (
+    VideoInputs,
+    VideoSettings,
+    budgeted,
+    compressed,
+    cropped,
+    paired,
+    pooled,
+    squared,
+    tiles,
+    tubelets,
+)
 from .picture_processors import (
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
@@ -118,6 +129,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
     "Step3p7Processor": StepImages,
+    "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
@@ -209,6 +221,10 @@ VIDEOS: Final[Mapping[str, Videos]] = {
         Videos(lambda i, v, _s, _b: tubelets(i, v), VideoSettings(fps=2.0, min_frames=2, max_frames=128), 2),
     ),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
+    **dict.fromkeys(
+        ("LlavaNextVideoProcessor", "VideoLlavaProcessor"),
+        Videos(lambda i, v, _s, _b: cropped(i, v), VideoSettings(num_frames=8)),
+    ),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }
 """By the name of the processor."""
@@ -420,7 +436,7 @@ def _load(files: ModelFiles, name: str) -> Any:
         else:
             settings, _ = kind.get_processor_dict(os.fspath(source))
         parts: dict[str, Any] = {}
-        for part in kind.get_attributes():
+        for part in sorted(kind.get_attributes(), key="video_processor".__eq__):  # it is made of the pictures' one
             if part == "video_processor":
                 parts[part] = FrameProcessor(parts["image_processor"])
             elif isinstance(source, GivenFiles):

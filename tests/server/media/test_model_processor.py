@@ -213,7 +213,7 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
     "family",
     [
         *("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large", "smolvlm"),
-        "cosmos3_edge",
+        *("cosmos3_edge", "llava_next_video", "video_llava"),
     ],
 )
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
