@@ -121,7 +121,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "NanbeigeForCausalLM": {"num_loops": 2},
     "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},
     **{f"{name}ForConditionalGeneration": {"rope_scaling": _WHOLE} for name in _TURNED},
-    **{f"MiniCPM{which}ForConditionalGeneration": {"rope_scaling": _QUARTER} for which in ("Ocr", "V4_6")},
+    **{f"MiniCPM{which}ForConditionalGeneration": {"rope_scaling": _QUARTER} for which in ("Ocr", "V4_6", "V4_7")},
     "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
     "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},

@@ -373,11 +373,13 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Llama_Nemotron_Nano_VL": ("llama_nemotron_vl",),
     "LlavaForConditionalGeneration": ("llava", "pixtral"),
     "LlavaNextForConditionalGeneration": ("granite_vision",),
+    "LlavaNextVideoForConditionalGeneration": ("llava_next_video", "llava_next_video_film"),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "MiniCPMO": ("minicpmo",),
     "MiniCPMV": ("minicpmv_2_6", "minicpmv_4", "minicpmv_4_5"),
     "MiniCPMOcrForConditionalGeneration": ("minicpm_ocr",),
     "MiniCPMV4_6ForConditionalGeneration": ("minicpmv4_6",),
+    "MiniCPMV4_7ForConditionalGeneration": ("minicpmv4_7",),
     "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "MllamaForConditionalGeneration": ("mllama",),
@@ -407,6 +409,8 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3p7ForConditionalGeneration": ("step",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VideoLlama3ForConditionalGeneration": ("video_llama_3", "video_llama_3_film"),
+    "VideoLlavaForConditionalGeneration": ("video_llava", "video_llava_film"),
+    "VipLlavaForConditionalGeneration": ("vipllava",),
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
 """By architecture: the tiny models for which :data:`MEDIA_FILE` does the same with media in their prompts."""

@@ -46,7 +46,18 @@ from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import VideoInputs, VideoSettings, budgeted, compressed, paired, pooled, squared, tiles, tubelets
+from .model_videos import (
+    VideoInputs,
+    VideoSettings,
+    budgeted,
+    compressed,
+    cropped,
+    paired,
+    pooled,
+    squared,
+    tiles,
+    tubelets,
+)
 from .picture_processors import (
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
@@ -70,7 +81,7 @@ from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
-from .slice_processors import MergedSlicesProcessor, SampledSlicesProcessor
+from .slice_processors import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 
 transformers: Any = untyped_transformers
 
@@ -93,6 +104,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "Lfm2VlProcessor": Lfm2VlProcessor,
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
+    "MiniCPMV4_7Processor": CanvasSlicesProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
@@ -118,6 +130,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
     "Step3p7Processor": StepImages,
+    "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
@@ -212,6 +225,10 @@ VIDEOS: Final[Mapping[str, Videos]] = {
         Videos(lambda i, v, _s, _b: tubelets(i, v), VideoSettings(fps=2.0, min_frames=2, max_frames=128), 2),
     ),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
+    **dict.fromkeys(
+        ("LlavaNextVideoProcessor", "VideoLlavaProcessor"),
+        Videos(lambda i, v, _s, _b: cropped(i, v), VideoSettings(num_frames=8)),
+    ),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }
 """By the name of the processor."""
@@ -269,7 +286,9 @@ class ModelProcessor:
         if not apart:
             tensors = {name: values[:1] for name, values in tensors.items()}
             tensors["batch_num_images"] = np.array([2])
-        return ModelInputs(_payload(tensors, "image"), replacement, self._grid(tensors.get("image_grid_thw")))
+        own = getattr(processor, "grid", None)
+        grid = self._grid(tensors.get("image_grid_thw")) if own is None else own(tensors)
+        return ModelInputs(_payload(tensors, "image"), replacement, grid)
 
     def choose_frames(self, options: Mapping[str, object]) -> Choose:
         """The chooser of a video's frames."""
@@ -421,7 +440,7 @@ def _load(files: ModelFiles, name: str) -> Any:
         else:
             settings, _ = kind.get_processor_dict(os.fspath(source))
         parts: dict[str, Any] = {}
-        for part in kind.get_attributes():
+        for part in sorted(kind.get_attributes(), key="video_processor".__eq__):  # it is made of the pictures' one
             if part == "video_processor":
                 parts[part] = FrameProcessor(parts["image_processor"])
             elif isinstance(source, GivenFiles):

@@ -1,6 +1,7 @@
 """Processors of MiniCPM-V and MiniCPM-o: pictures are numbered, and their slices stand behind the whole. Run in the
 child."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import transformers as untyped_transformers
@@ -28,6 +29,17 @@ class MergedSlicesProcessor(transformers.MiniCPMV4_6Processor):  # type: ignore[
             return found, texts
         named = f"{self.image_id_start_token}{INDEX}{self.image_id_end_token}"
         return found, [named + text for text in texts]
+
+
+class CanvasSlicesProcessor(MergedSlicesProcessor):
+    """MiniCPM-V 4.7, whose pictures lie on canvases."""
+
+    def grid(self, tensors: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Columns of a slice, 1 without slices, then rows and columns of the whole
+        (:mod:`stentor.engine.worker.canvas_positions`)."""
+        merged = 2 if self.image_processor.downsample_mode == "4x" else 4
+        (rows, columns), *slices = (tensors["target_sizes"] // merged).tolist()
+        return slices[0][1] if slices else 1, rows, columns
 
 
 class SampledSlicesProcessor(ProcessorMixin):

@@ -2,14 +2,16 @@
 pictures, besides those of :mod:`.seeing`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.hybrids import QWEN4
-from stentor.tests.parity.pictures import Kind, Picture, cat, film_in_frames, qwen_picture
-from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, token
+from stentor.tests.parity.pictures import Kind, Picture, cat, film_in_frames, qwen_picture, square
+from stentor.tests.parity.reading import along_patches, minicpm
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -54,7 +56,68 @@ def _frames(random: torch.Generator, size: int) -> Picture:
     return Picture({**whole.tensors, "pixel_values_videos": pixels}, whole.tokens, whole.grid, "video")
 
 
+_LLAVA_TOKENS: Final = {"image_token_index": token("<image>"), "video_token_index": token("<video>")}
+
+
+def _llava(kind: str, **more: object) -> Any:
+    vision = {"model_type": "clip_vision_model", **SIZES, "num_hidden_layers": 3, "projection_dim": 32}
+    return transformers.AutoConfig.for_model(
+        kind,
+        text_config={"model_type": "llama", **TEXT},
+        vision_config={**vision, "image_size": SIDE, "patch_size": PATCH},
+        **more,
+    )
+
+
+def _in_two_tiles(random: torch.Generator, size: int) -> Picture:
+    """A whole picture, and two tiles of it side by side: with a line's end behind each row."""
+    pixels = torch.randn(1, 3, 3, SIDE, SIDE, generator=random)
+    sizes = torch.tensor([[SIDE, 2 * SIDE]])
+    return Picture({"pixel_values": pixels, "image_sizes": sizes}, [token("<image>")] * (16 + 4 * 9))
+
+
+def _squares(embeddings: int) -> Callable[[torch.Generator, int], Picture]:
+    """Two frames, each of so many embeddings."""
+
+    def draw(random: torch.Generator, size: int) -> Picture:
+        pixels = torch.randn(1, 2, 3, SIDE, SIDE, generator=random)
+        return Picture({"pixel_values_videos": pixels}, [token("<video>")] * (2 * embeddings), modality="video")
+
+    return draw
+
+
+_NEXT: Final = partial(
+    _llava, "llava_next_video", image_grid_pinpoints=[[SIDE, 2 * SIDE], [2 * SIDE, SIDE]], **_LLAVA_TOKENS
+)
+_TWO_TOWERS: Final = partial(_llava, "video_llava", **_LLAVA_TOKENS)
+_ON_CANVAS: Final = {
+    **{"image_start_id": token("<|vision_start|>"), "image_end_id": token("<|vision_end|>")},
+    **{"slice_start_id": 60, "slice_end_id": 61, "newline_id": 10},
+}
+
+
+def _on_one_canvas(random: torch.Generator, size: int) -> Picture:
+    """A picture, and for the second size three rows of two slices of it."""
+    grids = [(8, 12), *[(8, 16)] * 6 * size]
+    pixels = torch.randn(1, 3, PATCH, PATCH * sum(rows * columns for rows, columns in grids), generator=random)
+    pad, begin, end = (token(f"<|{name}|>") for name in ("image_pad", "vision_start", "vision_end"))
+    tokens = [begin, *[pad] * 6, end]
+    for number in range(6 * size):
+        tokens += [*([10] if number and number % 2 == 0 else []), 60, *[pad] * 8, 61]
+    tensors = {"pixel_values": pixels, "target_sizes": torch.tensor(grids, dtype=torch.int32)}
+    return Picture(tensors, tokens, (4 if size else 1, 2, 3))
+
+
 LOOKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "llava_next_video": (_NEXT, Kind(_in_two_tiles, token("<image>"), cat())),
+    "llava_next_video_film": (_NEXT, Kind(_squares(4), token("<video>"), cat())),
+    "video_llava": (_TWO_TOWERS, Kind(square("<image>", 16), token("<image>"), cat())),
+    "video_llava_film": (_TWO_TOWERS, Kind(_squares(17), token("<video>"), cat())),
+    "vipllava": (
+        partial(_llava, "vipllava", vision_feature_layer=[-2, -1, 1], image_token_index=token("<image>")),
+        Kind(square("<image>", 16), token("<image>"), cat()),
+    ),
+    "minicpmv4_7": (partial(minicpm, "MiniCPMV4_7", **_ON_CANVAS), Kind(_on_one_canvas, _PAD, along_patches)),
     "qwen4": (_qwen4, Kind(qwen_picture, _PAD, cat())),
     "cosmos3_edge": (_cosmos3_edge, Kind(_of_one_frame, _PAD, cat())),
     "cosmos3_edge_film": (_cosmos3_edge, Kind(_frames, _FILM, cat())),

@@ -265,7 +265,7 @@ def _in_squares(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [token("<img>"), *inside, token("</img>")])
 
 
-def _minicpm(kind: str = "MiniCPMV4_6") -> Any:
+def minicpm(kind: str = "MiniCPMV4_6", **more: int) -> Any:
     rope = {**_PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
     text = {**TEXT, "model_type": "qwen3_5_text", "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
     text |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
@@ -274,6 +274,7 @@ def _minicpm(kind: str = "MiniCPMV4_6") -> Any:
     vision = {**SIZES, "num_hidden_layers": 3, "image_size": 32, "patch_size": PATCH}
     tokens = {name: _QWEN[name] for name in ("image_token_id", "video_token_id")}
     made = getattr(transformers, f"{kind}Config")
+    tokens |= more
     return made(text_config=text, vision_config=vision, insert_layer_id=1, tie_word_embeddings=False, **tokens)
 
 
@@ -446,7 +447,7 @@ def _sliced(random: torch.Generator, size: int, merged: int = 16) -> Picture:
     return Picture({"pixel_values": pixels, "target_sizes": torch.tensor(grids, dtype=torch.int32)}, tokens)
 
 
-def _along_patches(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+def along_patches(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
     return {
         "pixel_values": torch.cat([part["pixel_values"] for part in parts], -1),
         "target_sizes": torch.cat([part["target_sizes"] for part in parts]),
@@ -470,8 +471,8 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "idefics2": (_idefics2, Kind(_of_any_shape, _IMAGE, _filled_up)),
     "got_ocr2": (_got_ocr2, Kind(_in_squares, _IMAGE, cat())),
     "phi4_multimodal": (_phi4, Kind(_on_a_canvas, _IMAGE, _with_most_tiles)),
-    "minicpmv4_6": (_minicpm, Kind(_sliced, _PAD, _along_patches)),
-    "minicpm_ocr": (lambda: _minicpm("MiniCPMOcr"), Kind(partial(_sliced, merged=4), _PAD, _along_patches)),
+    "minicpmv4_6": (minicpm, Kind(_sliced, _PAD, along_patches)),
+    "minicpm_ocr": (lambda: minicpm("MiniCPMOcr"), Kind(partial(_sliced, merged=4), _PAD, along_patches)),
     "minimax_m3": (_minimax_m3, Kind(qwen_picture, token("<|image_pad|>"), cat())),
     "step": (_step, Kind(_whole_and_squares, _IMAGE, _one_by_one)),
     "gemma4_unified": (_gemma4_unified, Kind(_of_squares, token("<image_soft_token>"), cat())),

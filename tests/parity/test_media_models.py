@@ -281,6 +281,12 @@ def test_experts_that_are_told_of_tokens_of_media_are_numbered_behind_those_of_t
     assert (told[~media] < 4).all()
 
 
+def test_a_model_whose_file_leaves_out_a_token_of_its_canvas_takes_no_pictures() -> None:
+    described = {**CONFIGS["minicpmv4_7"]().to_dict(), "slice_end_id": None}
+    with pytest.raises(ConfigError, match="slice_end_id is missing"):
+        TransformersTower(described, torch.float32, torch.device("cpu"), shapes_only=True)
+
+
 def test_a_tower_that_wants_other_weights_in_the_decoder_is_refused() -> None:
     described = {**CONFIGS["granite_speech"]().to_dict(), "has_lora_adapter": True}
     with pytest.raises(ConfigError, match="expected a checkpoint without an adapter"):

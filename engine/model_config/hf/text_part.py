@@ -260,11 +260,13 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Llama_Nemotron_Nano_VL": MediaFamily("Llama_Nemotron_Nano_VL", "llama"),
     "LlavaForConditionalGeneration": MediaFamily("llava", "llama"),
     "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
+    "LlavaNextVideoForConditionalGeneration": MediaFamily("llava_next_video", "llama", "images, video"),
     "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
     "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
     "MiniCPMO": MediaFamily("minicpmo", "minicpmv_text"),
     "MiniCPMV": MediaFamily("minicpmv", "minicpmv_text"),
     "MiniCPMV4_6ForConditionalGeneration": MediaFamily("minicpmv4_6", "qwen3_5_text"),
+    "MiniCPMV4_7ForConditionalGeneration": MediaFamily("minicpmv4_7", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
     "MiMoV2ForCausalLM": MediaFamily("mimo_v2", "mimo_v2", takes=""),
@@ -307,6 +309,8 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
+    "VideoLlavaForConditionalGeneration": MediaFamily("video_llava", "llama", "images, video"),
+    "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
     "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
 }
 """By architecture."""

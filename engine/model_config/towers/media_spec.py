@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
 
+from ..config_fields import Fields
 from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
-MediaAxes = Literal["grid", "frames", "numbered"]
+MediaAxes = Literal["grid", "frames", "numbered", "canvas"]
 """m-rope positions of media: frame, row and column, behind which text follows the longer side of a picture, or also the
-last frame of a video; or index, column, row and number of the picture, behind which text has its index."""
+last frame of a video; or index, column, row and number of the picture, behind which text has its index; or a canvas's
+number, row and column, on which a picture lies whole and in slices."""
 
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""
@@ -34,7 +36,9 @@ _MARKS: Final[Mapping[str, int]] = {
     **{"video_start_token_id": 101_306, "video_end_token_id": 101_307},
 }
 """ERNIE's, by field, with their defaults."""
-_AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered"}
+_AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered", "minicpmv4_7": "canvas"}
+_ON_CANVAS: Final = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
+"""Fields with the tokens around pictures and slices that have places on a canvas."""
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
 _TAPS: Final[Mapping[str, tuple[int, ...]]] = {
@@ -68,6 +72,8 @@ class MediaSpec:
     """Positions with m-rope."""
     marks: tuple[int, ...] = ()
     """Tokens around media that use the experts of media too (ERNIE 4.5 VL)."""
+    canvas: tuple[int, ...] = ()
+    """Tokens around pictures and slices that have places on a canvas."""
     alone: bool = False
     """Whether a picture is a prompt of its own, encoded by its own tower (CLIP)."""
 
@@ -92,7 +98,17 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     if config.get("model_type") in _STILLS:
         found.pop("video", None)
     axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
-    return MediaSpec(found, _changed_layers(config), axes, _marks(config)) if found else None
+    if not found:
+        return None
+    canvas = tuple(mark for name in _ON_CANVAS if isinstance(mark := config.get(name), int)) if axes == "canvas" else ()
+    return MediaSpec(found, _changed_layers(config), axes, _marks(config), canvas)
+
+
+def check_canvas(config: Mapping[str, object]) -> None:
+    """Raise :class:`..config_fields.ConfigError` if a file leaves out a token around pictures on a canvas."""
+    if _AXES.get(config.get("model_type")) == "canvas":
+        for name in _ON_CANVAS:
+            Fields(config).integer(name, least=0)
 
 
 def names_picture(config: Mapping[str, object]) -> bool:

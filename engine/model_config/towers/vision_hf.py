@@ -44,6 +44,7 @@ from .vision_siglip import (
     paddleocr_vl,
     paligemma,
     siglip,
+    vipllava,
 )
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 from .vision_tiled import eagle, llama4, llama_nemotron_vl, nemotron_h_vl
@@ -153,6 +154,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "qwen4_exp": qwen3_5,
     "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
+    "vipllava": vipllava,
     "clip": clip,
     "siglip": siglip,
     "Llama_Nemotron_Nano_VL": llama_nemotron_vl,

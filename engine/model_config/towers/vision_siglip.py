@@ -237,6 +237,18 @@ def llava(model: VisionFields, layer: int = -2, strategy: str = "default") -> Vi
     return replace(up_to(spec, max(taken, default=0)), taken=taken)
 
 
+def vipllava(model: VisionFields) -> VisionSpec:
+    """ViP-LLaVA: CLIP, with a norm of what several layers make of a patch."""
+    given = {"vision_feature_layer": [-2, -5, -8, -11, 6], **model.whole.values}
+    fixed = {"vision_feature_select_strategy": "default", "multimodal_projector_bias": True}
+    whole = Fields({**given, **fixed})
+    spec = llava(replace(model, whole=whole))
+    norm = ProjectorNorm(
+        "projector.projector_layernorm", "layer", whole.positive("projector_layernorm_eps", 1e-5), bias=True
+    )
+    return replace(spec, projector=replace(spec.projector, norm=norm))
+
+
 _NEXT_CANVASES: Final = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 _SIX: Final = range(1, 7)
 _ONEVISION_CANVASES: Final = tuple((384 * rows, 384 * columns) for rows in _SIX for columns in _SIX)

@@ -144,6 +144,7 @@ class MediaEncoder:
             sees_whole=self._sees_whole,
             hidden=self._spec.output_size,
             axes=self._media.axes,
+            canvas=self._media.canvas,
             words=tower.words(),
             whole_prompts=self._whole_prompts,
             marks=self._media.marks if self._has_experts else None,

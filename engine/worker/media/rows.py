@@ -17,6 +17,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, St
 from ...layers.forward_batch import ForwardBatch, MediaBatch, SeenMedia
 from ...model_config.towers.media_spec import MediaAxes
 from ...models.towers.payload import GIVEN, Encoded, Payload, read_payload
+from ..canvas_positions import canvas_positions
 from ..rows.batch import Batch
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import Int64
@@ -115,6 +116,7 @@ class MediaRows(RowExtras):
         sees_whole: bool,
         hidden: int,
         axes: MediaAxes = "grid",
+        canvas: Sequence[int] = (),
         words: Mapping[int, torch.Tensor] | None = None,
         whole_prompts: bool = False,
         marks: Sequence[int] | None = None,
@@ -127,6 +129,7 @@ class MediaRows(RowExtras):
             place: see :meth:`...models.decoder.Decoder.place_media`.
             mrope: media tokens have m-rope positions.
             axes: their positions then.
+            canvas: :attr:`...model_config.towers.media_spec.MediaSpec.canvas`.
             sees_whole: the tokens of a picture attend to each other.
             hidden: width of an embedding.
             words: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt.
@@ -141,7 +144,7 @@ class MediaRows(RowExtras):
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
-        self._mrope, self._sees_whole, self._axes = mrope, sees_whole, axes
+        self._mrope, self._sees_whole, self._axes, self._canvas = mrope, sees_whole, axes, canvas
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._marks = None if marks is None else np.array(marks, dtype=np.int64)
         self._keys = keys
@@ -301,7 +304,10 @@ class MediaRows(RowExtras):
             # sounds have text positions
             runs = [(span, _runs_of(found.placeholders)) for span, found in both if span.grid is not None]
             try:
-                positions = MediaPositions.of(len(tokens), runs, self._axes)
+                if self._axes == "canvas":
+                    positions = canvas_positions(tokens, runs, self._canvas)
+                else:
+                    positions = MediaPositions.of(len(tokens), runs, self._axes)
             except ValueError as error:
                 return _Row([], None, str(error), new.spans[0].start)
         words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE

@@ -83,6 +83,27 @@ def _llava_next() -> _Processor:
     return _Processor("LlavaNextProcessor", images, LLAVA, settings=settings)
 
 
+_FILMS: Final = LLAVA.replace(
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text')",
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'video') %}{{ '<video>' }}{% endfor %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text')",
+)
+_BEHIND_ONE: Final = {
+    "patch_size": PATCH,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+}
+
+
+def _llava_next_video() -> _Processor:
+    return _llava_next()._replace(name="LlavaNextVideoProcessor", template=_FILMS, settings=_BEHIND_ONE)
+
+
+def _video_llava() -> _Processor:
+    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
+    return _Processor("VideoLlavaProcessor", images, _FILMS, settings=_BEHIND_ONE)
+
+
 def _gemma4() -> _Processor:
     images = transformers.Gemma4ImageProcessorPil(patch_size=PATCH, pooling_kernel_size=2, max_soft_tokens=70)
     names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
@@ -277,6 +298,10 @@ def _minicpmv4_6() -> _Processor:
     return _minicpm("MiniCPMV4_6Processor", images)
 
 
+def _minicpmv4_7() -> _Processor:
+    return _minicpmv4_6()._replace(name="MiniCPMV4_7Processor")
+
+
 def _minicpm_ocr() -> _Processor:
     return _minicpm("MiniCPMOcrProcessor", MiniCPMOcrImages(patch_size=PATCH, scale_resolution=32, max_slice_nums=4))
 
@@ -314,6 +339,8 @@ def _janus() -> _Processor:
 
 _PROCESSORS: Final = {
     "granite_vision": _llava_next,
+    "llava_next_video": _llava_next_video,
+    "video_llava": _video_llava,
     "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
     "glm46v": lambda: _glm("Glm46VProcessor", "Glm46VImageProcessorPil"),
     "paddleocr_vl": _paddleocr_vl,
@@ -325,6 +352,7 @@ _PROCESSORS: Final = {
     "idefics2": _idefics2,
     "phi4_multimodal": _phi4,
     "minicpmv4_6": _minicpmv4_6,
+    "minicpmv4_7": _minicpmv4_7,
     "mllama": _mllama,
     "nemotron_omni": _nemotron_omni,
     "minicpm_ocr": _minicpm_ocr,
@@ -380,7 +408,7 @@ def _with_processor(name: str) -> Maker:
 
 LAID_OUT: Final[Mapping[str, Maker]] = {
     name: _with_processor(name)
-    for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "nemotron_omni", "paligemma")
+    for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "nemotron_omni", "paligemma")
 }
 """Those whose processors write more than pictures into a text, or number these, or are not transformers'."""
 PROCESSED: Final[Mapping[str, Maker]] = {

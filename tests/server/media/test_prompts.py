@@ -223,7 +223,10 @@ def test_pictures_of_idefics2_share_marks_and_are_apart_from_words(text: str, fa
     assert tokens == found["input_ids"][0].tolist()
 
 
-@pytest.mark.parametrize(("name", "kind", "mode"), [("minicpmv4_6", "V4_6", "16x"), ("minicpm_ocr", "Ocr", "4x")])
+@pytest.mark.parametrize(
+    ("name", "kind", "mode"),
+    [("minicpmv4_6", "V4_6", "16x"), ("minicpmv4_7", "V4_7", "16x"), ("minicpm_ocr", "Ocr", "4x")],
+)
 def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(
     name: str, kind: str, mode: str, family: Callable[[str], Family]
 ) -> None:
