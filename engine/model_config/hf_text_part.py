@@ -291,6 +291,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Qwen3_5MoeForConditionalGeneration": MediaFamily("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
+    "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
     "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
@@ -305,7 +306,10 @@ ALIASES: Final[Mapping[str, str]] = {
 """Architectures whose files are those of others, but for the names of architecture and model type."""
 _SHARED: Final = {name: _FAMILIES[other] for name, other in ALIASES.items()}
 MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
-_TYPED_HERE: Final = (*_SHARED, "KeyeForConditionalGeneration", "KeyeVL1_5ForConditionalGeneration")
+_TYPED_HERE: Final = (
+    *_SHARED,
+    *(f"{name}ForConditionalGeneration" for name in ("Keye", "KeyeVL1_5", "StepVL")),
+)
 """Architectures that determine the model type."""
 """By architecture."""
 

@@ -371,6 +371,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "SkyworkR1VChatModel": ("skywork_r1v",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
     "Step3p7ForConditionalGeneration": ("step",),
+    "StepVLForConditionalGeneration": ("step_vl",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VideoLlama3ForConditionalGeneration": ("video_llama_3", "video_llama_3_film"),
     "VoxtralForConditionalGeneration": ("voxtral",),

@@ -102,6 +102,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
+    "Step3VLProcessor": transformers.Step3p7Processor,
     "Siglip2Processor": LonePictures,
     "SiglipProcessor": LonePictures,
     "SmolVLMProcessor": SmolVLMProcessor,
@@ -122,7 +123,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
-    "Step3p7Processor": StepImages,
+    **dict.fromkeys(("Step3VLProcessor", "Step3p7Processor"), StepImages),
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
@@ -144,6 +145,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ovis2_5": "Ovis2_5Processor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
+    "step_vl": "Step3VLProcessor",
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none."""
@@ -209,7 +211,10 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _QWEN3, 2),
     "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
     "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
-    "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    **dict.fromkeys(
+        ("InternS1Processor", "InternVLProcessor"),
+        Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    ),
     "VideoLlama3Processor": Videos(lambda i, v, s, _: compressed(i, v, s), _VIDEO_LLAMA),
     "Ovis2_5Processor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), VideoSettings(num_frames=8)),
     **dict.fromkeys(

@@ -347,21 +347,26 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         "internvl",
         partial(_named, architecture="InternS1ForConditionalGeneration", make=FAMILIES["internvl"]),
         PICTURES["internvl"],
+        "InternS1ForConditionalGeneration",
     ),
     "lighton_ocr_2": Published(
         "lighton_ocr",
         partial(_named, architecture="LightOnOCRForConditionalGeneration", make=_lighton),
         PICTURES["mistral3"],
+        "LightOnOCRForConditionalGeneration",
     ),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
-    "ovis2_6": Published("ovis2_5", partial(_ovis2_5, newer="Ovis2_6ForCausalLM"), _OVIS),
-    "ovis2_6_moe": Published("ovis2_5", partial(_ovis2_5, newer="Ovis2_6_MoeForCausalLM"), _OVIS),
+    **{
+        file: Published("ovis2_5", partial(_ovis2_5, newer=name), _OVIS, name)
+        for file, name in (("ovis2_6", "Ovis2_6ForCausalLM"), ("ovis2_6_moe", "Ovis2_6_MoeForCausalLM"))
+    },
     "skywork_r1v": Published(
         "internvl_chat",
         partial(_internvl, name="internvl_chat", architecture="SkyworkR1VChatModel"),
         PICTURES["internvl"],
+        "SkyworkR1VChatModel",
     ),
     "ovis2_5_film": Published("ovis2_5", _ovis2_5, Kind(_ovis_film, token("<|image_pad|>"), cat())),
     "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
