@@ -31,6 +31,7 @@ HEAVY_MODULES = (
             "deepseek_ocr",
             "eagle",
             "gemma4",
+            "keye",
             "kimi",
             "lfm2_vl",
             "llama4",

@@ -52,6 +52,7 @@ _STEP: Final = {
     "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0],
     "num_nextn_predict_layers": 1,
 }
+_VERSION: Final = {"version": 4.5}
 _HEAD: Final = {"num_nextn_predict_layers": 1}
 _QWEN4: Final = {
     "ple_layer_ids": [1],
@@ -63,7 +64,7 @@ _QWEN4: Final = {
 }
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
-    *("Cosmos3Edge", "Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
+    *("Cosmos3Edge", "Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "Keye", "KeyeVL1_5", "PaddleOCRVL"),
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
@@ -102,6 +103,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "GPTJForCausalLM": {"rotary_dim": 8},
     "MptForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
+    **dict.fromkeys(("MiniCPMO", "MiniCPMV"), _VERSION),
+    "Ovis2_6_MoeForCausalLM": {"model_type": "qwen3_moe"},
     "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     **dict.fromkeys(("Ernie4_5_MoeForCausalLM", "Exaone4_5_ForConditionalGeneration", "MellumForCausalLM"), _HEAD),
@@ -144,6 +147,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
 """Further fields of an architecture, with every optional feature enabled."""
 _REMARKS: Final[Mapping[str, str]] = {
     "DeciLMForCausalLM": "Llama Nemotron Super and Ultra",
+    "MiniCPMO": "sounds are not taken, and answers are text",
+    "MiniCPMV": "2.6, 4.0 and 4.5",
     "MiniCPMForCausalLM": "attention is dense, whatever sparse_config allows",
     "GptOssForCausalLM": "one tool call a turn",
     "NanbeigeForCausalLM": "also those whose layers run once",

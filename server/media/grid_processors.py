@@ -27,3 +27,13 @@ class DotsVLProcessor(GridProcessor):
     """Of dots.ocr."""
 
     image_token = "<|imgpad|>"
+
+
+class KeyeProcessor(GridProcessor):
+    """Of Keye-VL and Keye-VL 1.5."""
+
+    image_token = "<|image_pad|>"
+
+
+class OpenCUAProcessor(GridProcessor):
+    image_token = "<|media_placeholder|>"

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
 from stentor.engine.model_config.hf import nemotron_omni
+from stentor.engine.model_config.hf.text_part import described_part
 from stentor.engine.model_config.hf.thinker import thinker
 from stentor.engine.model_config.towers.media_spec import lacks_timm
 
@@ -35,9 +36,10 @@ from .audio_processors import (
 )
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
-from .grid_processors import DotsVLProcessor, KimiVLProcessor
+from .grid_processors import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.gemma4 import Gemma4UnifiedImages
+from .images.keye import KeyeImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
@@ -100,16 +102,21 @@ _OWN: Final[Mapping[str, Any]] = {
     "HunYuanVLProcessor": HunYuanVLProcessor,
     "Idefics2Processor": Idefics2Processor,
     "InternVLChatProcessor": InternVLChatProcessor,
+    "InternS1Processor": transformers.InternVLProcessor,
+    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeProcessor),
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
     "MiniCPMV4_7Processor": CanvasSlicesProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
+    "LightOnOCRProcessor": transformers.LightOnOcrProcessor,
+    "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
+    "Step3VLProcessor": transformers.Step3p7Processor,
     "Siglip2Processor": LonePictures,
     "SiglipProcessor": LonePictures,
     "SmolVLMProcessor": SmolVLMProcessor,
@@ -121,6 +128,7 @@ _OWN: Final[Mapping[str, Any]] = {
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
+    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeImages),
     "KimiVLProcessor": KimiVLImages,
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
@@ -129,7 +137,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
-    "Step3p7Processor": StepImages,
+    **dict.fromkeys(("Step3VLProcessor", "Step3p7Processor"), StepImages),
     "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
@@ -141,15 +149,18 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
     "internvl_chat": "InternVLChatProcessor",
+    **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_vl": "KimiVLProcessor",
     "minicpmo": "MiniCPMOProcessor",
     "minicpmv": "MiniCPMVProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
+    "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
+    "step_vl": "Step3VLProcessor",
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none."""
@@ -217,7 +228,10 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _QWEN3, 2),
     "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
     "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
-    "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    **dict.fromkeys(
+        ("InternS1Processor", "InternVLProcessor"),
+        Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    ),
     "VideoLlama3Processor": Videos(lambda i, v, s, _: compressed(i, v, s), _VIDEO_LLAMA),
     "Ovis2_5Processor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), VideoSettings(num_frames=8)),
     **dict.fromkeys(
@@ -420,8 +434,8 @@ def _class_name(files: ModelFiles) -> str:
     if (said := processor_name(files.source)) is not None:
         return said
     known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}
-    model_type = files.read("config.json").get("model_type")
-    found = known.get(model_type)
+    model_type = described_part(files.read("config.json")).get("model_type")
+    found = known.get(str(model_type))
     if not isinstance(found, str):
         raise ProcessorError(f"no file of {files} names a processor_class, and none is known for {model_type!r}")
     return found

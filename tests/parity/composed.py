@@ -16,6 +16,8 @@ class Published(NamedTuple):
     model_type: str
     make: Maker
     kind: Kind
+    architecture: str = ""
+    """If several have the model type, and it is not the usual one."""
 
 
 class Composed(torch.nn.Module):

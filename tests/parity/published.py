@@ -19,7 +19,7 @@ from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_slices import IN_SLICES
 from stentor.tests.parity.published_sounds import HEARING
 from stentor.tests.parity.published_tiles import IN_TILES
-from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
+from stentor.tests.support.vision_models import FAMILIES, PATCH, SIDE, SIZES, TEXT, Maker, randomised, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -98,8 +98,9 @@ def _rewrite(folder: Path, config: Mapping[str, object], names: Mapping[str, str
     save_file({renamed(name): tensor for name, tensor in load_file(file).items()}, file)
 
 
-def _internvl(folder: Path, name: str) -> Any:
-    """``name``: a file of Qianfan-OCR, or one of InternVL's first form, also with InternLM 2 as its decoder."""
+def _internvl(folder: Path, name: str, architecture: str = "InternVLChatModel") -> Any:
+    """``name``: a file of Qianfan-OCR, or one of InternVL's first form, also with InternLM 2 as its decoder;
+    ``architecture``: of that form."""
     old = name == "internvl_internlm2"
     config = transformers.QianfanOCRConfig(
         text_config={"model_type": "llama" if old else "qwen3", **TEXT, "head_dim": 16},
@@ -114,8 +115,8 @@ def _internvl(folder: Path, name: str) -> Any:
         text = hub.described("internlm2", model.config.text_config) if old else described["text_config"]
         described = {
             **{
-                "architectures": ["InternVLChatModel"],
-                "model_type": "internvl_chat",
+                "architectures": [architecture],
+                "model_type": "internvl_chat" if architecture == "InternVLChatModel" else "as_published",
                 "img_context_token_id": token("<IMG_CONTEXT>"),
             },
             **{"llm_config": text, "vision_config": {**SIZES, **_CHAT_TOWER}, "select_layer": -1},
@@ -258,18 +259,24 @@ class _Navit(torch.nn.Module):
 _WORDS: Final = 44
 
 
-def _ovis2_5(folder: Path, *, window: int = 0) -> Composed:
-    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+def _ovis2_5(folder: Path, *, window: int = 0, newer: str = "") -> Composed:
+    """``newer``: the architecture of a later one with the same files, also with experts."""
+    sizes: dict[str, Any] = {**TEXT, "head_dim": 16, "tie_word_embeddings": False}
+    kind = "Qwen3Moe" if "Moe" in newer else "Qwen3"
+    if "Moe" in newer:
+        sizes |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    text = getattr(transformers, f"{kind}Config")(**sizes)
     vision = {**SIZES, "model_type": "siglip2_navit", "patch_size": PATCH, "image_size": 6 * PATCH, "num_patches": -1}
     vision |= {"hidden_stride": 2, "window_size": 2 * PATCH * window, "preserve_original_pe": True, "use_rope": True}
     vision |= {"temporal_patch_size": 1, "fullatt_block_indexes": "1" if window else None}
     config = {
-        **{"architectures": ["Ovis2_5"], "model_type": "ovis2_5", "hidden_size": 64, "visual_vocab_size": _WORDS},
+        **{"architectures": [newer or "Ovis2_5"], "model_type": "as_published" if newer else "ovis2_5"},
+        **{"hidden_size": 64, "visual_vocab_size": _WORDS},
         **{"llm_config": text.to_dict(), "vit_config": vision, "image_token_id": token("<|image_pad|>")},
     }
 
     def make() -> Composed:
-        return Composed(transformers.Qwen3ForCausalLM(text), _Navit(window), token("<|image_pad|>"))
+        return Composed(getattr(transformers, f"{kind}ForCausalLM")(text), _Navit(window), token("<|image_pad|>"))
 
     def named(name: str) -> str:
         if name.startswith("vte"):
@@ -299,6 +306,30 @@ def _ovis_film(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [token("<|image_pad|>")] * (len(pixels) // 4 + 2), modality="video")
 
 
+def lighton_ocr() -> Any:
+    return transformers.LightOnOcrConfig(
+        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16, "tie_word_embeddings": False},
+        vision_config={"model_type": "pixtral", **SIZES, "image_size": 32, "patch_size": PATCH, "head_dim": 16},
+        image_token_id=token("[IMG]"),
+        spatial_merge_size=2,
+        tie_word_embeddings=False,
+    )
+
+
+def _lighton(folder: Path) -> Any:
+    model = randomised("lighton_ocr", lambda: transformers.LightOnOcrForConditionalGeneration(lighton_ocr()))
+    model.save_pretrained(folder)
+    return model
+
+
+def _named(folder: Path, *, architecture: str, make: Maker) -> Any:
+    """A model whose config.json names another architecture."""
+    model, file = make(folder), folder / "config.json"
+    named = {"architectures": [architecture], "model_type": "as_published"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **named}))
+    return model
+
+
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
@@ -312,9 +343,31 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         "internvl_chat", partial(_internvl, name="internvl_internlm2"), PICTURES["internvl"]
     ),
     "qianfan_ocr": Published("qianfan_ocr", partial(_internvl, name="qianfan_ocr"), PICTURES["internvl"]),
+    "interns1": Published(
+        "internvl",
+        partial(_named, architecture="InternS1ForConditionalGeneration", make=FAMILIES["internvl"]),
+        PICTURES["internvl"],
+        "InternS1ForConditionalGeneration",
+    ),
+    "lighton_ocr_2": Published(
+        "lighton_ocr",
+        partial(_named, architecture="LightOnOCRForConditionalGeneration", make=_lighton),
+        PICTURES["mistral3"],
+        "LightOnOCRForConditionalGeneration",
+    ),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
+    **{
+        file: Published("ovis2_5", partial(_ovis2_5, newer=name), _OVIS, name)
+        for file, name in (("ovis2_6", "Ovis2_6ForCausalLM"), ("ovis2_6_moe", "Ovis2_6_MoeForCausalLM"))
+    },
+    "skywork_r1v": Published(
+        "internvl_chat",
+        partial(_internvl, name="internvl_chat", architecture="SkyworkR1VChatModel"),
+        PICTURES["internvl"],
+        "SkyworkR1VChatModel",
+    ),
     "ovis2_5_film": Published("ovis2_5", _ovis2_5, Kind(_ovis_film, token("<|image_pad|>"), cat())),
     "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
 }

@@ -1,14 +1,17 @@
-"""Tiny random models that see patches of pictures of any shape, whose classes transformers does not have: dots.ocr."""
+"""Tiny random models that see patches of pictures of any shape, whose classes transformers does not have: dots.ocr,
+Keye-VL, OpenCUA."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
 from stentor.tests.parity.composed import Composed, Published
-from stentor.tests.parity.pictures import Kind, Picture, cat
+from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
 from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, randomised, token
 
 transformers: Any = untyped_transformers
@@ -101,6 +104,134 @@ def dots_ocr(folder: Path, *, plain: bool = True) -> Composed:
     return model
 
 
+class _Paddle(torch.nn.Module):
+    """PaddleOCR-VL's tower of transformers', and products of squares of four patches (Keye-VL)."""
+
+    def __init__(self, vision: Mapping[str, Any], joined: bool) -> None:
+        """``joined``: the norm is that of squares, not of patches."""
+        super().__init__()
+        config = transformers.PaddleOCRVLConfig(vision_config=dict(vision)).vision_config
+        self.visual, self.joined = transformers.PaddleOCRVisionModel(config), joined
+        hidden = vision["hidden_size"]
+        norm = torch.nn.LayerNorm(4 * hidden if joined else hidden)
+        products = {"linear_1": torch.nn.Linear(4 * hidden, 4 * hidden), "linear_2": torch.nn.Linear(4 * hidden, 64)}
+        self.mlp_AR = torch.nn.ModuleDict({"pre_norm": norm, **products})
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
+        seen = self.visual(pixel_values=pixel_values[None], grid_thw=image_grid_thw).last_hidden_state
+        pieces = seen.flatten(0, -2).split(image_grid_thw.prod(1).tolist())
+        found = []
+        for piece, (_, rows, columns) in zip(pieces, image_grid_thw.tolist(), strict=True):
+            at = squares(rows, columns)
+            x = piece[at[:, 0] * columns + at[:, 1]]
+            norm, width = self.mlp_AR["pre_norm"], 4 * x.shape[1]
+            x = norm(x.view(-1, width)) if self.joined else norm(x).view(-1, width)
+            found.append(self.mlp_AR["linear_2"](torch.nn.functional.gelu(self.mlp_AR["linear_1"](x))))
+        return torch.cat(found)
+
+
+class _Sections(torch.nn.Module):
+    """Rotation of Qwen3's heads by frame, row and column, in sections."""
+
+    def __init__(self, head_dim: int, sections: list[int]) -> None:
+        super().__init__()
+        self.frequencies = 10_000.0 ** (-torch.arange(0, head_dim, 2) / head_dim)
+        self.axes = torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
+        self.places = torch.zeros(3, 1)
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = self.places[self.axes].T * self.frequencies
+        both = torch.cat((angles, angles), dim=1)[None]
+        return both.cos(), both.sin()
+
+
+class _InGrids(Composed):
+    """Tokens of pictures have places by row and column, behind which the text follows the longer side."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool, **media: Any) -> Any:
+        grids = iter(media["image_grid_thw"].tolist() if media else ())
+        places: list[tuple[int, int, int]] = []
+        next_place, tokens = 0, input_ids[0].tolist()
+        while len(places) < len(tokens):
+            if tokens[len(places)] != self.placeholder:
+                places.append((next_place,) * 3)
+                next_place += 1
+                continue
+            _, rows, columns = (side // 2 for side in next(grids))
+            inside = [(0, row, column) for row in range(rows) for column in range(columns)]
+            places += [(next_place, next_place + row, next_place + column) for _, row, column in inside]
+            next_place += max(rows, columns)
+        self.text.model.rotary_emb.places = torch.tensor(places).T.float()
+        return super().forward(input_ids, attention_mask, use_cache, **media)
+
+
+_SECTIONS: Final = [2, 3, 3]
+
+
+def keye(folder: Path, *, newer: bool = False) -> Composed:
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    vision = {**SIZES, "image_size": 5 * PATCH, "patch_size": PATCH}
+    config = {
+        **{name: value for name, value in text.to_dict().items() if name != "rope_parameters"},
+        **{"architectures": ["KeyeVL1_5ForConditionalGeneration" if newer else "KeyeForConditionalGeneration"]},
+        **{"model_type": "as_published", "vision_config": {**vision, "spatial_merge_size": 2}},
+        **{"image_token_id": token("<|image_pad|>"), "video_token_id": token("<|video_pad|>")},
+        **{"rope_theta": 10_000.0, "rope_scaling": {"type": "default", "mrope_section": _SECTIONS}},
+    }
+
+    def make() -> Composed:
+        decoder = transformers.Qwen3ForCausalLM(text)
+        decoder.model.rotary_emb = _Sections(16, _SECTIONS)
+        return _InGrids(decoder, _Paddle(vision, newer), token("<|image_pad|>"))
+
+    model: Composed = randomised("keye", make)
+    model.save(folder, config, "", lambda name: name)
+    return model
+
+
+def _row_by_row(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    pixels = torch.randn(int(whole.tensors["image_grid_thw"].prod()), 3, PATCH, PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens, whole.grid)
+
+
+class _Windowed(torch.nn.Module):
+    """The tower of transformers' Qwen2.5-VL (OpenCUA)."""
+
+    def __init__(self, vision: Any) -> None:
+        super().__init__()
+        self.vision_tower = Qwen2_5_VisionTransformerPretrainedModel._from_config(vision)
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.vision_tower(pixel_values, grid_thw=image_grid_thw).pooler_output
+        return found
+
+
+def opencua(folder: Path) -> Composed:
+    """Tokens of pictures have places as those of the text."""
+    text = transformers.Qwen2Config(**TEXT, tie_word_embeddings=False)
+    vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    vision |= {"patch_size": PATCH, "window_size": 4 * PATCH}
+    tower = transformers.Qwen2_5_VLConfig(vision_config={**vision, "fullatt_block_indexes": [1]}).vision_config
+    config = {
+        **{"architectures": ["OpenCUAForConditionalGeneration"], "model_type": "opencua"},
+        **{"text_config": text.to_dict(), "vision_config": {**vision, "fullatt_block_indexes": [1]}},
+        **{"media_placeholder_token_id": token("<|image_pad|>"), "tie_word_embeddings": False},
+    }
+
+    def make() -> Composed:
+        return Composed(transformers.Qwen2ForCausalLM(text), _Windowed(tower), token("<|image_pad|>"))
+
+    model: Composed = randomised("opencua", make)
+    model.save(folder, config, "language_model.", lambda name: name)
+    return model
+
+
+def _with_plain_places(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    return Picture(whole.tensors, whole.tokens)
+
+
 def _of_any_shape(random: torch.Generator, size: int) -> Picture:
     rows, columns = ((4, 6), (6, 4))[size]
     pixels = torch.randn(rows * columns, 3 * PATCH * PATCH, generator=random)
@@ -109,8 +240,12 @@ def _of_any_shape(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [token("<|vision_start|>"), *inside, token("<|vision_end|>")])
 
 
+_ROWS: Final = Kind(_row_by_row, token("<|image_pad|>"), cat())
 _SHAPED: Final = Kind(_of_any_shape, token("<|image_pad|>"), cat())
 IN_GRIDS: Final[Mapping[str, Published]] = {
     "dots_ocr": Published("dots_ocr", dots_ocr, _SHAPED),
-    "dots_ocr_biased": Published("dots_ocr", lambda folder: dots_ocr(folder, plain=False), _SHAPED),
+    "dots_ocr_biased": Published("dots_ocr", partial(dots_ocr, plain=False), _SHAPED),
+    "keye": Published("keye", keye, _ROWS),
+    "keye_vl1_5": Published("keye_vl1_5", partial(keye, newer=True), _ROWS),
+    "opencua": Published("opencua", opencua, Kind(_with_plain_places, token("<|image_pad|>"), cat())),
 }

@@ -1,6 +1,8 @@
-"""Tiny random models that see tiles, whose classes transformers does not have: Eagle 2.5 and Nemotron Nano VL."""
+"""Tiny random models that see tiles, whose classes transformers does not have: Eagle 2.5, Nemotron Nano VL
+and Step3-VL."""
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -177,6 +179,66 @@ def nemotron_h_vl(folder: Path) -> Composed:
     return _nemotron_vl(folder, "NemotronH_Nano_VL_V2", text, lambda: transformers.NemotronHForCausalLM(text), products)
 
 
+class _Stepping(torch.nn.Module):
+    """The tower and projector of transformers' Step 3.7 (Step3-VL)."""
+
+    def __init__(self, vision: Mapping[str, Any]) -> None:
+        super().__init__()
+        text = {**TEXT, "num_hidden_layers": 1, "layer_types": ["full_attention"], "mlp_layer_types": ["dense"]}
+        config = transformers.Step3p7Config(text_config=text, vision_config=dict(vision), image_token_id=_PATCH)
+        self.whole = transformers.Step3p7ForConditionalGeneration(config)
+
+    def forward(self, **media: Any) -> torch.Tensor:
+        found: torch.Tensor = torch.cat([*self.whole.get_image_features(**media).pooler_output])
+        return found
+
+
+_PATCH: Final = token("<image>")
+
+
+def step_vl(folder: Path) -> Composed:
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    vision = {"width": 32, "layers": 2, "heads": 2, "mlp_ratio": 1.5, "image_size": SIDE, "patch_size": PATCH}
+    vision |= {"hidden_act": "quick_gelu", "ls_init_value": 0.1}
+    flags = {"use_ln_pre": True, "use_ln_post": False, "use_cls_token": False, "use_abs_posemb": True}
+    config = {
+        **{"architectures": ["StepVLForConditionalGeneration"], "model_type": "as_published"},
+        **{"text_config": text.to_dict(), "vision_config": {**vision, **flags, "use_rope2d": True}},
+        **{"image_token_id": _PATCH, "projector_bias": False, "tie_word_embeddings": False},
+    }
+
+    def make() -> Composed:
+        tower = _Stepping({**vision, "max_position_embeddings": (SIDE // PATCH) ** 2})
+        return Composed(transformers.Qwen3ForCausalLM(text), tower, _PATCH)
+
+    model: Composed = randomised("step_vl", make)
+    with tempfile.TemporaryDirectory() as other:  # transformers knows the published names of the tower
+        model.tower.whole.save_pretrained(other)  # type: ignore[operator,union-attr]
+        seen = load_file(Path(other) / "model.safetensors")
+    model.save(folder, config, "", lambda name: f"unused.{name}")
+    tensors = {name: each for name, each in load_file(folder / "model.safetensors").items() if "unused" not in name}
+    tower = {name: each for name, each in seen.items() if name.startswith(("vision_model.", "vit_large_projector."))}
+    assert tower, "published names"
+    save_file({**tensors, **tower}, folder / "model.safetensors")
+    return model
+
+
+def _whole_and_squares(random: torch.Generator, size: int) -> Picture:
+    """A whole of one embedding, and for the second size two squares of four before it."""
+    tensors = {"pixel_values": torch.randn(1, 3, SIDE, SIDE, generator=random)}
+    tensors["num_local_patches"] = torch.tensor([2 * size])
+    if size:
+        tensors["pixel_values_local"] = torch.randn(2, 3, 8 * PATCH, 8 * PATCH, generator=random)
+    squares = [token("<start_of_image>"), *[_PATCH] * 4, token("<end_of_image>")] * 2 * size
+    return Picture(tensors, [*squares, token("<img>"), _PATCH, token("</img>")])
+
+
+def _one_by_one(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Those that only some pictures have too."""
+    names = {name for part in parts for name in part}
+    return {name: torch.cat([part[name] for part in parts if name in part]) for name in names}
+
+
 def _four_a_tile(random: torch.Generator, size: int) -> Picture:
     made = _in_tiles(random, size)
     return Picture(made.tensors, [token("<image>")] * len(made.tokens))
@@ -188,5 +250,6 @@ IN_TILES: Final[Mapping[str, Published]] = {
     "eagle2_5": Published("eagle_2_5_vl", eagle, _TILED),
     "eagle2_5_whole": Published("eagle_2_5_vl", partial(eagle, layer=-1), _TILED),
     "llama_nemotron_vl": Published("Llama_Nemotron_Nano_VL", llama_nemotron_vl, _RADIO),
+    "step_vl": Published("step_vl", step_vl, Kind(_whole_and_squares, _PATCH, _one_by_one)),
     "nemotron_h_vl": Published("NemotronH_Nano_VL_V2", nemotron_h_vl, _RADIO),
 }

@@ -12,7 +12,7 @@ from stentor.engine.models.transformers.tower import leave_out_pictures
 from stentor.tests.parity.looking import LOOKING
 from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
-from stentor.tests.parity.published import PUBLISHED
+from stentor.tests.parity.published import PUBLISHED, lighton_ocr
 from stentor.tests.parity.reading import READING
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
 from stentor.tests.parity.viewing import VIEWING, see_nothing_before_pictures, turn_by_pairs
@@ -251,16 +251,6 @@ def _mistral4() -> Any:
     )
 
 
-def _lighton_ocr() -> Any:
-    return transformers.LightOnOcrConfig(
-        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16, "tie_word_embeddings": False},
-        vision_config={"model_type": "pixtral", **SIZES, "image_size": 32, "patch_size": PATCH, "head_dim": 16},
-        image_token_id=token("[IMG]"),
-        spatial_merge_size=2,
-        tie_word_embeddings=False,
-    )
-
-
 def _qwen3_asr() -> Any:
     audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
     return transformers.Qwen3ASRConfig(
@@ -421,7 +411,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
         Kind(_gemma3n_sound, _GEMMA3N["audio"], cat(), tuple(each for each in range(296, VOCAB) if each != 305)),
     ),
     "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
-    "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
+    "lighton_ocr": (lighton_ocr, PICTURES["mistral3"]),
     "mistral4": (_mistral4, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),

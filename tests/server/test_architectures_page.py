@@ -8,6 +8,7 @@ import stentor
 from stentor.engine.model_config.gguf.architectures import ARCHITECTURES
 from stentor.engine.model_config.gguf.families import TRANSLATIONS
 from stentor.engine.model_config.hf.config import DECODERS, model_spec_from_hf, named_architecture
+from stentor.engine.model_config.hf.text_part import ALIASES
 from stentor.server.main.architectures import computed, described, kinds, parity_models, remarks
 from stentor.server.main.tested import FORMATS, MEDIA, MEDIA_FILE, PARITY, PARITY_FILE, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
@@ -48,10 +49,11 @@ def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -
     seen = {**{name: name for name in FAMILIES}, "pixtral": "llava"}
     seen |= {name: config().model_type for name, config in CONFIGS.items()}
     seen |= {name: each.model_type for name, each in PUBLISHED.items()}
-    of_type = {kind: name for name, kind in known.items()}
+    of_type = {kind: name for name, kind in known.items() if name not in ALIASES}
+    named = {name: each.architecture for name, each in PUBLISHED.items() if each.architecture}
     with_media: dict[str, set[str]] = {}
     for model, kind in seen.items():
-        with_media.setdefault(of_type[kind], set()).add(model)
+        with_media.setdefault(named.get(model, of_type[kind]), set()).add(model)
     assert with_media == {name: {*models} for name, models in MEDIA.items()}
     assert {name for name in DECODERS if not parity_models(name)} == UNTESTED
     assert Path(test_media_models.__file__) == ROOT / MEDIA_FILE

@@ -165,6 +165,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
+    "keye_text": _turned(hf_dense.qwen3, (16, 24, 24), interleaved=False),
     "minicpmv_text": _minicpmv,
     "mimo_v2": hf_moe_variants.mimo_v2,
     "mllama_text_model": hf_mllama.mllama,
@@ -207,7 +208,7 @@ class MediaFamily(NamedTuple):
     """Whether the head belongs to the text part's class, so that only ``text_config`` says whether it is tied."""
 
 
-MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
+_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
@@ -250,6 +251,8 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
     "JanusForConditionalGeneration": MediaFamily("janus", "llama"),
+    "KeyeForConditionalGeneration": MediaFamily("keye", "keye_text"),
+    "KeyeVL1_5ForConditionalGeneration": MediaFamily("keye_vl1_5", "keye_text"),
     "KimiK25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
     "KimiVLForConditionalGeneration": MediaFamily("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
@@ -279,6 +282,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
         name: MediaFamily(kind, "nemotron_h", "images, video, audio")
         for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
     },
+    "OpenCUAForConditionalGeneration": MediaFamily("opencua", "qwen2"),
     "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
@@ -307,12 +311,28 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Qwen4ExpForConditionalGeneration": MediaFamily("qwen4_exp", "qwen4_exp_text", "images, video"),
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
+    "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
     "VideoLlavaForConditionalGeneration": MediaFamily("video_llava", "llama", "images, video"),
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
     "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
 }
+ALIASES: Final[Mapping[str, str]] = {
+    "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
+    "LightOnOCRForConditionalGeneration": "LightOnOcrForConditionalGeneration",
+    "Ovis2_6ForCausalLM": "Ovis2_5",
+    "Ovis2_6_MoeForCausalLM": "Ovis2_5",
+    "SkyworkR1VChatModel": "InternVLChatModel",
+}
+"""Architectures whose files are those of others, but for the names of architecture and model type."""
+_SHARED: Final = {name: _FAMILIES[other] for name, other in ALIASES.items()}
+MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
+_TYPED_HERE: Final = (
+    *_SHARED,
+    *(f"{name}ForConditionalGeneration" for name in ("Keye", "KeyeVL1_5", "StepVL")),
+)
+"""Architectures that determine the model type."""
 """By architecture."""
 
 
@@ -379,9 +399,13 @@ def _as_usual(part: re.Match[str]) -> str:
 
 
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali)."""
+    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali). Some have the model type of
+    their architecture, whatever the file says."""
     inner = config.get("vlm_config")
-    return inner if isinstance(inner, Mapping) else config
+    described = inner if isinstance(inner, Mapping) else config
+    named = described.get("architectures")
+    own = next((each for each in _TYPED_HERE if each in named), None) if isinstance(named, list | tuple) else None
+    return described if own is None else {**described, "model_type": MEDIA_FAMILIES[own].model_type}
 
 
 def text_name(stored: str) -> str | None:

@@ -50,6 +50,8 @@ _SPATIAL: Final = (12, 15, 18, 21)
 """Layers before which Granite 4 adds parts of pictures by default."""
 _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
+_OPENCUA_PICTURE: Final = 151_664
+"""``<|media_placeholder|>`` of OpenCUA."""
 _PHI4_PICTURE: Final = 200_010
 """``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
 PICTURE_TOKENS: Final[Mapping[object, str]] = {
@@ -126,8 +128,10 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
     if is_deepseek_ocr(config):
         return PLACEHOLDER
     match config.get("model_type"), config.get("llm_config"):
-        case "ovis2_5", _:
+        case "ovis2_5" | "keye" | "keye_vl1_5", _:
             return _QWENS_PAD
+        case "opencua", _:
+            return _OPENCUA_PICTURE
         case "phi4_multimodal", _:
             vision = config.get("vision_config")
             token = vision.get("image_token_id") if isinstance(vision, Mapping) else None

@@ -397,3 +397,10 @@ def paddleocr_vl(model: VisionFields) -> VisionSpec:
         merge=merge,
         unused=(*_SIGLIP_HEAD, "embeddings.packing_position_embedding."),
     )
+
+
+def keye_vl1_5(model: VisionFields) -> VisionSpec:
+    """Keye-VL 1.5: PaddleOCR-VL's tower, which is that of Keye-VL, with the norm over joined patches."""
+    spec = paddleocr_vl(model)
+    assert spec.projector.norm is not None
+    return replace(spec, projector=replace(spec.projector, norm=replace(spec.projector.norm, joined=True)))

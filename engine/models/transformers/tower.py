@@ -18,6 +18,7 @@ from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.hf.deepseek_ocr import with_known_tower
 from ...model_config.hf.nemotron_omni import in_transformers_form
 from ...model_config.hf.thinker import thinker
+from ...model_config.step_vl import with_tower_of_step
 from ...model_config.towers.media_spec import TWO_TOWERS, check_canvas, lacks_timm
 from ...model_config.transformers_config import configuration, first_line
 from ..towers.payload import Encoded, Payload
@@ -71,7 +72,7 @@ class TransformersTower:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.initialization import no_init_weights
 
-        described = in_transformers_form(with_known_tower(thinker(described)))
+        described = with_tower_of_step(in_transformers_form(with_known_tower(thinker(described))))
         check_canvas(described)
         made = configuration(described)
         if getattr(made, "has_lora_adapter", False):

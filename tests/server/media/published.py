@@ -6,8 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import torch
+
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import tower_weights
+from stentor.engine.models.towers.audio_tower import native_audio_tower
+from stentor.engine.models.towers.vision_tower import native_tower
+from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.published_slices import QUERIES
+from stentor.tests.server.media.test_prompts import Family, family_in
 from stentor.tests.support.vision_models import CHATML, PATCH, SIDE, SPECIAL, write_tokenizer
 
 _HALF: Final = [0.5, 0.5, 0.5]
@@ -81,6 +90,21 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "skywork_r1v": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {"preprocessor_config.json": {"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": SIDE}},
+        untold="img_context_token_id",
+    ),
+    "ovis2_6": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "SiglipImageProcessor", "image_mean": _HALF, "image_std": _HALF},
+                **{"resample": 2, "size": {"height": 24, "width": 24}, "min_pixels": 256, "max_pixels": 1024},
+            }
+        },
+        {"<image>": "<unused>"},
+    ),
     "qianfan_ocr": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
         {
@@ -93,6 +117,44 @@ _FILES: Final[Mapping[str, _Files]] = {
         names={
             **{"start_image_token": "<img>", "end_image_token": "</img>"},
             "context_image_token": "<IMG_CONTEXT>",
+        },
+    ),
+    "keye": _Files(
+        CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "SiglipImageProcessor", "processor_class": "KeyeProcessor"},
+                **{"auto_map": {"AutoImageProcessor": "image_processing_keye.SiglipImageProcessor"}},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+    ),
+    "opencua": _Files(
+        CHATML.replace("IMAGE", "<|media_begin|>image<|media_content|><|media_placeholder|><|media_end|>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 256, "max_pixels": 1024},
+                **{"patch_size": PATCH, "temporal_patch_size": 2, "merge_size": 2},
+                **{"image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+        {
+            **{"<|image_pad|>": "<|media_placeholder|>", "<|vision_start|>": "<|media_begin|>"},
+            **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
+        },
+    ),
+    "step_vl": _Files(
+        CHATML.replace("IMAGE", "<im_patch>"),
+        {
+            "preprocessor_config.json": {
+                **{"processor_class": "Step3VLProcessor", "size": {"height": SIDE, "width": SIDE}},
+                **{"patch_size": 8 * PATCH, "vision_patch_size": PATCH, "max_image_size": 64},
+            }
+        },
+        {
+            **{"<image>": "<im_patch>", "<img>": "<im_start>", "</img>": "<im_end>"},
+            **{"<start_of_image>": "<patch_start>", "<end_of_image>": "<patch_end>", "[IMG_BREAK]": "<patch_newline>"},
         },
     ),
     "kimi_vl": _Files(
@@ -165,3 +227,19 @@ def _made(name: str) -> Callable[[Path], None]:
 
 WHOLE: Final[Mapping[str, Callable[[Path], None]]] = {name: _made(name) for name in _FILES}
 """By name. Each saves a checkpoint into a folder."""
+
+
+class Whole:
+    def __init__(self, folder: Path, name: str) -> None:
+        WHOLE[name](folder)
+        self.folder = folder
+        self.family: Family = family_in(folder)
+        checkpoint = open_checkpoint(folder)
+        assert checkpoint.described is not None
+        context = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
+        hidden = checkpoint.decoder.hidden_size
+        tower = native_tower(checkpoint.described, hidden, context) or native_audio_tower(
+            checkpoint.described, hidden, context
+        )
+        self.tower = tower or TransformersTower(checkpoint.described, torch.float32, context.device)
+        self.tower.load(tower_weights(checkpoint))

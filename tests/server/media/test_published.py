@@ -6,52 +6,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from PIL import Image
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
-from stentor.engine.layers.linear.layer_context import LayerContext
-from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.placeholder_tokens import described_model
-from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
-from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
+from stentor.engine.model_config.step_vl import with_tower_of_step
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
-from stentor.engine.models.towers.audio_tower import native_audio_tower
 from stentor.engine.models.towers.payload import read_payload
-from stentor.engine.models.towers.vision_tower import native_tower
-from stentor.engine.models.transformers.tower import TransformersTower
+from stentor.server.app.media import spec_in
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
 from stentor.server.media.processed_cache import ProcessedMedia
-from stentor.server.media.refusal import Refusal
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.placeholders import INDEX
+from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
-from stentor.tests.server.media.published import WHOLE
+from stentor.tests.server.media.published import WHOLE, Whole
 from stentor.tests.server.media.test_model_processor import film
 from stentor.tests.server.media.test_own_images import waves
-from stentor.tests.server.media.test_prompts import Family, family_in
-
-
-class Whole:
-    def __init__(self, folder: Path, name: str) -> None:
-        WHOLE[name](folder)
-        self.folder = folder
-        self.family: Family = family_in(folder)
-        checkpoint = open_checkpoint(folder)
-        assert checkpoint.described is not None
-        context = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
-        hidden = checkpoint.decoder.hidden_size
-        tower = native_tower(checkpoint.described, hidden, context) or native_audio_tower(
-            checkpoint.described, hidden, context
-        )
-        self.tower = tower or TransformersTower(checkpoint.described, torch.float32, context.device)
-        self.tower.load(tower_weights(checkpoint))
+from stentor.tests.server.media.test_prompts import family_in
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +42,10 @@ PROMPTS = {
     "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
+    "keye": "<|vision_start|>{}<|vision_end|>",
+    "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
+    "skywork_r1v": "<img>{}</img>\n",
+    "ovis2_6": "{}\n",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
     "llama_nemotron_vl": "<img>{}</img>\n",
     "ovis2_5": "{}\n",
@@ -72,7 +53,7 @@ PROMPTS = {
 """What stands in a prompt for a picture, but for its placeholders."""
 
 
-@pytest.mark.parametrize("whole", [*PROMPTS, "minicpmv_2_6"], indirect=True)
+@pytest.mark.parametrize("whole", [*PROMPTS, "minicpmv_2_6", "step_vl"], indirect=True)
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
     one = whole.family
@@ -188,6 +169,66 @@ def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_sa
     drawn = np.asarray(waves(18, 21))[:4, :4].transpose(2, 0, 1)
     assert whole[0] == pytest.approx(drawn / 127.5 - 1, abs=1e-6)
     assert (whole[-1] == -1).all(), "what fills it up is black"
+
+
+@pytest.mark.parametrize("whole", ["step_vl"], indirect=True)
+def test_squares_of_step_stand_before_the_whole(whole: Whole) -> None:
+    seen = whole.family.processor.image(waves(64, 32), {}, alone=True).replacement
+    square = f"<patch_start>{'<im_patch>' * 4}<patch_end>"
+    assert seen == f"{square * 2}<im_start><im_patch><im_end>"
+
+
+@pytest.mark.parametrize(
+    ("flag", "why"), [("use_cls_token", "True, expected False"), ("use_ln_pre", "False, expected True")]
+)
+def test_a_tower_of_step_of_another_form_is_refused(flag: str, why: str) -> None:
+    vision = {flag: flag == "use_cls_token"}
+    config = {"model_type": "step_vl", "text_config": {"hidden_size": 64}, "vision_config": vision}
+    with pytest.raises(ConfigError, match=f"vision_config.{flag} is {why}"):
+        with_tower_of_step(config)
+
+
+@pytest.mark.parametrize(
+    ("like", "architecture", "processor"),
+    [
+        ("internvl", "InternS1ForConditionalGeneration", "InternS1Processor"),
+        ("lighton_ocr", "LightOnOCRForConditionalGeneration", "LightOnOCRProcessor"),
+    ],
+)
+def test_pictures_of_another_name_are_processed_as_those_of_its_files(
+    like: str, architecture: str, processor: str, tmp_path: Path
+) -> None:
+    PROCESSED[like](tmp_path)
+    expected = ModelProcessor(tmp_path).image(waves(40, 30), {}, alone=True)
+    renamed = {
+        "config.json": {"architectures": [architecture], "model_type": "x"},
+        "processor_config.json": {"processor_class": processor},
+    }
+    for file, values in renamed.items():
+        (tmp_path / file).write_text(json.dumps({**json.loads((tmp_path / file).read_text()), **values}))
+    found = ModelProcessor(tmp_path).image(waves(40, 30), {}, alone=True)
+    assert (found.payload, found.replacement) == (expected.payload, expected.replacement)
+    assert spec_in(tmp_path) is not None
+
+
+def test_bounds_of_pictures_that_only_code_names_are_refused(tmp_path: Path) -> None:
+    WHOLE["keye"](tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(file.read_text().replace('"max_pixels": 1024, ', ""))
+    with pytest.raises(ProcessorError, match="max_pixels is missing in preprocessor_config"):
+        ModelProcessor(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("vision", "why"),
+    [
+        ({"temporal_patch_size": 2}, "temporal_patch_size is 2, expected 1"),
+        ({"is_causal": True}, "is_causal is set, expected false"),
+    ],
+)
+def test_a_tower_of_dots_ocr_of_another_form_is_refused(vision: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "dots_ocr", "vision_config": vision}, 64)
 
 
 @pytest.mark.parametrize("whole", ["minicpmv_2_6"], indirect=True)
@@ -321,27 +362,6 @@ def test_a_tower_of_internvl_of_another_form_is_refused(config: dict[str, object
         vision_spec_from_hf({"model_type": "internvl_chat", "vision_config": {"patch_size": 14}, **config}, 64)
 
 
-@pytest.mark.parametrize(("token", "expected"), [(128_256, 128_255), (128_002, 128_002)])
-def test_a_token_of_ultravox_behind_the_vocabulary_is_told_as_its_last(token: int, expected: int) -> None:
-    spec = media_spec({"model_type": "ultravox", "audio_token_index": token, "vocab_size": 128_256})
-    assert spec is not None
-    assert spec.placeholders == {"audio": expected}
-
-
-@pytest.mark.parametrize(
-    ("config", "why"),
-    [
-        ({"num_projector_layers": 2}, "num_projector_layers is 2, expected none"),
-        ({"audio_latency_block_size": 100}, "audio_latency_block_size is 100, expected none"),
-        ({"audio_config": {"model_type": "wav2vec2"}}, "not that of a Whisper encoder"),
-        ({"audio_config": {"d_model": 30, "encoder_attention_heads": 4}}, "30 dimensions do not divide among 4 heads"),
-    ],
-)
-def test_an_encoder_of_sounds_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        audio_spec_from_hf({"model_type": "ultravox", "audio_config": {}, **config}, 64)
-
-
 @pytest.mark.parametrize(
     ("config", "why"),
     [
@@ -366,119 +386,3 @@ def test_pictures_that_are_to_be_cropped_are_refused(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"pad_input": true', '"pad_input": false'))
     with pytest.raises(ProcessorError, match="pad_input is false, expected true"):
         ModelProcessor(tmp_path)
-
-
-@pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
-@pytest.mark.parametrize(("seconds", "frames"), [(0.001, [2]), (0.273, [28]), (1.0, [80, 20])])
-def test_a_sound_is_windows_of_frames_and_as_many_placeholders_as_embeddings(
-    whole: Whole, seconds: float, frames: list[int]
-) -> None:
-    samples = np.random.default_rng(1).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
-    heard = whole.family.processor.audio(samples)
-    tensors = load(heard.payload)
-    assert tensors["audio_lens"].tolist() == frames
-    assert tensors["audio_values"].shape == (len(frames), 8, max(frames))
-    assert not tensors["audio_values"][-1, :, frames[-1] :].any(), "zeros fill up the last window"
-    count = heard.replacement.count("<|reserved|>")
-    assert heard.replacement == "<|reserved|>" * count
-    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
-    assert whole.family.processor.written == {"audio": "<|audio|>"}
-
-
-@pytest.mark.parametrize("whole", ["funaudiochat", "ultravox"], indirect=True)
-def test_a_sound_is_about_the_same_in_bfloat16_with_weights_packed_for_a_cpu(whole: Whole) -> None:
-    checkpoint = open_checkpoint(whole.folder)
-    assert checkpoint.described is not None
-    context = LayerContext(torch.device("cpu"), torch.bfloat16, invariant=False, packed=True)
-    tower = native_audio_tower(checkpoint.described, checkpoint.decoder.hidden_size, context)
-    assert tower is not None
-    tower.load(tower_weights(checkpoint))
-    samples = np.random.default_rng(1).normal(0, 0.1, 9600).astype(np.float32)
-    payload = read_payload(whole.family.processor.audio(samples).payload)
-    exact, found = (each.encode(payload).embeddings.float() for each in (whole.tower, tower))
-    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
-
-
-@pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
-def test_frames_are_those_of_whispers_own_extractor(whole: Whole) -> None:
-    samples = np.random.default_rng(2).normal(0, 0.1, 1600 * 3).astype(np.float32)
-    own = transformers.WhisperFeatureExtractor(feature_size=8)
-    expected = own([samples], sampling_rate=16_000, return_tensors="np", padding="longest", truncation=False)
-    found = load(whole.family.processor.audio(samples).payload)["audio_values"]
-    assert found == pytest.approx(expected["input_features"], abs=1e-4)
-    assert found.shape[2] == 30
-
-
-@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
-@pytest.mark.parametrize(
-    ("seconds", "frames", "count"),
-    [(0.001, [3], 1), (0.273, [20, 8], 2), (1.0, [20] * 5, 9), (1.044, [20] * 5 + [5], 9)],
-)
-def test_a_sound_of_funaudiochat_is_counted_by_its_units(
-    whole: Whole, seconds: float, frames: list[int], count: int
-) -> None:
-    samples = np.random.default_rng(1).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
-    heard = whole.family.processor.audio(samples)
-    tensors = load(heard.payload)
-    assert tensors["audio_lens"].tolist() == frames
-    assert tensors["audio_values"].shape == (len(frames), 8, 20)
-    assert heard.replacement == f"<|audio_bos|>{'<|AUDIO|>' * count}<|audio_eos|>"
-    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
-    assert whole.family.processor.written == {"audio": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
-
-
-@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
-def test_a_sound_of_funaudiochat_has_the_frames_that_whispers_extractor_makes_of_a_whole_window(whole: Whole) -> None:
-    samples = np.random.default_rng(2).normal(0, 0.1, 16_037).astype(np.float32)
-    own = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4)
-    expected = own([samples], sampling_rate=16_000, return_tensors="np", return_attention_mask=True)
-    frames = int(expected["attention_mask"].sum())
-    found = load(whole.family.processor.audio(samples).payload)
-    assert frames == found["audio_lens"].sum()
-    values = found["audio_values"].swapaxes(0, 1).reshape(8, -1)[:, :frames]
-    assert values == pytest.approx(expected["input_features"][0, :, :frames], abs=1e-4)
-
-
-@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
-def test_a_sound_that_is_longer_than_the_model_hears_is_refused(whole: Whole) -> None:
-    with pytest.raises(Refusal, match="it takes 4 seconds at most"):
-        whole.family.processor.audio(np.zeros(16_000 * 4 + 1, np.float32))
-
-
-@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
-def test_the_prompt_of_funaudiochat_is_the_published_one(whole: Whole) -> None:
-    one = whole.family
-    heard = one.processor.audio(np.zeros(16_000, np.float32))
-    made = ProcessedMedia("audio", bytes(16), heard.payload, one.processor.written["audio"], heard.replacement, None)
-    content = [{"type": "audio"}, {"type": "text", "text": "b"}]
-    told, placed = one.written([{"role": "user", "content": content}], ConversationMedia([made], ["messages"]))
-    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
-    sound = f"<|audio_bos|>{'<|AUDIO|>' * 9}<|audio_eos|>"
-    assert text == f"<|im_start|>user\n{sound}\nb<|im_end|>\n<|im_start|>assistant\n"
-    assert placed.tokens == {"audio": 9}
-
-
-@pytest.mark.parametrize(
-    ("config", "why"),
-    [
-        ({"output_dim": 32}, "output_dim of audio_config is 32, and the decoder's hidden size 64"),
-        ({"n_window": 41}, "n_window is 41, expected at most the 40"),
-        ({"activation_function": "relu"}, "activation_function of audio_config is not gelu"),
-        ({"group_size": 0}, "group_size is '0'"),
-        ({"encoder_attention_heads": 3}, "32 dimensions do not divide among 3 heads"),
-    ],
-)
-def test_an_encoder_of_funaudiochat_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
-    audio = {"d_model": 32, "encoder_attention_heads": 4, "max_source_positions": 40, "n_window": 10, "output_dim": 64}
-    with pytest.raises(ConfigError, match=why):
-        audio_spec_from_hf({"model_type": "funaudiochat", "audio_config": {**audio, **config}}, 64)
-
-
-@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
-@pytest.mark.parametrize("count", [0, 9, -1])
-def test_as_many_embeddings_as_a_sound_cannot_have_are_refused(whole: Whole, count: int) -> None:
-    samples = np.zeros(16_00, np.float32)
-    tensors = load(whole.family.processor.audio(samples).payload) | {"audio_embeddings": np.array([count])}
-    payload = save(tensors, {"modality": "audio"})
-    with pytest.raises(ValueError, match=f"audio_embeddings is {count}, expected what"):
-        whole.tower.encode(read_payload(payload))
