@@ -155,7 +155,9 @@ def modules_ctc_config_from_hf(
 ) -> FramewiseConfig:
     """As :func:`parakeet_ctc_config_from_hf`, for an ``architecture`` of :data:`.ctc_modules_config.MODULES`."""
     encoder, vocab_size = modules_encoder(architecture, config)
-    return FramewiseConfig(architecture, vocab_size, _blank(Fields(config), "pad_token_id", 0, vocab_size), encoder, None)
+    return FramewiseConfig(
+        architecture, vocab_size, _blank(Fields(config), "pad_token_id", 0, vocab_size), encoder, None
+    )
 
 
 def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:

@@ -56,7 +56,10 @@ KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     ),
     "unispeech": ("UniSpeech", _CONVOLUTIONS),
     "unispeech-sat": ("UniSpeechSat", _CONVOLUTIONS),
-    "data2vec": ("Data2VecAudio", {"conv_dim": [16] * 7, "conv_pos_kernel_size": 5, "num_conv_pos_embedding_groups": 2}),
+    "data2vec": (
+        "Data2VecAudio",
+        {"conv_dim": [16] * 7, "conv_pos_kernel_size": 5, "num_conv_pos_embedding_groups": 2},
+    ),
     "sew": ("SEW", _SEW),
     "sew-d": ("SEWD", {**_SEW, "position_buckets": 8, "max_position_embeddings": 64}),
     "lasr": ("Lasr", {}),
