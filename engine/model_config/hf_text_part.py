@@ -197,6 +197,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Eagle2_5_VLForConditionalGeneration": MediaFamily("eagle_2_5_vl", "qwen2"),
     "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
     "Exaone4_5_ForConditionalGeneration": MediaFamily("exaone4_5", "exaone4"),
+    "FunAsrNanoForConditionalGeneration": MediaFamily("fun_asr_nano", "qwen3", "audio"),
     "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
     "Gemma3ForConditionalGeneration": MediaFamily("gemma3", "gemma3_text"),
     "Gemma3nForConditionalGeneration": MediaFamily("gemma3n", "gemma3n_text", "audio"),

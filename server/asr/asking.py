@@ -100,6 +100,7 @@ _QWEN3_ASR: Final = {
     "vi": "Vietnamese",
 }
 _VOXTRAL: Final = {code: code for code in ("ar", "nl", "en", "fr", "de", "hi", "it", "pt", "es")}
+_FUN_ASR: Final = {"zh": "中文", "en": "英文", "ja": "日文"}
 _OMNI: Final = Asking(
     says=f"Transcribe this audio{LANGUAGE}.",
     says_to_translate="Translate this audio into English.",
@@ -113,6 +114,14 @@ _GRANITE: Final = Asking(
 
 ASKING: Final[Mapping[str, Asking]] = {
     "AudioFlamingo3ForConditionalGeneration": Asking(says_before="Transcribe the input speech."),
+    "FunAsrNanoForConditionalGeneration": Asking(
+        text=(
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            f"语音转写{LANGUAGE}：<|object_ref_start|><|im_end|>\n<|im_start|>assistant\n"  # noqa: RUF001
+        ),
+        named=f"成{LANGUAGE}",
+        languages=_FUN_ASR,
+    ),
     "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
     "GraniteSpeechForConditionalGeneration": _GRANITE,
     "GraniteSpeechPlusForConditionalGeneration": _GRANITE,

@@ -26,6 +26,7 @@ from stentor.engine.model_config.thinker import thinker
 
 from .audio_processors import (
     AudioFlamingo3Processor,
+    FunAsrNanoProcessor,
     FunAudioChatProcessor,
     GlmAsrProcessor,
     GraniteSpeechProcessor,
@@ -79,6 +80,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
+    "FunAsrNanoProcessor": FunAsrNanoProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
     "GotOcr2Processor": GotOcrProcessor,
