@@ -87,6 +87,9 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("paligemma", "gemma2"): _PALIGEMMA,
     ("got_ocr2", "qwen2"): _sizes(151_860, 1024, 2816, 24, 16, 16, 32_768, rope_theta=1e6, tie_word_embeddings=True),
     ("fun_asr_nano", "qwen3"): _sizes(151_936, 1024, 3072, 28, 16, 8, 40_960, tie_word_embeddings=True),
+    ("moss_transcribe_diarize", "qwen3"): _sizes(
+        *(151_936, 1024, 3072, 28, 16, 8, 131_072), rope_theta=1e6, tie_word_embeddings=True
+    ),
     ("glmasr", "llama"): _sizes(59_264, 2048, 6144, 28, 16, 4, 8192, rms_norm_eps=1e-5),
     ("voxtral", "llama"): {
         **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),

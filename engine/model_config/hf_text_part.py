@@ -237,6 +237,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "MiniCPMV4_6ForConditionalGeneration": MediaFamily("minicpmv4_6", "qwen3_5_text"),
     "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
+    "MossTranscribeDiarizeForConditionalGeneration": MediaFamily("moss_transcribe_diarize", "qwen3", "audio"),
     "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
     "MistralLarge4ForConditionalGeneration": MediaFamily("mistral_large4", "mistral_large4_text"),
     "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),

@@ -109,6 +109,47 @@ class GlmAsrProcessor(_Windows):
         super().__init__(feature_extractor, audio_token, max_audio_len, lambda frames: _halved(frames) // 4)
 
 
+class MossTranscribeDiarizeProcessor(ProcessorMixin):
+    """Audio in windows of half a minute, each of which is filled up and becomes a whole number of tokens; the number of
+    seconds stands between tokens every few of them."""
+
+    def __init__(
+        self,
+        feature_extractor: Any = None,
+        audio_token: str = "<|audio_pad|>",
+        audio_tokens_per_second: float = 12.5,
+        audio_merge_size: int = 4,
+        time_marker_every_seconds: int = 2,
+    ) -> None:
+        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        self.audio_token = audio_token
+        self._rate, self._merged, self._every = audio_tokens_per_second, audio_merge_size, time_marker_every_seconds
+
+    def _process_audio(self, audio: Any, **arguments: Any) -> Any:
+        (samples,), extractor = audio, self.feature_extractor
+        found = extractor([samples], **arguments)
+        frames = np.asarray(found["input_features_mask"])
+        count = sum(-(-_halved(int(each)) // self._merged) for each in frames.sum(1))
+        tensors = {
+            "input_features": np.asarray(found["input_features"]),
+            "input_features_mask": frames,
+            "padding_mask": np.ones((1, 1), np.int64),  # it is not read
+        }
+        return tensors, [self._marked(count)]
+
+    def _marked(self, count: int) -> str:
+        step = int(self._rate * self._every)
+        if step <= 0:
+            return self.audio_token * count
+        whole = int(count / self._rate) // self._every
+        marked = (f"{self.audio_token * step}{(place + 1) * self._every}" for place in range(whole))
+        return "".join(marked) + self.audio_token * (count - whole * step)
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return []
+
+
 def _halved(frames: int) -> int:
     return (frames - 1) // 2 + 1
 
