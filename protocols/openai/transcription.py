@@ -98,13 +98,7 @@ class TranslationForm(msgspec.Struct, kw_only=True):
             raise _invalid("vllm_xargs", "it is not supported; leave it out")
         if self.to_language not in (None, "", "en", "english"):
             raise _invalid("to_language", "speech is translated into English alone; leave it out")
-        if self.response_format == "diarized_json":
-            raise _invalid(
-                "response_format",
-                "diarized_json is not supported, for the model does not tell speakers apart; use json, verbose_json, "
-                "text, srt or vtt",
-            )
-        if self.stream and self.response_format not in ("json", "text"):
+        if self.stream and self.response_format not in ("json", "text", "diarized_json"):
             raise _invalid("stream", f"a stream of events has no {self.response_format}; use json, or do not stream")
 
     def _check_beams(self) -> None:
@@ -148,7 +142,7 @@ class TranscriptionForm(TranslationForm, kw_only=True):
         super().check()
         for name in ("known_speaker_names", "known_speaker_references"):
             if getattr(self, name) is not None:
-                raise _invalid(name, "the model does not tell speakers apart; leave it out")
+                raise _invalid(name, "speakers have no other names than letters; leave it out")
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise _invalid("timestamp_granularities", "timestamps need `response_format` verbose_json")
         if self.include and self.response_format != "json":
@@ -281,6 +275,24 @@ class VerboseTranscription(msgspec.Struct, frozen=True):
     text: str
     segments: list[TranscribedSegment] | UnsetType = UNSET
     words: list[TranscribedWord] | UnsetType = UNSET
+    usage: DurationUsage | UnsetType = UNSET
+
+
+class SpokenSegment(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.segment"):
+    """What one speaker says without a break; also an event."""
+
+    id: str
+    speaker: str
+    start: float
+    end: float
+    text: str
+
+
+class DiarizedTranscription(msgspec.Struct, frozen=True):
+    task: Literal["transcribe"]
+    duration: float
+    text: str
+    segments: list[SpokenSegment]
     usage: DurationUsage | UnsetType = UNSET
 
 

@@ -38,6 +38,8 @@ class Asking:
     """The whole prompt, if it is no conversation, with the template's placeholder of audio."""
     named: str = ""
     """How :attr:`says` and :attr:`text` name the language."""
+    diarizes: bool = False
+    """Whether an answer has turns of speakers, with times (:mod:`.turns`); audio is not cut at silences."""
     languages: Mapping[str, str] = field(default_factory=dict)
     """The model's names of languages, by code; empty: it takes no hint."""
 
@@ -100,6 +102,11 @@ _QWEN3_ASR: Final = {
     "vi": "Vietnamese",
 }
 _VOXTRAL: Final = {code: code for code in ("ar", "nl", "en", "fr", "de", "hi", "it", "pt", "es")}
+_MOSS: Final = (
+    "请将音频转写为文本，每一段需以起始时间戳和说话人编号（[S01]、[S02]、[S03]…）开头，"  # noqa: RUF001
+    "正文为对应的语音内容，并在段末标注结束时间戳，以清晰标明该段语音范围。"  # noqa: RUF001
+)
+_FUN_ASR: Final = {"zh": "中文", "en": "英文", "ja": "日文"}
 _OMNI: Final = Asking(
     says=f"Transcribe this audio{LANGUAGE}.",
     says_to_translate="Translate this audio into English.",
@@ -113,6 +120,22 @@ _GRANITE: Final = Asking(
 
 ASKING: Final[Mapping[str, Asking]] = {
     "AudioFlamingo3ForConditionalGeneration": Asking(says_before="Transcribe the input speech."),
+    "FunAsrNanoForConditionalGeneration": Asking(
+        text=(
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            f"语音转写{LANGUAGE}：<|object_ref_start|><|im_end|>\n<|im_start|>assistant\n"  # noqa: RUF001
+        ),
+        named=f"成{LANGUAGE}",
+        languages=_FUN_ASR,
+    ),
+    "MossTranscribeDiarizeForConditionalGeneration": Asking(
+        seconds=5400,
+        text=(
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+            f"<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|>\n{_MOSS}<|im_end|>\n<|im_start|>assistant\n"
+        ),
+        diarizes=True,
+    ),
     "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
     "GraniteSpeechForConditionalGeneration": _GRANITE,
     "GraniteSpeechPlusForConditionalGeneration": _GRANITE,

@@ -38,9 +38,11 @@ def has_letters(folder: Path) -> bool:
 def letters_of(folder: Path) -> Tokenizer:
     """For a folder for which :func:`has_letters` is true; :data:`SPACE` is the token between words. Raises
     :class:`CheckpointError`."""
-    file = folder / _FILE
-    pieces = _checked(read_json(file), file)
-    settings = _settings(folder)
+    file, settings = folder / _FILE, _settings(folder)
+    found: object = read_json(file)
+    if isinstance(language := settings.get("target_lang"), str) and isinstance(found, dict):  # of MMS
+        found = found.get(language)
+    pieces = _checked(found, file)
     if settings.get("tokenizer_class") == _OF_PHONEMES:
         raise CheckpointError(
             f"The tokens of {folder} are phonemes ({_OF_PHONEMES}), expected letters: choose a model that writes text."
@@ -59,7 +61,8 @@ def letters_of(folder: Path) -> Tokenizer:
     return Tokenizer(backend, named)
 
 
-def _checked(found: Mapping[str, object], file: Path) -> dict[str, int]:
+def _checked(found: object, file: Path) -> dict[str, int]:
+    found = found if isinstance(found, dict) else {}
     pieces = {piece: id for piece, id in found.items() if isinstance(id, int) and not isinstance(id, bool)}
     if len(pieces) < len(found) or not 0 < len(pieces) <= _MOST_PIECES or len({*pieces.values()}) < len(pieces):
         raise CheckpointError(f"{file}: expected an object of at most {_MOST_PIECES} letters, each with its number.")

@@ -2,7 +2,7 @@
 
 import codecs
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -19,6 +19,7 @@ from ..common.errors import MediaFull, Unavailable, generation_error
 from ..text.generation import EngineEventStream
 from ..text.slices import EngineEvent
 from .observers import OpenAccount, RequestObserver
+from .turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,8 @@ class Piece(NamedTuple):
 
     text: str
     tokens: list[TextToken]
+    turns: Sequence[Turn] = ()
+    """Turns of speakers that end with it, of models that tell them apart."""
 
 
 class StreamedTranscript:

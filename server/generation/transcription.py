@@ -29,6 +29,7 @@ from ..asr.languages import WITHOUT_SPACES
 from ..asr.options import Chunking
 from ..asr.segments import BYTES_A_FRAME
 from ..asr.streaming import BYTES_A_SECOND, JoinedText, Piece, TextToken
+from ..asr.turns import TurnReader
 from ..asr.window_decoder import is_soundless
 from ..audio.encode import wav_header
 from ..audio.quiet import cut_quietly
@@ -126,44 +127,50 @@ class ChatTranscription:
         ServerError."""
         windows = await self._windows(pcm)
         most = max(1, _SECONDS_AT_ONCE * BYTES_A_SECOND // self._transcriber.window_bytes)
-        written = JoinedText()
+        written, speakers = JoinedText(), 0
         running: deque[_Window] = deque()
         async with TaskScope("parts of a transcription") as tasks:
             while True:
                 running.extend(
-                    _Window(tasks, self.transcribe_window(window)) for window in islice(windows, most - len(running))
+                    _Window(tasks, self.transcribe_window(window, begin / BYTES_A_SECOND))
+                    for begin, window in islice(windows, most - len(running))
                 )
                 if not running:
                     break
-                first, tokens = running.popleft(), list[TextToken]()
+                first, tokens, before = running.popleft(), list[TextToken](), speakers
                 while (piece := await first.pieces.get()) is not None:
                     tokens += piece.tokens
-                    if delta := written.add(piece.text):
-                        yield Piece(delta, tokens)
+                    # a part numbers its speakers by itself
+                    turns = [turn._replace(speaker=before + turn.speaker) for turn in piece.turns]
+                    speakers = max((speakers, *(turn.speaker + 1 for turn in turns)))
+                    if (delta := written.add(piece.text)) or turns:
+                        yield Piece(delta, tokens, turns)
                         tokens = []
                 await first.task
                 written.begin("" if self.language in WITHOUT_SPACES else " ")
 
-    async def _windows(self, pcm: bytes) -> Iterator[bytes]:
+    async def _windows(self, pcm: bytes) -> Iterator[tuple[int, bytes]]:
+        """Parts of the audio, and where they begin."""
         chunking = self._wish.chunking
-        if chunking is None:
+        if chunking is None or self._asking.diarizes:
             return self._cut(pcm)
         spans = await chunks_of(pcm, chunking, self._transcriber.detections)
-        spoken = (pcm[span.begin * BYTES_A_FRAME : span.end * BYTES_A_FRAME] for span in spans)
-        return (window for each in spoken for window in self._cut(each))
+        spoken = ((span.begin * BYTES_A_FRAME, span.end * BYTES_A_FRAME) for span in spans)
+        return ((begin + at, window) for begin, end in spoken for at, window in self._cut(pcm[begin:end]))
 
-    def _cut(self, pcm: bytes) -> Iterator[bytes]:
+    def _cut(self, pcm: bytes) -> Iterator[tuple[int, bytes]]:
         most, begin = self._transcriber.window_bytes, 0
         while begin < len(pcm):
             window = cut_quietly(pcm[begin : begin + most], last=begin + most >= len(pcm))
-            begin += len(window)
             if not is_soundless(window):
-                yield window
+                yield begin, window
+            begin += len(window)
 
-    async def transcribe_window(self, pcm: bytes) -> AsyncGenerator[Piece, None]:
-        """The pieces of one request, as the model has written them."""
+    async def transcribe_window(self, pcm: bytes, begin: float = 0.0) -> AsyncGenerator[Piece, None]:
+        """The pieces of one request, as the model has written them; ``begin``: where it begins, in seconds."""
         generation = await self._ask(pcm)
         transcript = MarkedText("" if self._begun else self._asking.marker)
+        turns = TurnReader(len(pcm) / BYTES_A_SECOND, begin) if self._asking.diarizes else None
         async with aclosing(generation):
             async for batch in generation:
                 for delta in batch:
@@ -171,11 +178,17 @@ class ChatTranscription:
                         case Text():
                             if (piece := transcript.add(delta.text, self._tokens(delta))) is not None:
                                 self._settle(transcript.head)
-                                yield piece
+                                yield (
+                                    piece
+                                    if turns is None
+                                    else Piece(turns.add(piece.text), piece.tokens, turns.ended())
+                                )
                         case Finish() if delta.reason not in ("stop", "length"):
                             raise generation_error(delta)
         if (piece := transcript.end()) is not None:
             yield piece
+        if turns is not None:
+            yield Piece(turns.end(), [], turns.ended())
 
     def _tokens(self, delta: Text) -> list[TextToken]:
         """Tokens of text."""

@@ -144,14 +144,14 @@ REQUESTS: Final[tuple[Request, ...]] = (
         ("/v1/audio/transcriptions",),
         TranscriptionForm,
         ("vllm_xargs", "known_speaker_names", "known_speaker_references"),
-        partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
+        partly={**_TRANSCRIPTION_PARTLY, "response_format": "`diarized_json`: of models that tell speakers apart"},
         form=True,
     ),
     Request(
         ("/v1/audio/translations",),
         TranslationForm,
         ("vllm_xargs",),
-        partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
+        partly={**_TRANSCRIPTION_PARTLY, "response_format": "`diarized_json`: of models that tell speakers apart"},
         form=True,
     ),
     Request(

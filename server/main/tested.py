@@ -350,6 +350,8 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm46VForConditionalGeneration": ("glm46v",),
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
+    "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
+    "MossTranscribeDiarizeForConditionalGeneration": ("moss_transcribe_diarize",),
     "GlmAsrForConditionalGeneration": ("glm_asr",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),

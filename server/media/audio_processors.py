@@ -109,6 +109,47 @@ class GlmAsrProcessor(_Windows):
         super().__init__(feature_extractor, audio_token, max_audio_len, lambda frames: _halved(frames) // 4)
 
 
+class MossTranscribeDiarizeProcessor(ProcessorMixin):
+    """Audio in windows of half a minute, each of which is filled up and becomes a whole number of tokens; the number of
+    seconds stands between tokens every few of them."""
+
+    def __init__(
+        self,
+        feature_extractor: Any = None,
+        audio_token: str = "<|audio_pad|>",
+        audio_tokens_per_second: float = 12.5,
+        audio_merge_size: int = 4,
+        time_marker_every_seconds: int = 2,
+    ) -> None:
+        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        self.audio_token = audio_token
+        self._rate, self._merged, self._every = audio_tokens_per_second, audio_merge_size, time_marker_every_seconds
+
+    def _process_audio(self, audio: Any, **arguments: Any) -> Any:
+        (samples,), extractor = audio, self.feature_extractor
+        found = extractor([samples], **arguments)
+        frames = np.asarray(found["input_features_mask"])
+        count = sum(-(-_halved(int(each)) // self._merged) for each in frames.sum(1))
+        tensors = {
+            "input_features": np.asarray(found["input_features"]),
+            "input_features_mask": frames,
+            "padding_mask": np.ones((1, 1), np.int64),  # it is not read
+        }
+        return tensors, [self._marked(count)]
+
+    def _marked(self, count: int) -> str:
+        step = int(self._rate * self._every)
+        if step <= 0:
+            return self.audio_token * count
+        whole = int(count / self._rate) // self._every
+        marked = (f"{self.audio_token * step}{(place + 1) * self._every}" for place in range(whole))
+        return "".join(marked) + self.audio_token * (count - whole * step)
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return []
+
+
 def _halved(frames: int) -> int:
     return (frames - 1) // 2 + 1
 
@@ -170,6 +211,87 @@ class GraniteSpeechProcessor(ProcessorMixin):
         window = told["projector_window_size"]
         count = -(-pairs.shape[1] // window) * (window // told["projector_downsample_rate"])
         return {"input_features": pairs}, [self.audio_token * count]
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return []
+
+
+class FunAsrNanoProcessor(ProcessorMixin):
+    """Log-mel frames as Kaldi makes them, seven beside each other at every sixth, without torchaudio."""
+
+    _SETTINGS: Final = {
+        "sampling_rate": 16_000,
+        "feature_size": 80,
+        "frame_length": 25,
+        "frame_shift": 10,
+        "num_frames_lfr": 7,
+        "stride_lfr": 6,
+    }
+    _WINDOW: Final = "hamming"
+
+    def __init__(self, audio_token: str = "", positions: int = 2049, settings: Mapping[str, int] | None = None) -> None:
+        """``positions``: rows of the encoder's table, which are counted from 1; ``settings``: those that are not as in
+        published models."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.audio_token, self._most = audio_token, positions - 1
+        self._set: Mapping[str, int] = {**self._SETTINGS, **(settings or {})}
+
+    @classmethod
+    def of(cls, folder: Path) -> "FunAsrNanoProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        config, told = files.read("config.json"), dict[str, Any]()
+        for name in reversed(FILES):
+            whole = files.read(name)
+            told |= {**whole, **(whole.get("feature_extractor") or {})}
+        if (window := told.get("window") or cls._WINDOW) != cls._WINDOW:
+            raise ValueError(f"its frames have a window of kind {window!r}, expected {cls._WINDOW!r}")
+        positions = (config.get("audio_config") or {}).get("max_position_embeddings") or 2049
+        settings = {name: int(told[name]) for name in cls._SETTINGS if told.get(name)}
+        return cls(_sound_token(folder, config), int(positions), settings)
+
+    @property
+    def feature_extractor(self) -> Any:
+        """Itself: it also is the feature extractor."""
+        return self
+
+    @property
+    def sampling_rate(self) -> int:
+        return self._set["sampling_rate"]
+
+    def _process_audio(self, audio: Any, **_: Any) -> Any:
+        ((samples,), told) = audio, self._set
+        rate = told["sampling_rate"]
+        frame, hop = (rate * told[name] // 1000 for name in ("frame_length", "frame_shift"))
+        fft = 1 << (frame - 1).bit_length()
+        filters = mel_filter_bank(
+            *(fft // 2 + 1, told["feature_size"], 20, rate // 2, rate),
+            mel_scale="kaldi",
+            triangularize_in_mel_space=True,
+        )
+        frames = spectrogram(
+            np.pad(np.asarray(samples, np.float64), (0, max(0, frame - len(samples)))),
+            window_function(frame, self._WINDOW, periodic=False),
+            frame_length=frame,
+            hop_length=hop,
+            fft_length=fft,
+            power=2.0,
+            center=False,
+            preemphasis=0.97,
+            mel_filters=filters,
+            log_mel="log",
+            mel_floor=float(np.finfo(np.float32).eps),
+            remove_dc_offset=True,
+        ).T
+        joined, step = told["num_frames_lfr"], told["stride_lfr"]
+        count = -(-len(frames) // step)
+        if count > self._most:
+            raise ValueError(f"it takes {self._most * step * told['frame_shift'] / 1000:g} seconds at most")
+        places = np.arange(count)[:, None] * step + np.arange(joined) - (joined - 1) // 2
+        features = frames[places.clip(0, len(frames) - 1)].reshape(1, count, -1).astype(np.float32)
+        tensors = {"input_features": features, "input_features_mask": np.ones((1, count), np.int64)}
+        return tensors, [self.audio_token * count]
 
     @property
     def unused_input_names(self) -> list[str]:

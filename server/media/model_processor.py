@@ -27,9 +27,11 @@ from stentor.engine.model_config.towers.media_spec import lacks_timm
 
 from .audio_processors import (
     AudioFlamingo3Processor,
+    FunAsrNanoProcessor,
     FunAudioChatProcessor,
     GlmAsrProcessor,
     GraniteSpeechProcessor,
+    MossTranscribeDiarizeProcessor,
     Qwen3ASRProcessor,
     UltravoxProcessor,
     VoxtralProcessor,
@@ -95,6 +97,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
+    "FunAsrNanoProcessor": FunAsrNanoProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
     "GotOcr2Processor": GotOcrProcessor,
@@ -109,6 +112,7 @@ _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
     "MiniCPMV4_7Processor": CanvasSlicesProcessor,
+    "MossTranscribeDiarizeProcessor": MossTranscribeDiarizeProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
     "LightOnOCRProcessor": transformers.LightOnOcrProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,

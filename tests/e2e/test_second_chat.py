@@ -31,6 +31,7 @@ pytest.importorskip("mistral_common")
 pytestmark = pytest.mark.proof(each="served")  # over a fake engine: server/asr
 
 SECONDS = 2
+_PLACEHOLDERS = ("[AUDIO]", "<|AUDIO|>", "<|object_ref_start|>")
 
 
 class Served(NamedTuple):
@@ -64,7 +65,7 @@ def written_by_transformers(served: Served, count: int, *, translated: bool = Fa
     heard = processor.audio(samples)
     asking = ASKING[type(served.model).__name__]
     if asking.text:
-        placeholder = "[AUDIO]" if "[AUDIO]" in asking.text else "<|AUDIO|>"
+        placeholder = next(each for each in _PLACEHOLDERS if each in asking.text)
         prompt = asking.naming(asking.text, None).replace(placeholder, heard.replacement)
     else:
         marked = tokenizer.backend.token_to_id("<|audio_start|>") is not None

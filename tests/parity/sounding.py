@@ -36,6 +36,27 @@ def _audio_flamingo() -> Any:
     )
 
 
+def _fun_asr() -> Any:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "layer_norm_eps": 1e-4}
+    audio = {**sizes, "hidden_size": 32, "intermediate_size": 48, "num_mel_bins": 4, "num_stacked_frames": 5}
+    return transformers.FunAsrNanoConfig(
+        text_config={"model_type": "qwen3", **TEXT},
+        audio_config={**audio, "num_timestamp_prediction_layers": 1, "fsmn_kernel_size": 3},
+        adaptor_config={**sizes, "hidden_size": 64, "intermediate_size": 16, "projector_hidden_size": 40},
+        audio_token_id=_SOUND,
+    )
+
+
+def _moss() -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "hidden_size": 32}
+    return transformers.MossTranscribeDiarizeConfig(
+        text_config={"model_type": "qwen3", **TEXT},
+        audio_config={**audio, **_WHISPER},
+        audio_token_id=_SOUND,
+        audio_merge_size=2,
+    )
+
+
 def _glm_asr() -> Any:
     audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
     return transformers.GlmAsrConfig(
@@ -115,6 +136,21 @@ def _conformed(random: torch.Generator, size: int) -> Picture:
     return Picture({"input_features": features}, [_SOUND] * 8, modality="audio")
 
 
+def _stacked(random: torch.Generator, size: int) -> Picture:
+    count = (9, 4)[size]
+    mask = (torch.arange(9) < count).long()[None]
+    features = torch.randn(1, 9, 20, generator=random)
+    tensors = {"input_features": features, "input_features_mask": mask}
+    return Picture(tensors, [_SOUND] * count, modality="audio")
+
+
+def _merged(random: torch.Generator, size: int) -> Picture:
+    """Of a window in which pairs of positions are one embedding, in groups of five with text between them."""
+    heard = _windowed("input_features_mask", lambda frames: ((frames + 1) // 2 + 1) // 2)(random, size)
+    tokens = [*heard.tokens[:5], token("[INST]"), *heard.tokens[5:]]
+    return Picture({**heard.tensors, "padding_mask": torch.ones(1, 1, dtype=torch.int64)}, tokens, modality="audio")
+
+
 def _omni(sound: Callable[[torch.Generator, int], Picture]) -> Kind:
     """A picture, and beside it a sound."""
 
@@ -142,6 +178,8 @@ _OMNI_SOUND: Final = _windowed("feature_attention_mask", _halved, _BEGIN, _END)
 SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen2_audio": (_qwen2_audio, Kind(_windowed("feature_attention_mask", _halved), _SOUND, cat())),
     "audio_flamingo_3": (_audio_flamingo, Kind(_windowed("input_features_mask", _halved), _SOUND, cat())),
+    "fun_asr_nano": (_fun_asr, Kind(_stacked, _SOUND, cat())),
+    "moss_transcribe_diarize": (_moss, Kind(_merged, _SOUND, cat())),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
     "granite_speech_plus": (

@@ -122,6 +122,29 @@ def glm_asr(folder: Path) -> None:
     write_extractor(folder, "GlmAsrProcessor", transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4))
 
 
+def fun_asr_nano(folder: Path) -> None:
+    """Without transformers' feature extractor, which needs torchaudio."""
+    special = (*_CHATML_TOKENS, "<|object_ref_start|>")
+    write_tokenizer(folder, special, CHATML.replace("AUDIO", special[-1]))
+    files = {
+        "processor_config.json": {"processor_class": "FunAsrNanoProcessor"},
+        "preprocessor_config.json": {
+            **{"feature_extractor_type": "FunAsrNanoFeatureExtractor", "feature_size": 8, "window": "hamming"},
+            **{"num_frames_lfr": 5, "stride_lfr": 4},
+        },
+        "config.json": {"model_type": "fun_asr_nano", "audio_token_id": 260},
+    }
+    for name, fields in files.items():
+        (folder / name).write_text(json.dumps(fields))
+
+
+def moss(folder: Path) -> None:
+    special = (*_CHATML_TOKENS, "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>")
+    write_tokenizer(folder, special, CHATML.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>"))
+    extractor = transformers.MossTranscribeDiarizeFeatureExtractor(feature_size=8, chunk_length=4)
+    write_extractor(folder, "MossTranscribeDiarizeProcessor", extractor)
+
+
 def gemma3n(folder: Path) -> None:
     """One file describes audio and images, as published."""
     special = ("<audio_soft_token>", "<start_of_audio>", "<end_of_audio>")

@@ -83,6 +83,17 @@ def granite_speech_config(
     )
 
 
+def _fun_asr_nano(folder: Path) -> Any:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
+    text = _text(folder, head_dim=16, tie_word_embeddings=True)
+    return transformers.FunAsrNanoConfig(
+        text_config={"model_type": "qwen3", **text},
+        audio_config={**sizes, "hidden_size": 32, "num_mel_bins": 8, "num_stacked_frames": 5, "fsmn_kernel_size": 3},
+        adaptor_config={**sizes, "hidden_size": 64, "projector_hidden_size": 40},
+        audio_token_id=_token(folder, "<|object_ref_start|>"),
+    )
+
+
 def _granite_speech_plus(folder: Path) -> Any:
     token = _token(folder, "<|audio|>")
     return granite_speech_config(_text(folder), token, transformers.GraniteSpeechPlusConfig, (0, 1))
@@ -94,6 +105,7 @@ def _token(folder: Path, text: str) -> int:
 
 
 _MAKERS: Final[Mapping[str, tuple[Callable[[Path], None], Callable[[Path], Any]]]] = {
+    "fun_asr_nano": (audio_models.fun_asr_nano, _fun_asr_nano),
     "granite_speech_plus": (audio_models.granite_speech, _granite_speech_plus),
     "qwen2_audio": (audio_models.qwen2_audio, _qwen2_audio),
     "qwen3_asr": (audio_models.qwen3_asr, _qwen3_asr),

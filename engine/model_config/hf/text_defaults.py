@@ -91,6 +91,10 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("paligemma", "gemma"): _PALIGEMMA,
     ("paligemma", "gemma2"): _PALIGEMMA,
     ("got_ocr2", "qwen2"): _sizes(151_860, 1024, 2816, 24, 16, 16, 32_768, rope_theta=1e6, tie_word_embeddings=True),
+    ("fun_asr_nano", "qwen3"): _sizes(151_936, 1024, 3072, 28, 16, 8, 40_960, tie_word_embeddings=True),
+    ("moss_transcribe_diarize", "qwen3"): _sizes(
+        *(151_936, 1024, 3072, 28, 16, 8, 131_072), rope_theta=1e6, tie_word_embeddings=True
+    ),
     ("glmasr", "llama"): _sizes(59_264, 2048, 6144, 28, 16, 4, 8192, rms_norm_eps=1e-5),
     ("cohere_compass", "cohere_compass_text"): {
         **_sizes(256_000, 8192, 22_528, 40, 64, None, 8192),

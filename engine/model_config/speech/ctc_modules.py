@@ -9,9 +9,7 @@ from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
 from ..config_fields import ConfigError, Fields
 
-Features = Literal[
-    "Wav2Vec2FeatureExtractor", "SeamlessM4TFeatureExtractor", "LasrFeatureExtractor", "GraniteSpeech5FeatureExtractor"
-]
+Features = Literal["Wav2Vec2FeatureExtractor", "SeamlessM4TFeatureExtractor", "LasrFeatureExtractor"]
 """transformers' class that makes the modules' input of samples."""
 
 _STRIDES: Final = (5, 2, 2, 2, 2, 2, 2)
@@ -75,14 +73,6 @@ def _convolved_frames(fields: Fields) -> tuple[int, int]:
     return _HOP * step, _FRAME + _HOP * (seen - 1)
 
 
-def _halved_frames(fields: Fields) -> tuple[int, int]:
-    """Of a spectrogram whose frames are joined in pairs, and whose positions are halved by some layers."""
-    encoder = Fields(fields.table("encoder_config") or {})
-    found = encoder.numbers("subsample_layers") if encoder.has("subsample_layers") else (0, 1)
-    step = _HOP << (1 + min(len(found), _MOST_CONVOLUTIONS))
-    return step, step
-
-
 def _seen(strides: tuple[int, ...], kernels: tuple[int, ...]) -> tuple[int, int]:
     """The steps between positions behind convolutions, and the inputs that the first position sees."""
     if len(strides) != len(kernels):
@@ -133,9 +123,6 @@ MODULES: Final[Mapping[str, ModulesFamily]] = {
     "SEWForCTC": ModulesFamily("sew", "Wav2Vec2FeatureExtractor", _squeezed),
     "SEWDForCTC": ModulesFamily("sew-d", "Wav2Vec2FeatureExtractor", _squeezed),
     "LasrForCTC": ModulesFamily("lasr_ctc", "LasrFeatureExtractor", _convolved_frames, 512),
-    "GraniteSpeech5ForCTC": ModulesFamily(
-        "granite_speech5_ctc", "GraniteSpeech5FeatureExtractor", _halved_frames, 16_384
-    ),
 }
 """By name in ``architectures``."""
 

@@ -18,7 +18,7 @@ from ...generation.transcription import ChatTranscriber, ChatTranscription, Tran
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
+from .streamed_transcript_encoder import PieceStream, whole_diarized, whole_json, whole_text
 from .streamed_transcriptions import check_untimed, refuse_translation
 from .transcription_encoder import JSON, TEXT
 
@@ -34,7 +34,8 @@ class ResolvedChat:
 
 def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunking | None = None) -> ResolvedChat:
     """Raises BadRequest for features that the model lacks."""
-    check_untimed(form, model.served_names[0])
+    if not (model.asking.diarizes and form.response_format == "diarized_json"):
+        check_untimed(form, model.served_names[0])
     sampling = SamplingFields(
         temperature=form.temperature,
         top_p=form.top_p,
@@ -55,6 +56,9 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
             raise refuse_translation(model.served_names[0])
         wish = TranscriptionWish(None, form.hint, translate=True, sampling=sampling, adapter=adapter)
         return ResolvedChat(form, model, wish)
+    if form.wants_logprobs and model.asking.diarizes:
+        why = "the model writes times and speakers between its words, which have no log-probabilities; leave it out"
+        raise refused("include", why, "unsupported_value")
     wish = TranscriptionWish(
         _language(form, model),
         form.hint,
@@ -85,10 +89,14 @@ async def answer_chat(
     transcription = ChatTranscription(asked.model, wish, caller_of(request.scope), context)
     pieces = transcription.pieces(sound.pcm, owner=sound)
     if form.stream:
-        return EventStream(pieces, PieceStream(transcription.counted, logprobs=wish.logprobs), bounds=context.bounded)
+        diarized = form.response_format == "diarized_json"
+        encoder = PieceStream(transcription.counted, logprobs=wish.logprobs, diarized=diarized)
+        return EventStream(pieces, encoder, bounds=context.bounded)
     async with aclosing(pieces):
         found = [piece async for piece in pieces]
     if form.response_format == "text":
         return Response(whole_text(found), media_type=TEXT)
     seconds = len(sound.pcm) / BYTES_A_SECOND
+    if form.response_format == "diarized_json":
+        return Response(whole_diarized(found, seconds), media_type=JSON)
     return Response(whole_json(found, seconds, logprobs=wish.logprobs), media_type=JSON)

@@ -8,9 +8,11 @@ from msgspec import UNSET, UnsetType
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.transcription import (
+    DiarizedTranscription,
     DurationUsage,
     InputTokens,
     Logprob,
+    SpokenSegment,
     TextDelta,
     TextDone,
     TokenUsage,
@@ -18,6 +20,7 @@ from stentor.protocols.openai.transcription import (
 )
 
 from ...asr.streaming import Piece
+from ...asr.turns import Turn, label
 from ...http.sse import DONE, frame_of
 
 
@@ -30,20 +33,34 @@ def whole_text(pieces: Sequence[Piece]) -> bytes:
     return (_text_of(pieces) + "\n").encode()
 
 
+def whole_diarized(pieces: Sequence[Piece], seconds: float) -> bytes:
+    segments = _spoken([turn for piece in pieces for turn in piece.turns])
+    usage = DurationUsage(math.ceil(seconds))
+    return encode(DiarizedTranscription("transcribe", seconds, _text_of(pieces), segments, usage))
+
+
 class PieceStream:
     """Encodes each piece as an event at once."""
 
-    def __init__(self, counted: Callable[[], tuple[int, int]], *, logprobs: bool) -> None:
-        """``counted`` are the tokens that the model has read at the end: of audio, and text."""
+    def __init__(self, counted: Callable[[], tuple[int, int]], *, logprobs: bool, diarized: bool = False) -> None:
+        """``counted`` are the tokens that the model has read at the end: of audio, and text. ``diarized``: turns of
+        speakers are events too."""
         self._counted = counted
         self._logprobs = logprobs
+        self._diarized = diarized
+        self._turns = 0
         self._pieces: list[Piece] = []
         self.failed: Final = False
 
     def encode(self, batch: Piece) -> bytes:
-        """The frame of one piece."""
+        """The frames of one piece."""
         self._pieces.append(batch)
-        return frame_of(TextDelta(batch.text, self._of([batch])))
+        delta = frame_of(TextDelta(batch.text, self._of([batch]))) if batch.text else b""
+        if not self._diarized:
+            return delta
+        turns = _spoken(batch.turns, self._turns)
+        self._turns += len(turns)
+        return delta + b"".join(map(frame_of, turns))
 
     def end(self) -> bytes:
         (audio, text), written = self._counted(), sum(len(piece.tokens) for piece in self._pieces)
@@ -53,6 +70,13 @@ class PieceStream:
 
     def _of(self, pieces: Sequence[Piece]) -> list[Logprob] | UnsetType:
         return _logprobs(pieces) if self._logprobs else UNSET
+
+
+def _spoken(turns: Sequence[Turn], first: int = 0) -> list[SpokenSegment]:
+    return [
+        SpokenSegment(f"seg_{number}", label(turn.speaker), round(turn.start, 3), round(turn.end, 3), turn.text)
+        for number, turn in enumerate(turns, first)
+    ]
 
 
 def _text_of(pieces: Sequence[Piece]) -> str:

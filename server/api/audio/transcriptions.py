@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.common.errors import BadRequest, missing
+from stentor.protocols.common.errors import BadRequest, missing, refused
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
@@ -164,8 +164,7 @@ def _transcription(
         chunking = Chunking(given.threshold, given.prefix_padding_ms, given.silence_duration_ms)
     if isinstance(model, ChatTranscriber):
         return resolve_chat(form, model, chunking)
-    if not model.vocabulary.has_times:
-        check_untimed(form, model.served_names[0])
+    _check_format(form, model)
     options = msgspec.structs.replace(
         _options(services, form, model),
         languages=tuple(
@@ -178,6 +177,14 @@ def _transcription(
     return ResolvedTranscription(form, model, options)
 
 
+def _check_format(form: TranslationForm, model: TranscriptionModel) -> None:
+    if not model.vocabulary.has_times:
+        check_untimed(form, model.served_names[0])
+    if form.response_format == "diarized_json":
+        why = f"`{model.served_names[0]}` does not tell speakers apart; use json, verbose_json, text, srt or vtt"
+        raise refused("response_format", why, "unsupported_value")
+
+
 def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedTranscription | ResolvedChat:
     form = TranslationForm.of(_texts(fields))
     model = _model(services, form)
@@ -185,8 +192,7 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
         raise refuse_translation(model.served_names[0])
     if isinstance(model, ChatTranscriber):
         return resolve_chat(form, model)
-    if not model.vocabulary.has_times:
-        check_untimed(form, model.served_names[0])
+    _check_format(form, model)
     if not model.vocabulary.marks_times:
         if not model.vocabulary.translates:
             raise refuse_translation(model.served_names[0])

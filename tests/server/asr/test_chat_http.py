@@ -52,9 +52,11 @@ transformers: Any = untyped_transformers
 pytest.importorskip("mistral_common")
 pytestmark = pytest.mark.anyio
 
+MOSS = "MossTranscribeDiarizeForConditionalGeneration"
 QWEN3_ASR, VOXTRAL = "Qwen3ASRForConditionalGeneration", "VoxtralForConditionalGeneration"
 GRANITES = ("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration")
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    MOSS: (audio_models.moss, "<|audio_pad|>"),
     QWEN3_ASR: (audio_models.qwen3_asr, "<|audio_pad|>"),
     VOXTRAL: (audio_models.voxtral, "[AUDIO]"),
     **dict.fromkeys(GRANITES, (audio_models.granite_speech, "<|audio|>")),
@@ -151,6 +153,70 @@ def voxtral(voxtral_model: Model) -> Model:
     return voxtral_model
 
 
+@pytest.fixture(scope="module")
+def moss_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    model = Model(tmp_path_factory.mktemp("moss"), MOSS)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def moss(moss_model: Model) -> Model:
+    moss_model.begin()
+    moss_model.says = lambda _count: "[0.00][S01]Guten Tag.[0.80][0.90][S02] Hallo [lacht].[1.50]"
+    return moss_model
+
+
+SPOKEN = [("seg_0", "A", 0.0, 0.8, "Guten Tag."), ("seg_1", "B", 0.9, 1.5, "Hallo [lacht].")]
+
+
+async def test_turns_of_speakers_are_the_sdk_s_segments(moss: Model) -> None:
+    async with (
+        on_loopback(moss.state) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        file = ("a.wav", io.BytesIO(wav(tone(2))), "audio/wav")
+        found = await client.audio.transcriptions.create(
+            model="fake", file=file, response_format="diarized_json", chunking_strategy="auto"
+        )
+    assert isinstance(found, sdk.TranscriptionDiarized)
+    assert (found.text, found.duration, found.task) == ("Guten Tag. Hallo [lacht].", 2.0, "transcribe")
+    assert [(each.id, each.speaker, each.start, each.end, each.text) for each in found.segments] == SPOKEN
+    assert (await post(moss.state, (), tone(2))).json()["text"] == "Guten Tag. Hallo [lacht]."
+
+
+async def test_a_stream_has_each_turn_once_it_ends(moss: Model) -> None:
+    answer = await post(moss.state, [("stream", "true"), ("response_format", "diarized_json")], tone(2))
+    frames = [frame.data for frame in frames_of(answer.content)]
+    *events, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    turns = [each for each in events if each.type == "transcript.text.segment"]
+    assert [(each.id, each.speaker, each.start, each.end, each.text) for each in turns] == SPOKEN
+    deltas = [each.delta for each in events if each.type == "transcript.text.delta"]
+    assert "".join(deltas) == done.text == "Guten Tag. Hallo [lacht]."
+    assert events.index(turns[0]) < len(events) - 2, "the first turn comes before the second is written"
+
+
+async def test_parts_of_a_long_file_have_their_own_times_and_speakers(
+    moss: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quiet, "_CUT_SAMPLES", 16_000)
+    moss.begin(replace(moss.asking, seconds=3))
+    moss.says = lambda _count: "[0.10][S01]Ja.[0.50]"
+    answer = await post(moss.state, [("response_format", "diarized_json")], tone(2.25) + bytes(3200) + tone(1.5))
+    segments = answer.json()["segments"]
+    assert [each["speaker"] for each in segments] == ["A", "B"]
+    second = segments[1]
+    assert (segments[0]["start"], segments[0]["end"]) == (0.1, 0.5)
+    assert second["end"] - second["start"] == pytest.approx(0.4)
+    assert 2.25 <= second["start"] - 0.1 <= 2.35, "where the file was cut"
+
+
+@pytest.mark.parametrize("field", [("response_format", "srt"), ("include[]", "logprobs")])
+async def test_a_model_of_speakers_refuses_what_it_has_not(moss: Model, field: tuple[str, str]) -> None:
+    answer = await post(moss.state, [field], tone(1))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field[0].removesuffix("[]"))
+
+
 async def test_the_sdk_is_given_what_stands_behind_the_language(qwen: Model) -> None:
     async with (
         on_loopback(qwen.state) as url,
@@ -224,6 +290,7 @@ async def test_what_is_no_transcript_by_its_marker_is_one_as_a_whole(qwen: Model
         ([("response_format", "srt")], "response_format"),
         ([("response_format", "vtt")], "response_format"),
         ([("response_format", "verbose_json")], "response_format"),
+        ([("response_format", "diarized_json")], "response_format"),
         ([("language", "xx")], "language"),
         ([("languages[]", "de"), ("languages[]", "en")], "languages[1]"),
         ([("prompt", "<|audio_pad|>")], "prompt"),

@@ -85,6 +85,15 @@ async def test_a_vocabulary_of_capitals_may_be_written_in_small_letters(tmp_path
     assert small.encode("go") == [LETTERS.index(piece) for piece in "|GO"]
 
 
+async def test_a_vocabulary_of_several_languages_is_that_of_the_weights(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "config.json", tmp_path)
+    letters = json.loads((folder / "vocab.json").read_text())
+    (tmp_path / "vocab.json").write_text(json.dumps({"deu": {"<pad>": 0, "ß": 1}, "eng": letters}))
+    (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
+    answer = await post(state_with(hears(*SAID), opened(tmp_path)), [("response_format", "text")])
+    assert answer.text == "DON'T GO YO\n"
+
+
 async def test_special_tokens_are_no_text(vocabulary: FramewiseVocabulary) -> None:
     said = (("<s>", 1, 2), ("H", 3, 4), ("<unk>", 4, 5), ("I", 5, 6), ("</s>", 7, 8))
     answer = await post(state_with(hears(*said), vocabulary), [("response_format", "text")])

@@ -111,6 +111,46 @@ def test_granite_speech_hears_what_torchaudio_would_make(tmp_path: Path) -> None
     assert heard.replacement == "<|audio|>" * (-(-pairs.shape[1] // 6) * 2)
 
 
+@pytest.mark.parametrize("seconds", [0.01, 0.9, 1.234])
+def test_fun_asr_hears_the_frames_of_kaldi_five_beside_each_other(tmp_path: Path, seconds: float) -> None:
+    audio_models.fun_asr_nano(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    sound = torch.zeros(max(400, len(samples(seconds))), dtype=torch.float64)
+    sound[: len(samples(seconds))] = torch.from_numpy(samples(seconds).astype(np.float64))
+    frames = sound.unfold(0, 400, 160)
+    frames = frames - frames.mean(1, keepdim=True)
+    frames = frames - 0.97 * torch.cat([frames[:, :1], frames[:, :-1]], dim=1)
+    window = torch.hamming_window(400, periodic=False, dtype=torch.float64)
+    power = torch.fft.rfft(frames * window, 512).abs() ** 2
+    mels = 1127 * (1 + torch.arange(257) * 16_000 / 512 / 700).log()
+    low, high = (1127 * math.log(1 + hertz / 700) for hertz in (20, 8000))
+    edges = torch.linspace(low, high, 10, dtype=torch.float64)
+    rising, falling = (mels[:, None] - edges[:-2]) / edges.diff()[:-1], (edges[2:] - mels[:, None]) / edges.diff()[1:]
+    loud = (power @ torch.minimum(rising, falling).clamp(min=0)).clamp(min=2.0**-23).log()
+    count = -(-len(loud) // 4)
+    filled = torch.cat([loud[:1], loud[:1], loud, *[loud[-1:]] * 8])
+    expected = torch.stack([filled[4 * place : 4 * place + 5].flatten() for place in range(count)])[None]
+    check(heard.payload, {"input_features": expected, "input_features_mask": torch.ones(1, count)})
+    assert heard.replacement == "<|object_ref_start|>" * count
+
+
+def test_fun_asr_hears_no_more_than_its_table_of_positions(tmp_path: Path) -> None:
+    audio_models.fun_asr_nano(tmp_path)
+    with pytest.raises(Refusal, match=r"it takes 81.92 seconds at most"):
+        ModelProcessor(tmp_path).audio(np.zeros(16_000 * 83, np.float32))
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.9, 4.5, 9.03])
+def test_moss_hears_windows_with_the_seconds_between_their_tokens(tmp_path: Path, seconds: float) -> None:
+    audio_models.moss(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    own = transformers.MossTranscribeDiarizeProcessor.from_pretrained(tmp_path)
+    inputs = own(text=own.audio_token, audio=samples(seconds), return_tensors="pt")
+    expected = {name: inputs[name] for name in ("input_features", "input_features_mask")}
+    check(heard.payload, {**expected, "padding_mask": np.ones((1, 1))})
+    assert load_tokenizer(tmp_path).encode(heard.replacement, False) == inputs["input_ids"][0].tolist()
+
+
 def test_a_model_that_sees_and_hears_takes_all_of_it(tmp_path: Path) -> None:
     audio_models.qwen3_omni(tmp_path)
     processor = ModelProcessor(tmp_path)
