@@ -17,6 +17,7 @@ from .attention.attention import Attention
 from .attention.compressed_attention import CompressedAttention
 from .attention.cross_attention import CrossAttention
 from .attention.latent_attention import LatentAttention
+from .attention.loop_attention import LoopAttention
 from .attention.shared_attention import SharedAttention
 from .experts.moe import MoE, NormedMoE
 from .forward_batch import ForwardBatch
@@ -25,7 +26,6 @@ from .linear.layer_context import LayerContext
 from .linear.linear import Linear
 from .linear.quantized import Delta, Input, Stream, Unnormed, multiplied
 from .linear.weights import WeightMap
-from .loop_attention import LoopAttention
 from .mlp import MLP
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_

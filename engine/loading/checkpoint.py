@@ -14,8 +14,8 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.config import model_spec_from_gguf
+from ..model_config.hf.mistral_params import config_from_params
 from ..model_config.hf.text_part import is_of_tower, text_name
-from ..model_config.mistral_params import config_from_params
 from ..model_config.registry import read_config
 from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import HEADS, Backbone, ModelSpec

@@ -15,8 +15,7 @@ from torch.nn.functional import normalize
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.audio.sinusoids import sinusoid_table
-from ..layers.chunked_heads import whole_heads
+from ..layers.attention.chunked_heads import whole_heads
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBatch, Taps
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
@@ -31,6 +30,7 @@ from ..layers.picture_layer import PictureLayer
 from ..layers.rotary import RotaryTables
 from ..layers.scaled_sum import ScaledStream
 from ..layers.shared_block import SharedWeights
+from ..layers.sinusoids import sinusoid_table
 from ..layers.streams.altup import AltUp, Streams
 from ..layers.streams.hyper import HyperConnected, HyperStreams
 from ..layers.streams.stream_mix import MixedLayer, MixedStreams

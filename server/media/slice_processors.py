@@ -36,7 +36,7 @@ class CanvasSlicesProcessor(MergedSlicesProcessor):
 
     def grid(self, tensors: Mapping[str, Any]) -> tuple[int, int, int]:
         """Columns of a slice, 1 without slices, then rows and columns of the whole
-        (:mod:`stentor.engine.worker.canvas_positions`)."""
+        (:mod:`stentor.engine.worker.media.canvas_positions`)."""
         merged = 2 if self.image_processor.downsample_mode == "4x" else 4
         (rows, columns), *slices = (tensors["target_sizes"] // merged).tolist()
         return slices[0][1] if slices else 1, rows, columns

@@ -14,7 +14,6 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.model import Backbone
-from ..convolved import Convolved
 from ..elementwise import elementwise
 from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from ..linear.layer_context import LayerContext
@@ -26,6 +25,7 @@ from ..norm import RMSNorm
 from ..rank_norm import SplitNorm, rms_over_ranks
 from ..rotary import RotaryTables
 from .block_index import BlockIndex
+from .convolved import Convolved
 
 _LEAST_QUERIES: Final = 64
 """Least queries of a part of an attention; for fewer, laying out the keys takes longer."""

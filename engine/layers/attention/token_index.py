@@ -11,8 +11,8 @@ from ..linear.layer_context import LayerContext
 from ..linear.linear import Linear
 from ..linear.weights import WeightMap
 from ..norm import LayerNorm
-from ..pooled_keys import PooledKeys
 from ..rotary import RotaryTables
+from .pooled_keys import PooledKeys
 from .query_growth import QueryGrowth
 
 

@@ -19,9 +19,9 @@ from ..linear.quantized import Input, Stream
 from ..linear.weights import WeightError, WeightMap
 from ..mlp import MLP
 from ..norm import RMSNorm
-from ..router_network import RouterNetwork
 from .expert_adapters import AdaptedExperts
 from .experts import PackedExperts, experts_of
+from .router_network import RouterNetwork
 
 
 class MoE:

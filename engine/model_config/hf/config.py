@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from .. import hf_glm5
 from ..config_fields import Fields, UnknownArchitectureError
 from ..spec.model import ModelSpec, checked
 from . import classic as hf_classic
@@ -16,6 +15,7 @@ from . import deepseek4 as hf_deepseek4
 from . import dense as hf_dense
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
+from . import glm5 as hf_glm5
 from . import hub as hf_hub
 from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4

@@ -17,7 +17,6 @@ import torch
 
 from stentor import kernels
 
-from ...layers.audio.sinusoids import sinusoid_angles
 from ...layers.forward_batch import ForwardBatch, LayerCache
 from ...layers.layer import Layer
 from ...layers.linear.layer_context import LayerContext
@@ -27,6 +26,7 @@ from ...layers.linear.quantized import Delta, Stream
 from ...layers.linear.weights import WeightMap
 from ...layers.norm import Norm, joined, make_norm
 from ...layers.rotary import RotaryTables
+from ...layers.sinusoids import sinusoid_angles
 from ...model_config.speech.encoder_decoder import ENCODER_BLOCK, EncoderDecoderConfig
 from ...model_config.speech.fast_conformer import FastConformerConfig
 from ...model_config.speech.moonshine import MoonshineConfig

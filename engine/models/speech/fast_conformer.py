@@ -17,13 +17,13 @@ from stentor import kernels
 from ...layers.audio.convolution import Convolution
 from ...layers.audio.log_mel import samples_of
 from ...layers.audio.preemphasized_mel import PreemphasizedMel
-from ...layers.audio.sinusoids import sinusoid_angles
 from ...layers.forward_batch import ForwardBatch
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
 from ...layers.mlp import MLP
 from ...layers.norm import LayerNorm
+from ...layers.sinusoids import sinusoid_angles
 from ...layers.varlen_batch import VarlenBatch
 from ...model_config.spec.mlp import MLPSpec
 from ...model_config.speech.fast_conformer import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec

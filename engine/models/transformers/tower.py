@@ -17,8 +17,8 @@ from ...layers.linear.weights import WeightMap
 from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.hf.deepseek_ocr import with_known_tower
 from ...model_config.hf.nemotron_omni import in_transformers_form
+from ...model_config.hf.step_vl import with_tower_of_step
 from ...model_config.hf.thinker import thinker
-from ...model_config.step_vl import with_tower_of_step
 from ...model_config.towers.media_spec import TWO_TOWERS, check_canvas, lacks_timm
 from ...model_config.transformers_config import configuration, first_line
 from ..towers.payload import Encoded, Payload

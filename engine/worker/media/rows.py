@@ -17,10 +17,10 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, St
 from ...layers.forward_batch import ForwardBatch, MediaBatch, SeenMedia
 from ...model_config.towers.media_spec import MediaAxes
 from ...models.towers.payload import GIVEN, Encoded, Payload, read_payload
-from ..canvas_positions import canvas_positions
 from ..rows.batch import Batch
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import Int64
+from .canvas_positions import canvas_positions
 from .media_time import MediaTime
 from .positions import MediaPositions
 from .seen_media import SeenSpan, seen_media, seen_within

@@ -11,7 +11,7 @@ from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.mistral_params import config_from_params
+from stentor.engine.model_config.hf.mistral_params import config_from_params
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import check_whole

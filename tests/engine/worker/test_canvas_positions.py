@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.minicpmv4_7.modeling_minicpmv4_7 import MiniCPMV4_7Model
 
-from stentor.engine.worker.canvas_positions import canvas_positions
+from stentor.engine.worker.media.canvas_positions import canvas_positions
 from stentor.protocols.ipc.steps import RowSpan
 
 MARKS = {"image_start_id": 1, "image_end_id": 2, "slice_start_id": 3, "slice_end_id": 4, "newline_id": 5}

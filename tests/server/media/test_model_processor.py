@@ -13,7 +13,7 @@ from safetensors.torch import load
 
 from stentor.engine.model_config.towers.media_spec import MediaAxes
 from stentor.engine.models.transformers.tower import _METHODS
-from stentor.engine.worker.canvas_positions import canvas_positions
+from stentor.engine.worker.media.canvas_positions import canvas_positions
 from stentor.engine.worker.media.positions import MediaPositions
 from stentor.protocols.ipc.steps import RowSpan
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts

@@ -13,7 +13,7 @@ from stentor.engine.loading.placeholder_tokens import described_model
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
-from stentor.engine.model_config.step_vl import with_tower_of_step
+from stentor.engine.model_config.hf.step_vl import with_tower_of_step
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.models.towers.payload import read_payload

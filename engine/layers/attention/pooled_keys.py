@@ -6,12 +6,12 @@ import torch
 
 from stentor import kernels
 
-from ..model_config.spec.latent_attention import IndexSpec
-from .attention.entries import EntryBlocks, PassTokens, completed, gated_sums
-from .attention.token_history import TokenHistory
-from .forward_batch import ForwardBatch, LayerCache
-from .linear.layer_context import LayerContext
-from .linear.weights import WeightMap
+from ...model_config.spec.latent_attention import IndexSpec
+from ..forward_batch import ForwardBatch, LayerCache
+from ..linear.layer_context import LayerContext
+from ..linear.weights import WeightMap
+from .entries import EntryBlocks, PassTokens, completed, gated_sums
+from .token_history import TokenHistory
 
 
 class PooledKeys:

@@ -8,12 +8,12 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.spec.model import Backbone
-from .attention.token_history import TokenHistory
-from .forward_batch import ForwardBatch
-from .linear.layer_context import LayerContext
-from .linear.quantized import Stream
-from .linear.weights import WeightMap
+from ...model_config.spec.model import Backbone
+from ..forward_batch import ForwardBatch
+from ..linear.layer_context import LayerContext
+from ..linear.quantized import Stream
+from ..linear.weights import WeightMap
+from .token_history import TokenHistory
 
 
 class Convolved:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from .config_fields import ConfigError, Fields
+from ..config_fields import ConfigError, Fields
 
 _NAMES: Final[Mapping[str, str]] = {
     "dim": "hidden_size",

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu
 
-from ..model_config.spec.mlp import MoESpec
-from ..model_config.spec.projection import Projection
-from .elementwise import elementwise
-from .linear.layer_context import LayerContext
-from .linear.linear import Linear
-from .linear.weights import WeightMap
-from .norm import RMSNorm
+from ...model_config.spec.mlp import MoESpec
+from ...model_config.spec.projection import Projection
+from ..elementwise import elementwise
+from ..linear.layer_context import LayerContext
+from ..linear.linear import Linear
+from ..linear.weights import WeightMap
+from ..norm import RMSNorm
 
 
 class RouterNetwork:

@@ -7,14 +7,14 @@ import torch
 from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..model_config.spec.model import Backbone
-from .attention.attention import Attention, attend_cached
-from .forward_batch import ForwardBatch
-from .linear.layer_context import LayerContext
-from .linear.linear import Linear
-from .linear.quantized import Input, Stream
-from .linear.weights import WeightMap
-from .rotary import RotaryTables
+from ...model_config.spec.model import Backbone
+from ..forward_batch import ForwardBatch
+from ..linear.layer_context import LayerContext
+from ..linear.linear import Linear
+from ..linear.quantized import Input, Stream
+from ..linear.weights import WeightMap
+from ..rotary import RotaryTables
+from .attention import Attention, attend_cached
 
 
 class LoopAttention:

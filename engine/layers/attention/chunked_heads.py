@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ..model_config.spec.attention import AttentionSpec
-from ..model_config.spec.model import Backbone
-from ..quantization.formats import FP8_BLOCK
-from .linear.weights import WeightError
+from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.model import Backbone
+from ...quantization.formats import FP8_BLOCK
+from ..linear.weights import WeightError
 
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)

@@ -8,8 +8,8 @@ import torch
 
 from stentor.protocols.ipc.steps import RowSpan
 
-from .media.positions import MediaPositions, Run
-from .rows.rows import Int64
+from ..rows.rows import Int64
+from .positions import MediaPositions, Run
 
 _MARKS_BETWEEN = 2
 """Marks between two slices of a row: of an end and a beginning. Behind a row a line's end stands between them."""

@@ -4,7 +4,7 @@ Torch-free."""
 from collections.abc import Mapping
 from typing import Final
 
-from .config_fields import ConfigError, Fields
+from ..config_fields import ConfigError, Fields
 
 MODEL_TYPE: Final = "step_vl"
 _PUBLISHED: Final[Mapping[str, bool]] = {
@@ -18,7 +18,7 @@ _TAKEN: Final = (*("width", "layers", "heads", "mlp_ratio", "image_size", "patch
 def with_tower_of_step(config: Mapping[str, object]) -> Mapping[str, object]:
     """The config.json of transformers' class for the tower of Step3-VL; any other is returned as it is.
 
-    Raises :class:`.config_fields.ConfigError`.
+    Raises :class:`..config_fields.ConfigError`.
     """
     if config.get("model_type") != MODEL_TYPE:
         return config

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from .config_fields import ConfigError, Fields
-from .hf.common import check_silu, common
-from .hf.hybrid import kinds_of, mixed
-from .hf.latent import index_shares
-from .hf.moe import deepseek_experts, sparse_kinds, with_experts
-from .spec.latent_attention import IndexSpec, LatentAttentionSpec
-from .spec.model import ModelSpec, dense_mlp, with_layers
-from .spec.recurrent import GatedDeltaSpec
-from .spec.streams import HyperSpec
+from ..config_fields import ConfigError, Fields
+from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
+from ..spec.model import ModelSpec, dense_mlp, with_layers
+from ..spec.recurrent import GatedDeltaSpec
+from ..spec.streams import HyperSpec
+from .common import check_silu, common
+from .hybrid import kinds_of, mixed
+from .latent import index_shares
+from .moe import deepseek_experts, sparse_kinds, with_experts
 
 _DEFAULTS: Final[Mapping[str, object]] = {
     "moe_intermediate_size": 2048,
