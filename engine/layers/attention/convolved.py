@@ -13,6 +13,7 @@ from ..forward_batch import ForwardBatch
 from ..linear.layer_context import LayerContext
 from ..linear.quantized import Stream
 from ..linear.weights import WeightMap
+from .entries import PassTokens
 from .token_history import TokenHistory
 
 
@@ -63,8 +64,8 @@ class Convolved:
         kept = made[:, : spec.q_size + spec.kv_size], made[:, -spec.kv_size // 2 :]
         inputs = torch.cat(kept, dim=1)
         history = TokenHistory(inputs, batch.states.of_layer[self._layer][0], rows)
-        of, offsets = _places(rows, len(made))
-        seen = history.until(of, offsets, first + second - 1).float()  # [tokens, taps, channels]
+        tokens = PassTokens.of(rows, batch.positions)
+        seen = history.until(tokens.rows, tokens.offsets, first + second - 1).float()  # [tokens, taps, channels]
         delayed = seen[:, -2, spec.q_size + spec.kv_size :]
         seen = seen[:, :, : spec.q_size + spec.kv_size]
         by_channel = [
@@ -96,11 +97,3 @@ def _normed(heads: torch.Tensor) -> torch.Tensor:
     """Heads [tokens, heads, dim] of length √dim."""
     length = heads.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).eps)
     return heads * (heads.shape[-1] ** 0.5 / length)
-
-
-def _places(rows: kernels.StateRows, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """int64 [tokens] each: the row of each token, and its number among the row's tokens of the pass."""
-    starts = rows.cu_seqlens.long()
-    number = torch.arange(tokens, device=starts.device)
-    of = torch.searchsorted(starts[1:].contiguous(), number, right=True).clamp(max=len(rows) - 1)
-    return of, number - starts[of]
