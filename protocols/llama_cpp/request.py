@@ -146,8 +146,30 @@ class LlamaFields(msgspec.Struct, kw_only=True):
         return {"grammar": self.grammar} if self.grammar else None
 
 
+Piece = TokenId | str
+"""A prompt may be texts and tokens in turn."""
+
+
 class LlamaCompletionRequest(LlamaFields, kw_only=True):
-    prompt: str | list[TokenId]
+    prompt: str | list[TokenId | str | list[Piece]]
+    """A text; tokens, or tokens and texts in turn; or a list of several prompts of these kinds."""
+
+    @property
+    def prompts(self) -> list[list[Piece]]:
+        """The pieces of each prompt. Raises BadRequest for tokens among prompts."""
+        if isinstance(self.prompt, str):
+            return [[self.prompt]]
+        alone = [piece for piece in self.prompt if not isinstance(piece, list)]
+        if len(alone) == len(self.prompt) and any(isinstance(piece, int) for piece in alone):
+            return [alone]
+        if not self.prompt:
+            return [[]]
+        many: list[list[Piece]] = []
+        for index, prompt in enumerate(self.prompt):
+            if isinstance(prompt, int):
+                raise wrong(f"prompt[{index}]", "must be a text or a list: it stands among prompts", "invalid_value")
+            many.append([prompt] if isinstance(prompt, str) else prompt)
+        return many
 
 
 class LlamaInfillRequest(LlamaFields, kw_only=True):

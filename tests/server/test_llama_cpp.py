@@ -181,7 +181,9 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "nonsense"}}, "json_schema"),
         ({"repeat_penalty": -1}, "repeat_penalty"),
-        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": ["a", ["b"], 3]}, "prompt[2]"),
+        ({"prompt": ["a", {}]}, "prompt[1]"),
+        ({"prompt": ["a"] * 9999}, "prompt"),
         ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),
         ({"logit_bias": [["a", True]]}, "logit_bias[0]"),
@@ -194,6 +196,37 @@ async def test_what_is_refused_is_named_in_the_client_s_words_and_shape(body: di
     assert error.keys() == {"code", "message", "type"}
     assert (error["code"], error["type"]) == (400, "invalid_request_error")
     assert f"`{field}" in error["message"]
+
+
+def echoes() -> FakeEngine:
+    """Answers a prompt with its last two bytes."""
+    return FakeEngine(answer=lambda prompt, _index: [*prompt[-2:], EOS])
+
+
+SEVERAL = ["ab", [99, "d", 101], [102, 103], ["gh"]]
+
+
+async def test_several_prompts_have_an_answer_each() -> None:
+    engine = echoes()
+    answers = (await post(engine, prompt=SEVERAL)).json()
+    assert [(answer["index"], answer["content"]) for answer in answers] == [(0, "ab"), (1, "de"), (2, "fg"), (3, "gh")]
+    assert [stream.prompt for stream in engine.streams] == [[*b"ab"], [*b"cde"], [*b"fg"], [*b"gh"]]
+    assert (await post(echoes(), prompt=["ab"])).json()["content"] == "ab", "of one prompt it is no list"
+
+
+async def test_a_stream_of_several_prompts_tells_them_apart_and_ends_each() -> None:
+    events = [json.loads(event) for event in events_of((await post(echoes(), prompt=SEVERAL, stream=True)).text)]
+    whole = (await post(echoes(), prompt=SEVERAL)).json()
+    for number, answer in enumerate(whole):
+        own = [event for event in events if event["index"] == number]
+        assert "".join(event["content"] for event in own) == answer["content"]
+        assert [event["stop"] for event in own] == [False] * (len(own) - 1) + [True]
+
+
+async def test_a_prompt_may_be_tokens_and_texts_in_turn() -> None:
+    engine = echoes()
+    await post(engine, prompt=[97, "bc", 100, "e"])
+    assert bytes(engine.streams[0].prompt) == b"abcde"
 
 
 async def test_errors_have_the_types_of_llama_cpp_s() -> None:

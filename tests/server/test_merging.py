@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 import pytest
 
-from stentor.server.api.completions.route import merge
+from stentor.server.api.common.merging import merge
 
 pytestmark = pytest.mark.anyio
 

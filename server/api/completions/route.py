@@ -1,11 +1,9 @@
 """``POST /v1/completions``."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -15,15 +13,16 @@ from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
 
 from ...common.loop_turns import LoopTurns
-from ...common.task_scope import TaskScope, run_together
+from ...common.task_scope import run_together
 from ...generation.chat_model import ChatModel
 from ...generation.completion import PromptJob, prepare_completion
-from ...http.sse import Batches, EventStream
+from ...http.sse import EventStream
 from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
+from ..common.merging import merge
 from .stream import CompletionShape, CompletionStream, MergedCompletionStream
 from .whole import CollectedPrompt, completion_answer
 
@@ -78,48 +77,3 @@ async def _respond(
 
     await run_together(partial(collect, *each) for each in zip(jobs, collected, strict=True))
     return await completion_answer(shape, collected, budget, loop_turns)
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _End:
-    """A source has ended; with an error or without."""
-
-    error: Exception | None
-
-
-async def merge(sources: Sequence[Batches[T]]) -> AsyncGenerator[list[tuple[int, T]], None]:
-    """Yields items as they come, each with the number of its source.
-
-    Every source is closed when this generator is. Raises the error of the first failing source.
-    """
-    # Bounded: a source is not read while as many items wait as there are sources.
-    queue: asyncio.Queue[tuple[int, T] | _End] = asyncio.Queue(len(sources))
-    async with TaskScope("generations of one request") as tasks:
-        for number, source in enumerate(sources):
-            tasks.start(_forward(number, source, queue))
-        remaining = len(sources)
-        while remaining:
-            arrived = [await queue.get()]
-            while not queue.empty():
-                arrived.append(queue.get_nowait())
-            ends = [one for one in arrived if isinstance(one, _End)]
-            if items := [one for one in arrived if not isinstance(one, _End)]:
-                yield items
-            for end in ends:
-                if end.error is not None:
-                    raise end.error
-            remaining -= len(ends)
-
-
-async def _forward(number: int, source: Batches[T], queue: asyncio.Queue[tuple[int, T] | _End]) -> None:
-    error = None
-    try:
-        async with aclosing(source):
-            async for item in source:
-                await queue.put((number, item))
-    except Exception as failure:
-        error = failure
-    await queue.put(_End(error))

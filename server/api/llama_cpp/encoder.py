@@ -35,6 +35,8 @@ class CompletionShape:
     model: str
     prompt_tokens: int
     names: TokenNames
+    index: int = 0
+    """Number of the prompt in the request."""
     probabilities: int = 0
     """Alternatives at each position; 0: no log-probabilities."""
     tokens: bool = False
@@ -103,7 +105,7 @@ class _Progress:
 
     def chunk(self, text: str, tokens: list[int], **more: Any) -> LlamaCompletion:
         told = {"stop": False, "tokens_predicted": self.count, "tokens_evaluated": self._shape.prompt_tokens, **more}
-        return LlamaCompletion(content=text, tokens=tokens, **told)
+        return LlamaCompletion(content=text, tokens=tokens, index=self._shape.index, **told)
 
     def last(self, text: str, tokens: list[int], probabilities: Any = UNSET) -> LlamaCompletion | dict[str, Any]:
         """Raises as :func:`...common.errors.generation_error` says."""
@@ -168,6 +170,11 @@ class CompletionStream:
         """Tokens since the last event."""
         self.failed = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether all deltas have come."""
+        return self._progress.finish is not None
+
     def encode(self, batch: list[Delta]) -> bytes:
         """The events of one batch, joined; empty while everything is held back."""
         frames = []
@@ -193,6 +200,30 @@ class CompletionStream:
             told = self._shape.probabilities_of(text.logprobs or ())
         tokens, self._tokens = self._tokens, []
         return frame_of(self._progress.chunk(text.text, tokens, completion_probabilities=told))
+
+
+class MergedStream:
+    """The same for the generations of several prompts, whose batches come with the number of their prompt."""
+
+    def __init__(self, shapes: Sequence[CompletionShape]) -> None:
+        self._streams = [CompletionStream(shape) for shape in shapes]
+        self.failed = False
+
+    def encode(self, batches: list[tuple[int, list[Delta]]]) -> bytes:
+        """The events of the batches; the last event of a prompt comes with its last delta."""
+        frames = []
+        for number, batch in batches:
+            stream = self._streams[number]
+            frames.append(stream.encode(batch))
+            if stream.failed:
+                self.failed = True
+                break
+            if stream.ended:
+                frames.append(stream.end())
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        return b""
 
 
 def _rates(count: int, milliseconds: float) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import stentor
+from stentor.protocols.common.bounds import items_at_most, total_chars_at_most
 from stentor.protocols.common.decoding import converted, decode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.llama_cpp.objects import (
@@ -26,14 +27,16 @@ from stentor.protocols.llama_cpp.request import (
     LlamaCompletionRequest,
     LlamaFields,
     LlamaInfillRequest,
+    Piece,
     completion_decoder,
     infill_decoder,
 )
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.chat import decoder as chat_decoder
-from stentor.protocols.openai.completions import CompletionRequest
+from stentor.protocols.openai.completions import CompletionRequest, Prompt
 
 from ...common.errors import Unavailable
+from ...common.task_scope import run_together
 from ...generation.chat_model import ChatModel
 from ...generation.completion import infill_prompts, prepare_completion
 from ...generation.error_fields import map_error_fields
@@ -45,8 +48,9 @@ from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operation, Operations, generation
 from ..common.endpoint import generation_route, json_response
+from ..common.merging import merge
 from ..common.query import switch_of
-from .encoder import CompletionShape, CompletionStream, whole_completion
+from .encoder import CompletionShape, CompletionStream, MergedStream, whole_completion
 
 _COMPLETION: Final = ("/completion", "/completions")
 _COUNT: Final = "/v1/chat/completions/input_tokens"
@@ -70,8 +74,8 @@ OPERATIONS: Final[Operations] = {
     **dict.fromkeys(
         _COMPLETION,
         generation(
-            "Complete a prompt (llama.cpp's server)",
-            LlamaCompletion,
+            "Complete one or several prompts (llama.cpp's server)",
+            LlamaCompletion | list[LlamaCompletion],
             LlamaCompletionRequest,
             streams=True,
             errors=LLAMA_CPP,
@@ -118,7 +122,7 @@ async def completion(chat: ChatModel, request: Request, content: bytes, context:
     body = decode(completion_decoder, content, chat.limits)
     body.check()
     with map_error_fields(_NAMES):
-        wanted = await _request(chat, body, body.prompt)
+        wanted = await _request(chat, body, await _prompts(chat, body.prompts))
         wanted.check(chat.limits)
     return await _answer(chat, request, body, wanted, context)
 
@@ -199,13 +203,34 @@ def _slots(chat: ChatModel) -> int:
     return 0 if chat.client.ready is None else chat.client.ready.max_num_seqs
 
 
-async def _request(chat: ChatModel, body: LlamaFields, prompt: str | list[int]) -> CompletionRequest:
+async def _request(chat: ChatModel, body: LlamaFields, prompt: Prompt | list[Prompt]) -> CompletionRequest:
     texts = body.bias_texts(chat.limits)
     tokens = await chat.pool.encode_batch(texts, False, field="logit_bias") if texts else []
     fields = {**body.fields(dict(zip(texts, tokens, strict=True))), "prompt": prompt}
     given = {name: value for name, value in fields.items() if value is not None}
     made: CompletionRequest = converted(given, CompletionRequest, "")
     return made
+
+
+async def _prompts(chat: ChatModel, prompts: Sequence[Sequence[Piece]]) -> Prompt | list[Prompt]:
+    """The prompts as completions take them: texts, or else the tokens of all. Only a text that begins a prompt gets the
+    tokenizer's first tokens."""
+    items_at_most(prompts, chat.limits.max_prompts, "prompt")
+    texts = [[piece for piece in prompt if isinstance(piece, str)] for prompt in prompts]
+    if all(len(prompt) == len(each) == 1 for prompt, each in zip(prompts, texts, strict=True)):
+        found: list[Prompt] = [each[0] for each in texts]
+        return found[0] if len(found) == 1 else found
+    total_chars_at_most(sum(len(text) for each in texts for text in each), chat.limits.max_prompt_chars, "prompt")
+    first = [prompt[0] for prompt in prompts if prompt and isinstance(prompt[0], str)]
+    later = [piece for prompt in prompts for piece in prompt[1:] if isinstance(piece, str)]
+    begun, others = iter(await chat.pool.encode_batch(first)), iter(await chat.pool.encode_batch(later, False))
+    made: list[Prompt] = []
+    for prompt in prompts:
+        tokens: list[int] = []
+        for place, piece in enumerate(prompt):
+            tokens += [piece] if isinstance(piece, int) else next(others if place else begun)
+        made.append(tokens)
+    return made[0] if len(made) == 1 else made
 
 
 def _extra(chat: ChatModel, files: Sequence[ExtraFile]) -> str:
@@ -218,22 +243,30 @@ async def _answer(
 ) -> ASGIApp:
     with map_error_fields(_NAMES):
         prepared = await prepare_completion(chat, wanted, caller_of(request.scope), context, fill_context=True)
-    (job,) = prepared.jobs
-    shape = CompletionShape(
-        prepared.model,
-        len(job.prompt.tokens),
-        prepared.names,
-        body.n_probs or 0,
-        body.return_tokens,
-        tuple(body.response_fields or ()),
-        warm_up=body.n_predict == 0,
-    )
-    if body.stream:
-        return EventStream(
-            job.batches,
-            CompletionStream(shape),
-            bounds=context.bounded,
-            to_frame=partial(error_frame, shape=LLAMA_CPP),
+    shapes = [
+        CompletionShape(
+            prepared.model,
+            len(job.prompt.tokens),
+            prepared.names,
+            index,
+            body.n_probs or 0,
+            body.return_tokens,
+            tuple(body.response_fields or ()),
+            warm_up=body.n_predict == 0,
         )
-    async with aclosing(job.batches):
-        return json_response(await whole_completion(shape, job.batches))
+        for index, job in enumerate(prepared.jobs)
+    ]
+    batches = [job.batches for job in prepared.jobs]
+    if body.stream:
+        to_frame = partial(error_frame, shape=LLAMA_CPP)
+        if len(batches) == 1:
+            return EventStream(batches[0], CompletionStream(shapes[0]), bounds=context.bounded, to_frame=to_frame)
+        return EventStream(merge(batches), MergedStream(shapes), bounds=context.bounded, to_frame=to_frame)
+    answers: dict[int, Any] = {}
+
+    async def collect(index: int) -> None:
+        async with aclosing(batches[index]):
+            answers[index] = await whole_completion(shapes[index], batches[index])
+
+    await run_together(partial(collect, index) for index in range(len(batches)))
+    return json_response(answers[0] if len(batches) == 1 else [answers[index] for index in range(len(batches))])

@@ -19,7 +19,7 @@ from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.endpoint import name_anew, request_id
-from ..completions.route import merge
+from ..common.merging import merge
 from .encoder import SglangCollector, SglangShape, SglangStream
 
 _NAMES: Final = {
