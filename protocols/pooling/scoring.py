@@ -50,12 +50,10 @@ class ScoreRequest(ScoringFields, kw_only=True):
     text_1: Contents | None = None
     text_2: Contents | None = None
     label_token_ids: Any = None
-    """SGLang's and vLLM's scores by a language model, which are refused."""
+    """Makes it a request to score items by next tokens (:mod:`..openai.label_scores`)."""
 
     def sides(self, limits: Limits) -> tuple[list[Content], list[Content], tuple[str, str]]:
         """The inputs of each side, and their fields. Raises BadRequest."""
-        if self.label_token_ids is not None:
-            raise not_served("label_token_ids")
         self.check_reading()
         first, one = self._side(_QUERIES, limits)
         second, other = self._side(_DOCUMENTS, limits)
@@ -130,13 +128,12 @@ class Score(msgspec.Struct, frozen=True):
     object: Literal["score"] = "score"
 
 
-class ScoreResponse(msgspec.Struct, frozen=True):
+class ScoreResponse(msgspec.Struct, tag="list", tag_field="object", frozen=True):
     id: str
     created: int
     model: str
     data: list[Score]
     usage: TextUsage
-    object: Literal["list"] = "list"
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
 from ..api.vllm import generate as tokens_generate
-from ..api.vllm import render
+from ..api.vllm import label_scores, render
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.path_aliases import PathAliasMiddleware
@@ -113,6 +113,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (stored_chats.OPERATIONS, stored_chats.routes(state.for_store)),
         (completions.OPERATIONS, completions.routes(state.chat)),
         (tokens_generate.OPERATIONS, tokens_generate.routes(state.chat)),
+        (label_scores.OPERATIONS, label_scores.routes(state.chat)),
         (messages.OPERATIONS, messages.routes(state.chat)),
         (responses.OPERATIONS, responses.routes(state.for_responses)),
         (realtime.OPERATIONS, realtime.routes(state.for_realtime)),

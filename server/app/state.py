@@ -152,7 +152,7 @@ class ServerState:
     @cached_property
     def for_embeddings(self) -> EmbeddingServices:
         return EmbeddingServices(
-            self.config.model, self.admission, self.registry, self.auxiliary.embedding, self.chat.loop_turns
+            self.config.model, self.admission, self.registry, self.auxiliary.embedding, self.chat.loop_turns, self.chat
         )
 
 

@@ -12,7 +12,7 @@ from stentor.protocols.anthropic.batches import MessageBatchCreate
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import chat, chat_batch, completions, generate, sampling
+from stentor.protocols.openai import chat, chat_batch, completions, generate, label_scores, sampling
 from stentor.protocols.openai.batches import BatchCreate
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
@@ -93,6 +93,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         _BEAMS_PARTLY,
     ),
     Request(("/inference/v1/generate",), generate.TokensRequest, generate.REFUSED),
+    Request(("/generative_scoring",), label_scores.GenerativeScoringRequest),
     Request(
         ("/v1/responses",),
         responses.ResponseRequest,
@@ -133,7 +134,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/v1/moderations",), ModerationRequest),
     Request(("/classify",), pooling.ClassifyRequest, ignored=("user",), partly=_VECTORS_PARTLY),
-    Request(("/score", "/v1/score"), scoring.ScoreRequest, ("label_token_ids",), ("user",), _VECTORS_PARTLY),
+    Request(("/score", "/v1/score"), scoring.ScoreRequest, (), ("user",), _VECTORS_PARTLY),
     Request(
         ("/rerank", "/v1/rerank", "/v2/rerank"),
         scoring.RerankRequest,

@@ -51,6 +51,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "PoolingRequest": {"input": "a"},
     "ModerationRequest": {"input": "a"},
     "ClassifyRequest": {"input": "a"},
+    "GenerativeScoringRequest": {"query": "a", "items": ["b", [3]], "label_token_ids": [3, 4]},
     "ScoreRequest": {"queries": "a", "documents": ["b", "c"]},
     "RerankRequest": {"query": "a", "documents": ["b", "c"]},
     "SpeechRequest": {"input": "hi", "voice": "alloy"},

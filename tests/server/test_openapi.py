@@ -16,7 +16,17 @@ from stentor.protocols.anthropic import request as messages
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import batches, chat, chat_batch, completions, speech, stored_chats, tokens, uploads
+from stentor.protocols.openai import (
+    batches,
+    chat,
+    chat_batch,
+    completions,
+    label_scores,
+    speech,
+    stored_chats,
+    tokens,
+    uploads,
+)
 from stentor.protocols.openai import generate as tokens_request
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
@@ -75,6 +85,7 @@ DECODERS: dict[str, Any] = {
     "ModerationRequest": moderation.decoder,
     "MessageBatchCreate": message_batches.create_decoder,
     "ClassifyRequest": pooling.classify_decoder,
+    "GenerativeScoringRequest": label_scores.generative_scoring_decoder,
     "ScoreRequest": scoring.score_decoder,
     "RerankRequest": scoring.rerank_decoder,
     "ClientSecretRequest": secrets.secret_decoder,

@@ -20,6 +20,7 @@ from stentor.protocols.pooling.formats import NumberFields
 from ...common.loop_turns import LoopTurns, Slices
 from ...config.model_registry import ModelRegistry
 from ...config.models import ModelConfig
+from ...generation.chat_model import ChatModel
 from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...media.collect import holds_media
 from ...middleware.auth import caller_of
@@ -54,6 +55,8 @@ class EmbeddingServices:
     model: EmbeddingModel | None
     """None without an embedding model."""
     loop_turns: LoopTurns
+    chat: ChatModel
+    """Scores items by next tokens."""
 
     @property
     def limits(self) -> Limits:

@@ -9,6 +9,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
+from stentor.protocols.openai.label_scores import (
+    LabelScoreResponse,
+    label_score_decoder,
+    score_kind_decoder,
+)
 from stentor.protocols.pooling.contents import Content, plain_text
 from stentor.protocols.pooling.scoring import (
     Document,
@@ -24,6 +29,9 @@ from stentor.protocols.pooling.scoring import (
     score_decoder,
 )
 
+from ...generation.chat_model import ChatModel
+from ...generation.label_scores import label_scores
+from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ...pooling.pairs import PairRules
 from ...pooling.scoring import scores_of
@@ -37,7 +45,12 @@ _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 OPERATIONS: Final[Operations] = {
     **dict.fromkeys(
-        _SCORE, generation("Score pairs of texts or pictures by similarity or relevance", ScoreResponse, ScoreRequest)
+        _SCORE,
+        generation(
+            "Score pairs of texts or pictures by similarity or relevance, or items by next tokens (SGLang)",
+            ScoreResponse | LabelScoreResponse,
+            ScoreRequest,
+        ),
     ),
     **dict.fromkeys(
         _RERANK,
@@ -54,12 +67,20 @@ def routes(services: EmbeddingServices) -> list[Route]:
 
 
 async def score(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
+    if decode(score_kind_decoder, content, services.limits).label_token_ids is not None:
+        return await _by_labels(services.chat, request, content, context)
     body = decode(score_decoder, content, services.limits)
     first, second, fields = body.sides(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     scores = await _scores(services, what, body, first, second, fields)
     data = [Score(index, value) for index, value in enumerate(scores)]
     return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
+
+
+async def _by_labels(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(label_score_decoder, content, chat.limits)
+    found = await label_scores(chat, body, caller_of(request.scope), context, among_labels=body.apply_softmax)
+    return json_response(LabelScoreResponse(found.probabilities, found.model, found.usage))
 
 
 async def rerank(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:

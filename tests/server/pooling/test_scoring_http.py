@@ -61,7 +61,6 @@ async def test_one_text_is_scored_against_many_and_many_against_as_many(path: st
     ("body", "param"),
     [
         ({}, "queries"),
-        ({"query": "a", "items": ["b"], "label_token_ids": [1]}, "label_token_ids"),
         ({"queries": "a"}, "documents"),
         ({"queries": ["a", "b"], "documents": ["a"]}, "queries"),
         ({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
