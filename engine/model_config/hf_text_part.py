@@ -207,7 +207,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Glm46VForConditionalGeneration": MediaFamily("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": MediaFamily("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": MediaFamily("glm4v_moe", "glm4v_moe_text", "images, video"),
-    "Glm5NextForConditionalGeneration": MediaFamily("glm5_next", "glm5_next_text", takes=""),
+    "Glm5NextForConditionalGeneration": MediaFamily("glm5_next", "glm5_next_text"),
     "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),
     "GlmOcrForConditionalGeneration": MediaFamily("glm_ocr", "glm_ocr_text"),
     "GotOcr2ForConditionalGeneration": MediaFamily("got_ocr2", "qwen2"),
