@@ -40,6 +40,8 @@ def glm5_next(fields: Fields, name: str) -> ModelSpec:
     attends = _attends(fields, len(spec.layers))
     layers = []
     shares = index_shares(fields, len(spec.layers))
+    if len(attends) != len(spec.layers):
+        raise ConfigError(f"layer_types says what {len(attends)} layers are, expected {len(spec.layers)}")
     for number, (layer, shared) in enumerate(zip(spec.layers, shares, strict=True)):
         assert isinstance(layer.mixer, LatentAttentionSpec)
         assert layer.mixer.index is not None

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from . import (
     hf_dense,
+    hf_glm5,
     hf_hybrid,
     hf_latent,
     hf_latent_variants,
@@ -146,6 +147,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "hunyuan_vl_text": _hunyuan_vl,
     "mllama_text_model": hf_mllama.mllama,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
+    "glm5_next_text": hf_glm5.glm5_next,
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large4_text": hf_latent_variants.mistral_large4,

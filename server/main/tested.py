@@ -310,6 +310,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "GlmAsrForConditionalGeneration": ("glm_asr",),
+    "Glm5NextForConditionalGeneration": ("glm5_next",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
     "Granite4VisionForConditionalGeneration": ("granite4_vision",),
