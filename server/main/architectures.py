@@ -100,6 +100,11 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
     "DeepseekV4ForCausalLM": {"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
+    "Glm5NextForConditionalGeneration": {
+        "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
+        "indexer_types": ["full", "full", "shared", "full"],
+        "num_key_value_heads": 4,
+    },
     "GPTJForCausalLM": {"rotary_dim": 8},
     "MptForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},

@@ -353,6 +353,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
     "MossTranscribeDiarizeForConditionalGeneration": ("moss_transcribe_diarize",),
     "GlmAsrForConditionalGeneration": ("glm_asr",),
+    "Glm5NextForConditionalGeneration": ("glm5_next",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
     "Granite4VisionForConditionalGeneration": ("granite4_vision",),

@@ -167,7 +167,8 @@ def _seen(index: IndexSpec | None) -> str:
     chosen = f"the {index.top_k:,} best of all before"
     if index.shared:
         return f"{chosen}, as the layer before chose them"
-    return f"{chosen} by an index of {index.heads} heads of {index.head_dim}"
+    pools = f" and a key of every {index.pool} tokens" if index.pool > 1 else ""
+    return f"{chosen} by an index of {index.heads} heads of {index.head_dim}{pools}"
 
 
 def _other(mixer: BesideSpec) -> str:

@@ -223,17 +223,6 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             audio_config=None,
         ),
         "step3.7-seeing": lambda: step(shape),
-        # all experts, as in a "ling"
-        "glm5-next-seeing": lambda: glm5(shape, num_experts_per_tok=6),
-        "glm5-next-seeing-unbound": lambda: glm5(
-            shape,
-            index_kpool=16,
-            index_topk=32,
-            hc_mult=2,
-            linear_lower_bound=None,
-            layer_types=None,
-            indexer_types=None,
-        ),
         "llama4-seeing": lambda: transformers.Llama4Config(
             text_config={**llama4, "attention_chunk_size": 17},
             vision_config={
@@ -266,24 +255,6 @@ def step(shape: Mapping[str, Any]) -> Any:
     vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_ratio": 2.0}
     vision |= {"image_size": 56, "patch_size": 14, "max_position_embeddings": 16}
     return transformers.Step3p7Config(text_config=text, vision_config=vision, image_token_id=5)
-
-
-def glm5(shape: Mapping[str, Any], **more: Any) -> Any:
-    """A GLM 5.3 Flash whose index leaves pools out, and whose third layer uses the second's."""
-    text = {**shape, "num_key_value_heads": 4, "num_hidden_layers": 4, "moe_intermediate_size": 32}
-    text |= {
-        "n_routed_experts": 6,
-        "num_experts_per_tok": 2,
-        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
-    }
-    text |= {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 20}
-    text |= {"linear_head_dim": 16, "linear_num_heads": 4, "hc_mult": 3, "hc_sinkhorn_iters": 6}
-    text |= {"index_topk": 24, "index_kpool": 4, "index_head_dim": 16, "index_n_heads": 16}
-    text |= {"layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"]}
-    text |= {"indexer_types": ["full", "full", "shared", "full"], **more}
-    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64}
-    vision |= {"projection_intermediate_size": 48}
-    return transformers.Glm5NextConfig(text_config=text, vision_config=vision, image_token_id=5)
 
 
 def hy4(shape: Mapping[str, Any], **more: Any) -> Any:

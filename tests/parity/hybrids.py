@@ -11,7 +11,7 @@ transformers: Any = untyped_transformers
 EACH_KIND = (
     *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
     *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax", "recurrent-gemma", "ling"),
-    *("deepseek-v4", "zamba2", "zaya"),
+    *("deepseek-v4", "zamba2", "zaya", "glm5-next-seeing"),
 )
 """One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {
@@ -162,6 +162,7 @@ _NEWER = {
     **dict.fromkeys(("ling", "ling-unbound"), "BailingHybridConfig"),
     **dict.fromkeys(("qwen4", "qwen4-plain"), "Qwen4ExpTextConfig"),
     **dict.fromkeys(("lfm3", "lfm3-plain"), "Lfm3Config"),
+    **dict.fromkeys(("glm5-next-seeing", "glm5-next-seeing-unbound"), "Glm5NextConfig"),
 }
 """Classes that transformers 5.17, which GPU machines have, has not."""
 
@@ -309,6 +310,17 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **{**_without(shape, "num_key_value_heads"), **DEEPSEEK4, "hc_mult": 2, "scoring_func": "sigmoid"},
             mlp_layer_types=["moe"] * 3,
         ),
+        # all experts
+        "glm5-next-seeing": lambda: glm5(shape, num_experts_per_tok=6),
+        "glm5-next-seeing-unbound": lambda: glm5(
+            shape,
+            index_kpool=16,
+            index_topk=32,
+            hc_mult=2,
+            linear_lower_bound=None,
+            layer_types=None,
+            indexer_types=None,
+        ),
         "lfm3": lambda: transformers.Lfm3Config(**{**shape, "num_hidden_layers": 6}, head_dim=32, sliding_window=24),
         "lfm3-plain": lambda: transformers.Lfm3Config(
             **shape,
@@ -363,6 +375,24 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
     }
     return {name: make for name, make in made.items() if hasattr(transformers, _NEWER.get(name, "PreTrainedConfig"))}
+
+
+def glm5(shape: Mapping[str, Any], *, vision: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """A GLM 5.3 Flash whose index leaves pools out, and whose third layer uses the second's."""
+    text = {**shape, "num_key_value_heads": 4, "num_hidden_layers": 4, "moe_intermediate_size": 32}
+    text |= {
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 2,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    }
+    text |= {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 20}
+    text |= {"linear_head_dim": 16, "linear_num_heads": 4, "hc_mult": 3, "hc_sinkhorn_iters": 6}
+    text |= {"index_topk": 24, "index_kpool": 4, "index_head_dim": 16, "index_n_heads": 16}
+    text |= {"layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"]}
+    text |= {"indexer_types": ["full", "full", "shared", "full"], **more}
+    small = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64}
+    small |= {"projection_intermediate_size": 48}
+    return transformers.Glm5NextConfig(text_config=text, vision_config=vision or small, image_token_id=5)
 
 
 def publish_kimi(model: Any, folder: Path) -> None:

@@ -25,7 +25,7 @@ from stentor.tests.parity.ranks import logits_of, on_each_rank
 from stentor.tests.parity.tiny_adapters import merged, save_adapter
 
 TWO = (
-    *("deepseek-v3-dense", "deepseek-v3.2", "deepseek-v4", "hy-v4", "youtu", "kimi-linear", "ling"),
+    *("deepseek-v3-dense", "deepseek-v3.2", "deepseek-v4", "hy-v4", "youtu", "kimi-linear", "ling", "glm5-next-seeing"),
     *("qwen3-next-moe", "qwen3.5", "olmo-hybrid", "lfm2-biased"),
     *("granite4-hybrid", "nemotron-h", "falcon-h1-normed", "mamba2-biased"),
     *("falcon-mamba", "mamba-biased", "jamba-dense", "minimax", "recurrent-gemma"),

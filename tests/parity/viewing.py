@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
+from stentor.tests.parity.hybrids import glm5
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB, token
 
@@ -197,6 +198,14 @@ def _mistral_large4() -> Any:
     )
 
 
+def _glm5_next() -> Any:
+    """A start of videos is a token that no prompt has."""
+    vision = {"depth": 2, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
+    config = glm5(TEXT, vision={**vision, "patch_size": PATCH, "projection_intermediate_size": 80})
+    config.image_token_id, config.video_start_token_id = _PAD, token("<start_of_image>")
+    return config
+
+
 VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_docling": (_granite_docling, Kind(_page, _IMAGE, cat(1))),
     "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
@@ -205,6 +214,7 @@ VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "cosmos3": (_cosmos3, Kind(qwen_picture, _PAD, cat())),
     "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
     "mistral_large4": (_mistral_large4, PICTURES["mistral3"]),
+    "glm5_next": (_glm5_next, Kind(qwen_picture, _PAD, cat())),
     "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),
 }
 """By name: a configuration, and what it takes."""

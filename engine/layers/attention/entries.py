@@ -90,11 +90,7 @@ def completed(inputs: TokenHistory, tokens: PassTokens, ratio: int, depth: int) 
         real = completes[last]
     else:
         # a row of n tokens completes at most n / ratio + 1
-        most = min(len(completes), len(completes) // ratio + len(inputs.rows))
-        at = torch.where(completes, completes.cumsum(0) - 1, most).clamp(max=most)
-        numbers = torch.arange(len(completes), device=completes.device)
-        last = numbers.new_zeros(most + 1).scatter_(0, at, numbers)[:most]
-        real = torch.arange(most, device=last.device) < completes.sum()
+        last, real = first_of(completes, min(len(completes), len(completes) // ratio + len(inputs.rows)))
     rows, positions = tokens.rows[last], tokens.positions[last]
     return CompletedEntries(
         rows,
@@ -102,6 +98,15 @@ def completed(inputs: TokenHistory, tokens: PassTokens, ratio: int, depth: int) 
         (positions // ratio * ratio).contiguous(),
         inputs.until(rows, tokens.offsets[last], depth),
     )
+
+
+def first_of(flags: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers of up to ``most`` set flags, bool [n], of which there are no more: int64 [most], and which of these
+    are real. Nothing is read from a device."""
+    at = torch.where(flags, flags.cumsum(0) - 1, most).clamp(max=most)
+    numbers = torch.arange(len(flags), device=flags.device)
+    found = numbers.new_zeros(most + 1).scatter_(0, at, numbers)[:most]
+    return found, torch.arange(most, device=flags.device) < flags.sum()
 
 
 def gated_sums(vectors: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,6 @@ from . import deepseek4 as hf_deepseek4
 from . import dense as hf_dense
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
-from . import glm5 as hf_glm5
 from . import hub as hf_hub
 from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4
@@ -162,7 +161,6 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),
     "DeepseekV4ForCausalLM": DecoderFamily("deepseek_v4", hf_deepseek4.deepseek_v4),
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
-    "Glm5NextForCausalLM": DecoderFamily("glm5_next_text", hf_glm5.glm5_next),
     "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
     "BailingMoeV3ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),

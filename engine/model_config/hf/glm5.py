@@ -7,7 +7,8 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
-from ..spec.model import ModelSpec, dense_mlp, with_layers
+from ..spec.model import LayerSpec, ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.mtp_form import GLM5
 from ..spec.recurrent import GatedDeltaSpec
 from ..spec.streams import HyperSpec
 from .common import check_silu, common
@@ -40,6 +41,8 @@ def glm5_next(fields: Fields, name: str) -> ModelSpec:
     attends = _attends(fields, len(spec.layers))
     layers = []
     shares = index_shares(fields, len(spec.layers))
+    if len(attends) != len(spec.layers):
+        raise ConfigError(f"layer_types says what {len(attends)} layers are, expected {len(spec.layers)}")
     for number, (layer, shared) in enumerate(zip(spec.layers, shares, strict=True)):
         assert isinstance(layer.mixer, LatentAttentionSpec)
         assert layer.mixer.index is not None
@@ -55,7 +58,20 @@ def glm5_next(fields: Fields, name: str) -> ModelSpec:
     moe = replace(moe, activation="swiglu_10")
     sparse = sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 3, least=0))
     spec = replace(with_experts(spec, moe, sparse), streams=streams)
-    return replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 0, least=0))
+    head = _head(fields, replace(spec.layers[-1], mixer=_attention(fields, spec)))
+    return with_mtp(spec, GLM5, fields.integer("num_nextn_predict_layers", 1, least=0), head)
+
+
+def _head(fields: Fields, layer: LayerSpec) -> LayerSpec:
+    """The layer that predicts further tokens, of one stream. It sees all tokens: up to the index's budget that is what
+    its index chooses, and the model verifies what it drafts."""
+    mixer = layer.mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    assert mixer.index is not None
+    of_index = mixer.index.shapes(mixer.index_name, "", fields.integer("hidden_size"), mixer.q_lora_rank)
+    stored = [name.removeprefix(".") for name, _ in of_index]
+    scales = [f"{name}_scale_inv" for name in stored if name.endswith(("wq_b.weight", "wk.weight"))]
+    return replace(layer, mixer=replace(mixer, index=None), unused=(*stored, *scales))
 
 
 def _check(fields: Fields) -> None:

@@ -13,6 +13,7 @@ from ..spec.mlp import STACKED, MoESpec
 from ..spec.model import ModelSpec, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
 from . import dense as hf_dense
+from . import glm5 as hf_glm5
 from . import hybrid as hf_hybrid
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
@@ -171,6 +172,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "mllama_text_model": hf_mllama.mllama,
     "muse_glimmer_text": hf_recent.muse_glimmer,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
+    "glm5_next_text": hf_glm5.glm5_next,
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large3": hf_latent.mistral_large3,
@@ -237,7 +239,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Glm46VForConditionalGeneration": MediaFamily("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": MediaFamily("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": MediaFamily("glm4v_moe", "glm4v_moe_text", "images, video"),
-    "Glm5NextForConditionalGeneration": MediaFamily("glm5_next", "glm5_next_text", takes=""),
+    "Glm5NextForConditionalGeneration": MediaFamily("glm5_next", "glm5_next_text"),
     "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),
     "GlmOcrForConditionalGeneration": MediaFamily("glm_ocr", "glm_ocr_text"),
     "GotOcr2ForConditionalGeneration": MediaFamily("got_ocr2", "qwen2"),

@@ -281,7 +281,7 @@ class LatentAttentionSpec:
         """The cache of one such layer: latents and keys of its index, less what it shares with an earlier layer."""
         keys = self.index.kept if self.index else 0
         if self.shares < 0:
-            every = self.index.pool if self.index and keys else 1
+            every = self.index.pool if self.index and self.index.gates else 0
             return CacheSpec("latent", (), 0, 1, self.latent_dim, keys, index_every=every)
         return CacheSpec("latent", (), 0, 1, keys) if keys else None
 

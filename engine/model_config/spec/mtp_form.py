@@ -48,6 +48,7 @@ class MTPForm:
 
 
 DEEPSEEK: Final = MTPForm(skips_first=True, feeds_normed=False)
+GLM5: Final = replace(DEEPSEEK, feeds_normed=True)
 QWEN: Final = MTPForm(
     prefix="mtp.",
     layer="layers.0.",

@@ -65,12 +65,12 @@ class _Processor(NamedTuple):
     """Its special token behind the vocabulary."""
 
 
-def _glm(name: str, images: str) -> _Processor:
+def _glm(name: str, images: str, **sizes: int) -> _Processor:
     spelled = {
         **{"<|vision_start|>": "<|begin_of_image|>", "<|vision_end|>": "<|end_of_image|>"},
         **{"<start_of_image>": "<|begin_of_video|>", "<end_of_image>": "<|end_of_video|>"},
     }
-    made = getattr(transformers, images)(patch_size=PATCH, merge_size=2, size=_EDGES)
+    made = getattr(transformers, images)(patch_size=PATCH, merge_size=2, **(sizes or {"size": _EDGES}))
     return _Processor(name, made, _GLM, {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}, spelled)
 
 
@@ -343,6 +343,9 @@ _PROCESSORS: Final = {
     "video_llava": _video_llava,
     "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
     "glm46v": lambda: _glm("Glm46VProcessor", "Glm46VImageProcessorPil"),
+    "glm5_next": lambda: _glm(
+        "Glm5NextProcessor", "Glm5NextImageProcessorPil", min_image_tokens=4, max_image_tokens=64
+    ),
     "paddleocr_vl": _paddleocr_vl,
     "deepseek_ocr2": _deepseek_ocr2,
     "deepseek_vl": _deepseek_vl,
