@@ -31,6 +31,8 @@ _ENCODING: Final = (
     "ForMaskedLM",
     "EncoderModel",
     "BidirectionalModel",
+    "ColQwen3",
+    "ColQwen3Model",
     "EmbeddingsV5Model",
     "EmbeddingGemma2Model",
     "EmbeddingGemma2TextModel",

@@ -50,7 +50,16 @@ RETRIEVER: Final = "vlm."
 """Prefix of a retriever's model."""
 _ENCODER: Final = f"{RETRIEVER}text_model."
 """Prefix of an encoder as the text part."""
-_TOKEN_VECTORS: Final = "embedding_proj_layer."
+_TOKEN_VECTORS: Final = ("embedding_proj_layer.", "custom_text_proj.")
+COLQWEN3: Final = ("colqwen3", "ops_colqwen3")
+"""Model types of retrievers that are described as the Qwen3-VL within them."""
+_COLQWEN3_TOKENS: Final = {
+    "image_token_id": 151_655,
+    "video_token_id": 151_656,
+    "vision_start_token_id": 151_652,
+    "vision_end_token_id": 151_653,
+}
+"""Defaults."""
 _OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
 """A text tower beside a vision tower, and the scores of both."""
 
@@ -340,9 +349,14 @@ def _as_usual(part: re.Match[str]) -> str:
 
 
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali)."""
+    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali, ColQwen3)."""
     inner = config.get("vlm_config")
-    return inner if isinstance(inner, Mapping) else config
+    if isinstance(inner, Mapping):
+        return inner
+    if config.get("model_type") not in COLQWEN3:
+        return config
+    own = {name: value for name, value in config.items() if name != "architectures"}
+    return {**_COLQWEN3_TOKENS, **own, "model_type": "qwen3_vl"}
 
 
 def text_name(stored: str) -> str | None:
@@ -354,7 +368,7 @@ def text_name(stored: str) -> str | None:
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)
     if stored.startswith(_TOKEN_VECTORS):
-        return f"linear.{stored.removeprefix(_TOKEN_VECTORS)}"
+        return f"linear.{stored.partition('.')[2]}"
     if (usual := usual_name(stored)) is not None:
         return usual
     for prefix, own in _PREFIXES:
