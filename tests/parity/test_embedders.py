@@ -19,6 +19,7 @@ from stentor.tests.parity.test_pooling_decoders import LLM, TEXTS, added, change
 
 library: Any = transformers  # whose types know no labels
 SPECIAL: dict[str, Any] = {**LLM, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-3}
+NVIDIA = "LlamaBidirectionalForSequenceClassification"
 RAW = Pooling("classify", activate=False)
 
 
@@ -45,7 +46,7 @@ def test_nvidias_llama_looks_both_ways_and_pools_as_its_config_says(named: str, 
 @torch.inference_mode()
 def test_nvidias_reranker_divides_its_score_by_a_temperature(temperature: float, tmp_path: Path) -> None:
     theirs = saved(library.LlamaForSequenceClassification(library.LlamaConfig(**LLM, num_labels=1)), tmp_path)
-    named = {"architectures": ["LlamaBidirectionalForSequenceClassification"], "model_type": "llama_bidirec"}
+    named: dict[str, Any] = {"architectures": [NVIDIA], "model_type": "llama_bidirec"}
     changed(tmp_path, **named, pooling="avg", temperature=temperature)
     for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
         close(found, theirs.score(both_ways(theirs.model, text).mean(0, keepdim=True)) / temperature, 1e-3)

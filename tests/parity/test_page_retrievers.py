@@ -88,7 +88,13 @@ class ColQwen3(torch.nn.Module):
 
 def colqwen3(outputs: int = 24) -> ColQwen3:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
-    vision = {"depth": 3, "hidden_size": 64, "num_heads": 4, "intermediate_size": 96, "patch_size": PATCH}
+    vision: dict[str, Any] = {
+        "depth": 3,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "intermediate_size": 96,
+        "patch_size": PATCH,
+    }
     vision |= {"out_hidden_size": 64, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
     config = transformers.Qwen3VLConfig(
         text_config={**TEXT, "head_dim": 16, "rope_parameters": rope},
