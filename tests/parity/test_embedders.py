@@ -14,6 +14,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.protocols.ipc.pooling import Pooling
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.parity import hub
 from stentor.tests.parity.test_pooling_decoders import LLM, TEXTS, added, changed, close, pooled, saved
 
@@ -205,3 +206,12 @@ def test_internlms_reward_model_scores_the_last_token(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(described))
     for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
         close(found, theirs.model(input_ids=torch.tensor([text])).last_hidden_state[:, -1] @ head.T, 1e-3)
+
+
+def test_what_layers_see_on_both_sides_is_told(tmp_path: Path) -> None:
+    saved(TOKENS["OpenAI's privacy filter"](), tmp_path / "window")
+    saved(TOKENS["EuroBERT"](), tmp_path / "all")
+    assert "sees a window of 6 on either side, sinks" in describe_model(tmp_path / "window", ())
+    told = describe_model(tmp_path / "all", ())
+    assert "sees all;" in told
+    assert "KV" not in told
