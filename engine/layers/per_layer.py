@@ -55,7 +55,7 @@ class PerLayerInputs:
         embedded = self._embed(tokens)
         if media is not None:
             embedded, tokens = media.put(embedded), media.named(tokens, self._media_token)
-        projected = self._norm.plain(product(embedded) * self._projected_scale)
+        projected: torch.Tensor = self._norm.plain(product(embedded) * self._projected_scale)
         if self._table is None:
             return projected
         if self._named:

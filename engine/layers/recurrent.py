@@ -77,7 +77,7 @@ class ShortConv(Recurrent):
         """[tokens, 3 * channels] → [tokens, channels]"""
         b, c, x = parts.chunk(3, dim=1)
         if self._centered:
-            return c * self._conv.around(b * x, batch.positions)
+            return c * self._conv.centered(b * x, batch.positions)
         states = _states_of(batch)
         states.note(self._mix, parts)
         (state,) = states.of_layer[self._layer]
@@ -436,7 +436,7 @@ class _Convolution:
         weight = self._weight.squeeze(1)
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
 
-    def around(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def centered(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The convolution over whole texts with as many tokens on both sides. x [tokens, channels] → the same, in the
         compute dtype; ``positions`` int64 [tokens], from 0 on in each text."""
         width, tokens = self._weight.shape[2], len(x)

@@ -33,6 +33,8 @@ _ENCODING: Final = (
     "ForMaskedLM",
     "EncoderModel",
     "BidirectionalModel",
+    "ColQwen3",
+    "ColQwen3Model",
     "EmbeddingsV5Model",
     "EmbeddingGemma2Model",
     "EmbeddingGemma2TextModel",

@@ -34,12 +34,11 @@ from ..model_config.encoders.retrievers import retriever_from_hf
 from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, SentenceModules, SpladeForm
 from ..model_config.encoders.transformers_config import TransformersEncoder, transformers_encoder
 from ..model_config.hf.config import model_spec_from_hf
-from ..model_config.hf.embedders import EMBEDDERS
 from ..model_config.hf.text_part import MEDIA_FAMILIES
 from ..model_config.registry import run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
-from ..model_config.spec.model import Backbone, MixerSpec, ModelSpec, TaskAdapters, checked, with_mixers
+from ..model_config.spec.model import Backbone, ModelSpec, TaskAdapters, checked, with_mixers
 from ..quantization.stored_tensors import correct_by_tensors
 from .adapter_config import parse_adapter_config
 from .checkpoint import Checkpoint, described_quantization, sizes_of, text_and_tower
@@ -197,9 +196,12 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     Attention is bidirectional if the architecture does, or the config says so, in Gemma's fields or those of Qwen2's
     embedders.
     """
+    from ..model_config.hf.embedders import EMBEDDERS  # late: a server starts without it
+
     named = config.get("architectures")
     as_causal = dict(config)
     read: Callable[[Fields, str], ModelSpec] | None = None
+    stem = ""
     if isinstance(named, list) and named:
         stem = str(named[0])
         if stem in _WRITTEN_AS:
@@ -233,8 +235,7 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     if made.states:
         _check_states(made, own)
     if by_text:
-        layers = (replace(each, mixer=_causal(each.mixer), beside=_causal(each.beside)) for each in made.layers)
-        made = replace(made, layers=tuple(layers))
+        made = with_mixers(made, causal=True)
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional, by_text=by_text)
 
 
@@ -255,11 +256,6 @@ def _tasks(folder: Path) -> TaskAdapters | None:
         raise ConfigError("rank_pattern, alpha_pattern or target_parameters of an adapter is set, expected none")
     files = tuple(f"{_ADAPTERS}/{name}/adapter_model.safetensors" for name in found)
     return TaskAdapters((*found,), first.rank, first.scale_of(""), files, _RETRIEVAL)
-
-
-def _causal(mixer: MixerSpec | None) -> MixerSpec | None:
-    """The mixer, of whole texts: if it attends, to what is before a token."""
-    return replace(mixer, causal=True) if isinstance(mixer, AttentionSpec) else mixer
 
 
 def _check_states(spec: ModelSpec, name: str) -> None:

@@ -229,11 +229,11 @@ class TokenVectorsLayer:
     def __init__(self, head: TokenVectors, size: int, context: LayerContext) -> None:
         self.head = head
         self.weights = WeightMap()
-        self._layer = _Layer(self.weights, "linear", size, head.outputs, context, bias=head.bias)
+        self._layer = _Layer(self.weights, "linear", size, head.stored or head.outputs, context, bias=head.bias)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[tokens, size] → float32 [tokens, outputs]"""
-        return normalize(self._layer(hidden.float()))
+        return normalize(self._layer(hidden.float())[:, : self.head.outputs])
 
 
 class MarkedVectorsLayer:

@@ -168,6 +168,10 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none."""
+_ALIKE: Final[Mapping[str, str]] = dict.fromkeys(("ColQwen3Processor", "OpsColQwen3Processor"), "Qwen3VLProcessor")
+"""Processors whose code comes with files, by those that process pictures alike."""
+_COLQWEN3_TOKENS: Final = 1280
+"""Most tokens of a picture of ColQwen3, whatever its files say, as in its makers' code."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches", "num_tiles"})
 """Outputs of processors that are not tensors for the model: numbers for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
@@ -258,8 +262,12 @@ class ModelProcessor:
     def __init__(self, source: Source) -> None:
         """``source``: the model's folder, or its replacement. Raises :class:`ProcessorError`."""
         files = ModelFiles(source)
-        self._name = _class_name(files)
+        named = _class_name(files)
+        self._name = _ALIKE.get(named, named)
         self._processor = _load(files, self._name)
+        if named == "ColQwen3Processor":
+            images = self._processor.image_processor
+            images.size["longest_edge"] = _COLQWEN3_TOKENS * (images.patch_size * images.merge_size) ** 2
         self._around_sounds = source.around_sounds if isinstance(source, GivenFiles) else ("", "")
         self.written: dict[Modality, str] = {}
         self.missing: dict[Modality, str] = {}

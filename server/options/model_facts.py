@@ -123,20 +123,21 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
     runs = [(layer, len(list(alike))) for layer, alike in groupby(spec.layers)]
     yield "layers", f"{len(spec.layers)} of {spec.hidden_size} columns"
     for layer, count in runs[:MOST_KINDS]:
-        yield "", f"{count} of {_layer(layer)}"
+        yield "", f"{count} of {_layer(layer, both_ways=spec.bidirectional)}"
     if len(runs) > MOST_KINDS:
         yield "", "and so on"
 
 
-def _layer(layer: LayerSpec) -> str:
+def _layer(layer: LayerSpec, *, both_ways: bool) -> str:
     opaque = isinstance(layer.mlp, OpaqueSpec)
-    mixers = " beside ".join(_mixer(mixer, positioned=opaque) for mixer in layer.mixers)
+    mixers = " beside ".join(_mixer(mixer, positioned=opaque, both_ways=both_ways) for mixer in layer.mixers)
     late = "" if layer.shortcut is None else f"{_mlp(layer.shortcut)} added behind the next layer"
     return "; ".join(filter(None, (mixers, "" if layer.mlp is None else _mlp(layer.mlp), late)))
 
 
-def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
-    """``positioned``: whether its own code handles positions, which the spec does not describe."""
+def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool, both_ways: bool) -> str:
+    """``positioned``: whether its own code handles positions, which the spec does not describe. ``both_ways``: whether
+    it also sees what is behind a token."""
     if isinstance(mixer, LatentAttentionSpec):
         return (
             f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
@@ -147,7 +148,8 @@ def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
     if not isinstance(mixer, AttentionSpec):
         return _other(mixer)
     part = "chunk" if mixer.chunked else "window"
-    sees = f"a {part} of {mixer.window:,}" if mixer.window else "all before"
+    sees = f"a {part} of {mixer.window:,}" if mixer.window else "all" if both_ways else "all before"
+    sees += " on either side" if mixer.window and both_ways else ""
     positions = "" if mixer.rope or positioned else ", no positions"
     sinks = ", sinks" if mixer.sinks else ""
     return f"attention of {mixer.heads} heads to {mixer.kv_heads} of {mixer.head_dim}, sees {sees}{positions}{sinks}"

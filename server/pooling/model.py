@@ -42,6 +42,8 @@ class LateInteraction:
     """Tokens of documents that count for nothing: punctuation."""
     words: tuple[str, str] = ("", "")
     """Before the text of a query and behind it (ColPali)."""
+    alike: bool = False
+    """Whether texts of documents have these too (ColQwen3)."""
     affixed: bool = False
     """Whether these are placed between the tokenizer's special tokens (ColModernVBERT)."""
     picture: str = ""

@@ -31,6 +31,9 @@ _MAX_FILE_BYTES: Final = 1 << 20
 _COLQWEN_PAGE: Final = (
     "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
 )
+_COLQWEN3_PAGE: Final = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image."
+_COLQWEN3_END: Final = "<|im_end|><|endoftext|>"
+_OPS_PAGE: Final = f"{_COLQWEN3_PAGE}<|im_end|><|im_start|>assistant\n<|endoftext|>"
 _TURN_END: Final = "<end_of_utterance>"
 _COLMODERNVBERT_PAGE: Final = f"<|begin_of_text|>User:<image>Describe the image.{_TURN_END}\nAssistant:"
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -132,12 +135,18 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
 
 
 def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenizer: Tokenizer) -> LateInteraction:
-    """Texts of transformers' processors of ColPali, ColQwen2 and ColModernVBERT around a query and around a page."""
+    """Texts around a query and around a page, of transformers' processors, and of the makers' of ColQwen3."""
     fill = 10 * (tokenizer.special_tokens.get("pad_token") or "")
     prefixes = {name: value for name, value in processor.items() if isinstance(value, str)}
     if config.get("model_type") == "colmodernvbert":
         page = prefixes.get("visual_prompt_prefix", _COLMODERNVBERT_PAGE)
         return LateInteraction(words=(prefixes.get("query_prefix", ""), 10 * _TURN_END), picture=page, affixed=True)
+    if config.get("model_type") == "colqwen3":
+        page = prefixes.get("visual_prompt_prefix", _COLQWEN3_PAGE)
+        page += prefixes.get("visual_prompt_suffix", _COLQWEN3_END)
+        return LateInteraction(words=(prefixes.get("query_prefix", ""), fill), alike=True, picture=page)
+    if config.get("model_type") == "ops_colqwen3":
+        return LateInteraction(picture=_OPS_PAGE)
     if config.get("model_type") == "colpali":
         begin = tokenizer.bos_token or ""
         query = f"{begin}{prefixes.get('query_prefix', 'Question: ')}"

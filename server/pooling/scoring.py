@@ -10,7 +10,6 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 
 from .affix_tokens import AffixTokens
-from .listwise import ranked
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs
 from .purposes import adapter_of, prompt_of
@@ -39,6 +38,8 @@ async def scores_of(
             found = await job.run(pairs, Pooling("classify", activate=rules.activate), fields[1])
             return [memoryview(each.data).cast("f")[0] for each in found]
         case "list":
+            from .listwise import ranked  # late: a server starts without it
+
             return await ranked(model, job, queries, documents, rules, fields)
         case "vectors":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
@@ -102,7 +103,7 @@ async def marked(
     markers, ends = model.markers, model.ends
     if markers.picture:  # the texts around a picture include these
         ends = ends if markers.affixed else AffixTokens((), ())
-        before, behind = markers.words if is_query else ("", "")
+        before, behind = markers.words if is_query or markers.alike else ("", "")
         texts = [f"{before}{text}{behind}" for text in texts]
     marker = markers.query if is_query else markers.document
     length = markers.query_length if is_query else markers.document_length

@@ -14,11 +14,13 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.protocols.ipc.pooling import Pooling
+from stentor.server.options.model_facts import describe_model
 from stentor.tests.parity import hub
 from stentor.tests.parity.test_pooling_decoders import LLM, TEXTS, added, changed, close, pooled, saved
 
 library: Any = transformers  # whose types know no labels
 SPECIAL: dict[str, Any] = {**LLM, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-3}
+NVIDIA = "LlamaBidirectionalForSequenceClassification"
 RAW = Pooling("classify", activate=False)
 
 
@@ -45,7 +47,7 @@ def test_nvidias_llama_looks_both_ways_and_pools_as_its_config_says(named: str, 
 @torch.inference_mode()
 def test_nvidias_reranker_divides_its_score_by_a_temperature(temperature: float, tmp_path: Path) -> None:
     theirs = saved(library.LlamaForSequenceClassification(library.LlamaConfig(**LLM, num_labels=1)), tmp_path)
-    named = {"architectures": ["LlamaBidirectionalForSequenceClassification"], "model_type": "llama_bidirec"}
+    named: dict[str, Any] = {"architectures": [NVIDIA], "model_type": "llama_bidirec"}
     changed(tmp_path, **named, pooling="avg", temperature=temperature)
     for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
         close(found, theirs.score(both_ways(theirs.model, text).mean(0, keepdim=True)) / temperature, 1e-3)
@@ -204,3 +206,12 @@ def test_internlms_reward_model_scores_the_last_token(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(described))
     for text, found in zip(TEXTS, pooled(tmp_path, RAW), strict=True):
         close(found, theirs.model(input_ids=torch.tensor([text])).last_hidden_state[:, -1] @ head.T, 1e-3)
+
+
+def test_what_layers_see_on_both_sides_is_told(tmp_path: Path) -> None:
+    saved(TOKENS["OpenAI's privacy filter"](), tmp_path / "window")
+    saved(TOKENS["EuroBERT"](), tmp_path / "all")
+    assert "sees a window of 6 on either side, sinks" in describe_model(tmp_path / "window", ())
+    told = describe_model(tmp_path / "all", ())
+    assert "sees all;" in told
+    assert "KV" not in told

@@ -1,13 +1,16 @@
 """Models of late interaction over pictures of pages, beside transformers' own in float32."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 import pytest
 import torch
 import transformers as untyped_transformers
+from safetensors.torch import save_file
 
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -59,8 +62,55 @@ def colmodernvbert() -> Any:
     return transformers.ColModernVBertForRetrieval(config)
 
 
+class ColQwen3(torch.nn.Module):
+    """A Qwen3-VL with a layer on each token, as its makers' code has it, which comes with the files."""
+
+    def __init__(self, inner: Any, outputs: int, dims: int) -> None:
+        super().__init__()
+        self.inner, self.layer, self.dims = inner, torch.nn.Linear(64, outputs), dims
+
+    def forward(self, **given: Any) -> Any:
+        kinds = (given["input_ids"] == token("<|image_pad|>")).long()
+        vectors = self.layer(self.inner(**given, mm_token_type_ids=kinds).last_hidden_state)[..., : self.dims]
+        return SimpleNamespace(embeddings=torch.nn.functional.normalize(vectors, dim=-1))
+
+    def save_pretrained(self, folder: Path) -> None:
+        ops = self.layer.out_features != self.dims
+        inner, layer = ("", "custom_text_proj") if ops else ("vlm.model.", "embedding_proj_layer")
+        tensors = {f"{inner}{name}": tensor for name, tensor in self.inner.state_dict().items()}
+        tensors |= {f"{layer}.{name}": tensor for name, tensor in self.layer.state_dict().items()}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+        own = {"model_type": "colqwen3", "architectures": ["ColQwen3"], "embed_dim": self.dims}
+        if ops:
+            own = {"model_type": "ops_colqwen3", "architectures": ["OpsColQwen3Model"], "dims": self.dims}
+        (folder / "config.json").write_text(json.dumps({**self.inner.config.to_dict(), **own}))
+
+
+def colqwen3(outputs: int = 24) -> ColQwen3:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
+    vision: dict[str, Any] = {
+        "depth": 3,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "intermediate_size": 96,
+        "patch_size": PATCH,
+    }
+    vision |= {"out_hidden_size": 64, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    config = transformers.Qwen3VLConfig(
+        text_config={**TEXT, "head_dim": 16, "rope_parameters": rope},
+        vision_config=vision,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    return ColQwen3(transformers.Qwen3VLModel(config), outputs, 24)
+
+
 MODELS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "colqwen2": (colqwen2, Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "colqwen3": (colqwen3, Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "ops_colqwen3": (lambda: colqwen3(64), Kind(qwen_picture, token("<|image_pad|>"), cat())),
     "colpali": (colpali, Kind(square("<image>", 16), token("<image>"), cat())),
     "colmodernvbert": (colmodernvbert, PICTURES["idefics3"]),
 }

@@ -76,7 +76,7 @@ def test_a_colbert_of_liquids_makes_a_vector_of_each_token(tmp_path: Path) -> No
         close(found, torch.nn.functional.normalize(hidden @ layer.T, dim=-1))
 
 
-def around(conv: Any, hidden: torch.Tensor) -> torch.Tensor:
+def centered(conv: Any, hidden: torch.Tensor) -> torch.Tensor:
     """A short convolution of transformers', over both sides of a token. [1, tokens, hidden] → the same"""
     b, c, x = conv.in_proj(hidden).transpose(1, 2).chunk(3, dim=1)
     weight = conv.conv.weight
@@ -96,7 +96,7 @@ def test_liquids_embedder_sees_both_sides_of_a_token(biased: bool, tmp_path: Pat
     assert kind_of(tmp_path) == "embedding"
     for layer in theirs.layers:
         if hasattr(layer, "conv"):
-            layer.conv.forward = lambda hidden_states, _conv=layer.conv, **_: around(_conv, hidden_states)
+            layer.conv.forward = lambda hidden_states, _conv=layer.conv, **_: centered(_conv, hidden_states)
     whole, vectors = pooled(tmp_path, Pooling("token_embed")), pooled(tmp_path, Pooling("embed"))
     for text, found, vector in zip(TEXTS, whole, vectors, strict=True):
         hidden = both_ways(theirs, text)

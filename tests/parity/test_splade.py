@@ -29,7 +29,7 @@ HEADS: dict[str, Callable[[], Any]] = {
     "deberta, by transformers": lambda: library.DebertaV2ForMaskedLM(library.DebertaV2Config(**BERT)),
 }
 FORMS = [("max", "relu"), ("sum", "relu"), ("max", "log1p_relu"), ("sum", "log1p_relu")]
-ROUTER = {
+ROUTER: dict[str, Any] = {
     "types": {
         "query_0_SparseStaticEmbedding": "x.sparse_encoder.models.SparseStaticEmbedding",
         "": "x.sparse_encoder.models.MLMTransformer",

@@ -53,10 +53,10 @@ def stacked(
     found: dict[str, dict[int, torch.Tensor]] = {}
     for task, file in enumerate(adapters.files):
         for stored, tensor in files(file):
-            name = _PEFT.fullmatch(stored)
-            if name is None:
+            read = _PEFT.fullmatch(stored)
+            if read is None:
                 raise WeightError(f"{file} holds {stored[:120]}, expected low-rank matrices alone")
-            found.setdefault(f"{name[1]}.{name[2]}", {})[task] = tensor
+            found.setdefault(f"{read[1]}.{read[2]}", {})[task] = tensor
     for name, tensors in found.items():
         some = next(iter(tensors.values()))
         if any(tensor.shape != some.shape for tensor in tensors.values()):

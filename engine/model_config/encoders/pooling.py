@@ -114,6 +114,8 @@ class TokenVectors:
     """File or folder of its tensors, within the model's; "": in the checkpoint, as ``linear``."""
     skip_first: bool = False
     """Whether the first token has no vector (BGE-M3)."""
+    stored: int = 0
+    """Outputs of the stored layer, of which the first are used (Ops-ColQwen3); 0: all are."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ..config_fields import ConfigError, Fields
 from ..hf.config import BY_TYPE
-from ..hf.text_part import MediaFamily, described_part, text_reader
+from ..hf.text_part import COLQWEN3, MediaFamily, described_part, text_reader
 from ..spec.encoder import EncoderConfig
 from ..spec.model import ModelSpec, checked, with_mixers
 from .hf import encoder_config_from_hf
@@ -23,13 +23,13 @@ class Retriever(NamedTuple):
     """Reads the text part of that model."""
 
 
-def _decoder(family: MediaFamily, *, bidirectional: bool) -> Read:
-    """``bidirectional``: attention in both directions."""
+def _decoder(family: MediaFamily, *, bidirectional: bool, turned: bool = False) -> Read:
+    """``bidirectional``: attention in both directions. ``turned``: pictures have positions of their own (m-rope)."""
 
     def read(inner: Mapping[str, object]) -> ModelSpec:
         spec = checked(text_reader(family, BY_TYPE)(Fields(_causal(inner)), family.model_type))
         rope = spec.layers[0].attention.rope
-        if rope is not None and rope.axes:  # transformers gives pictures text positions here
+        if rope is not None and rope.axes and not turned:  # transformers gives pictures text positions here
             spec = with_mixers(spec, rope=replace(rope, axes=()))
         return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
 
@@ -46,6 +46,10 @@ def _modernbert(inner: Mapping[str, object]) -> EncoderConfig:
 RETRIEVERS: Final[Mapping[str, Retriever]] = {
     "colpali": Retriever("paligemma", _decoder(MediaFamily("paligemma", "gemma"), bidirectional=True)),
     "colqwen2": Retriever("qwen2_vl", _decoder(MediaFamily("qwen2_vl", "qwen2_vl_text"), bidirectional=False)),
+    **dict.fromkeys(
+        COLQWEN3,
+        Retriever("qwen3_vl", _decoder(MediaFamily("qwen3_vl", "qwen3_vl_text"), bidirectional=False, turned=True)),
+    ),
     "colmodernvbert": Retriever("modernvbert", _modernbert),
 }
 """By model type."""
@@ -65,7 +69,15 @@ def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | Mod
     if (found := Fields(inner).text("model_type", "")) != expected:
         raise ConfigError(f"vlm_config.model_type is {found[:40]!r}, expected {expected!r}")
     name = (fields.texts("architectures") or (kind,))[0][:80]
-    return replace(read(inner), architecture=name), TokenVectors(fields.integer("embedding_dim", 128), bias=True)
+    spec = replace(read(inner), architecture=name)
+    match kind:
+        case "colqwen3":
+            return spec, TokenVectors(fields.integer("embed_dim", 320), bias=True)
+        case "ops_colqwen3":
+            outputs = fields.integer("dims", most=spec.hidden_size)
+            return spec, TokenVectors(outputs, bias=True, stored=spec.hidden_size)
+        case _:
+            return spec, TokenVectors(fields.integer("embedding_dim", 128), bias=True)
 
 
 def _causal(described: Mapping[str, object]) -> Mapping[str, object]:

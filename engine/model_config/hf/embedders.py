@@ -77,11 +77,11 @@ def _privacy_filter(fields: Fields, name: str) -> ModelSpec:
 def _lfm2(fields: Fields, name: str) -> ModelSpec:
     """LFM2.5-Embedding: convolutions see both sides too."""
     spec = lfm2(fields, name)
-    around = (
+    layers = (
         replace(each, mixer=replace(each.mixer, centered=True)) if isinstance(each.mixer, ShortConvSpec) else each
         for each in spec.layers
     )
-    return _both_ways(replace(spec, layers=tuple(around)))
+    return _both_ways(replace(spec, layers=tuple(layers)))
 
 
 def _embedding_gemma2(fields: Fields, name: str) -> ModelSpec:

@@ -50,7 +50,16 @@ RETRIEVER: Final = "vlm."
 """Prefix of a retriever's model."""
 _ENCODER: Final = f"{RETRIEVER}text_model."
 """Prefix of an encoder as the text part."""
-_TOKEN_VECTORS: Final = "embedding_proj_layer."
+_TOKEN_VECTORS: Final = ("embedding_proj_layer.", "custom_text_proj.")
+COLQWEN3: Final = ("colqwen3", "ops_colqwen3")
+"""Model types of retrievers that are described as the Qwen3-VL within them."""
+_COLQWEN3_TOKENS: Final = {
+    "image_token_id": 151_655,
+    "video_token_id": 151_656,
+    "vision_start_token_id": 151_652,
+    "vision_end_token_id": 151_653,
+}
+"""Defaults."""
 _OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
 """A text tower beside a vision tower, and the scores of both."""
 
@@ -403,10 +412,13 @@ def _as_usual(part: re.Match[str]) -> str:
 
 
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali). Some have the model type of
-    their architecture, whatever the file says."""
+    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali, ColQwen3). Some have the model
+    type of their architecture, whatever the file says."""
     inner = config.get("vlm_config")
     described = inner if isinstance(inner, Mapping) else config
+    if described.get("model_type") in COLQWEN3:
+        shared = {name: value for name, value in described.items() if name != "architectures"}
+        return {**_COLQWEN3_TOKENS, **shared, "model_type": "qwen3_vl"}
     named = described.get("architectures")
     own = next((each for each in _TYPED_HERE if each in named), None) if isinstance(named, list | tuple) else None
     return described if own is None else {**described, "model_type": MEDIA_FAMILIES[own].model_type}
@@ -421,7 +433,7 @@ def text_name(stored: str) -> str | None:
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)
     if stored.startswith(_TOKEN_VECTORS):
-        return f"linear.{stored.removeprefix(_TOKEN_VECTORS)}"
+        return f"linear.{stored.partition('.')[2]}"
     if (usual := usual_name(stored)) is not None:
         return usual
     for prefix, own in _PREFIXES:

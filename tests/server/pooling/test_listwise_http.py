@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.server.pooling import listwise
-from stentor.tests.parity.test_embedders import both_ways
+from stentor.tests.parity.test_embedders import NVIDIA, both_ways
 from stentor.tests.parity.test_pooling_decoders import added, changed, saved
 from stentor.tests.server.pooling.real_pooler import Served
 
@@ -74,10 +74,8 @@ class Jinas(Served):
         config = library.Qwen3Config(vocab_size=self.tokenizer.get_vocab_size(), head_dim=8, **SIZES)
         self.theirs = saved(library.Qwen3Model(config), folder)
         changed(folder, "model.{}".format, architectures=["JinaForRanking"])
-        self.layers = torch.nn.Sequential(
-            torch.nn.Linear(32, 16, bias=False), torch.nn.ReLU(), torch.nn.Linear(16, 12, bias=False)
-        )
-        first, _, second = self.layers
+        first, second = torch.nn.Linear(32, 16, bias=False), torch.nn.Linear(16, 12, bias=False)
+        self.layers = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         added(folder, projector__0__weight=first.weight.detach(), projector__2__weight=second.weight.detach())
         super().__init__(folder, max_model_len=4096)
 
@@ -89,7 +87,7 @@ class Jinas(Served):
         text = f"{EXPERT}{ASKED.format(len(documents), query)}{told}{''.join(passages)}{asked}{ANSWER}"
         ids = torch.tensor(self.tokenizer.encode(text).ids)
         rows = self.layers(self.theirs(input_ids=ids[None]).last_hidden_state[0])
-        mark, question = (self.tokenizer.token_to_id(f"<|{name}_token|>") for name in ("embed", "rerank"))
+        mark, question = (self.tokenizer.get_vocab()[f"<|{name}_token|>"] for name in ("embed", "rerank"))
         return rows[ids == mark], rows[ids == question][0]
 
     def scores(self, query: str, documents: Sequence[str], told: str = "") -> list[float]:
@@ -103,7 +101,7 @@ class Nvidias(Served):
         self.tokenizer = write_tokenizer(folder, ["<s>"], "<s>")
         config = library.LlamaConfig(vocab_size=self.tokenizer.get_vocab_size(), num_labels=1, **SIZES)
         self.theirs = saved(library.LlamaForSequenceClassification(config), folder)
-        named = {"architectures": ["LlamaBidirectionalForSequenceClassification"], "model_type": "llama_bidirec"}
+        named: dict[str, Any] = {"architectures": [NVIDIA], "model_type": "llama_bidirec"}
         changed(folder, **named, pooling="avg", temperature=0.5)
         super().__init__(folder, max_model_len=64)
 
@@ -168,9 +166,9 @@ def test_many_documents_come_in_blocks_whose_queries_are_averaged(jinas: Run, mo
     async def use(served: Jinas) -> None:
         blocks = [served.vectors(QUERY, DOCUMENTS[first : first + 2]) for first in (0, 2, 4)]
         weights = [(1 + torch.cosine_similarity(rows, query[None]).max()) / 2 for rows, query in blocks]
-        total = sum(weight * query for weight, (_, query) in zip(weights, blocks, strict=True))
+        queries = [weight * query for weight, (_, query) in zip(weights, blocks, strict=True)]
         rows = torch.cat([rows for rows, _ in blocks])
-        expected = torch.cosine_similarity(rows, total[None])
+        expected = torch.cosine_similarity(rows, torch.stack(queries).sum(0)[None])
         found = await reranked(served, query=QUERY, documents=DOCUMENTS)
         np.testing.assert_allclose(found, expected.tolist(), rtol=1e-3, atol=1e-4)
 
@@ -182,7 +180,7 @@ def test_long_documents_end_a_block_and_are_cut(jinas: Run) -> None:
         before = len(served.pooler.prompts)
         await reranked(served, query=QUERY, documents=["x" * 3000, "y" * 100], max_tokens_per_doc=2040)
         prompts = served.pooler.prompts[before:]
-        letter = served.tokenizer.token_to_id("x")
+        letter = served.tokenizer.get_vocab()["x"]
         assert [prompt.count(letter) > 1000 for prompt in prompts] == [True, False]
         assert 2040 <= prompts[0].count(letter) < 2060  # with those of what is around
 
