@@ -310,6 +310,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
     "MossTranscribeDiarizeForConditionalGeneration": ("moss_transcribe_diarize",),
+    "MusicFlamingoForConditionalGeneration": ("music_flamingo",),
     "GlmAsrForConditionalGeneration": ("glm_asr",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
