@@ -171,22 +171,20 @@ def open_transcription(config: ServedNames, client: StreamingTranscriptionEngine
     """
     from ..asr.framewise_streams import FramewiseStreams  # late: only such models need it
     from ..asr.framewise_vocabulary import framewise_vocabulary_of, is_framewise
-    from ..asr.letters import has_letters, letters_of
 
-    framewise = is_framewise(folder)
     try:
-        tokenizer = letters_of(folder) if framewise and has_letters(folder) else load_tokenizer(folder)
+        if is_framewise(folder):
+            vocabulary = framewise_vocabulary_of(folder)
+            streamed = None
+            if vocabulary.shape is not None:
+                form = FramewiseStreams(vocabulary, vocabulary.shape)
+                streamed = StreamingTranscriptionModel(config.served_names, client, form)
+            return TranscriptionModel(config.served_names, client, vocabulary, streamed)
+        tokenizer = load_tokenizer(folder)
     except TokenizerError as error:
         raise CheckpointError(str(error)) from error
     if is_untimed(folder):
         return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder, tokenizer))
-    if framewise:
-        vocabulary = framewise_vocabulary_of(folder, tokenizer)
-        streamed = None
-        if vocabulary.shape is not None:
-            form = FramewiseStreams(vocabulary, vocabulary.shape)
-            streamed = StreamingTranscriptionModel(config.served_names, client, form)
-        return TranscriptionModel(config.served_names, client, vocabulary, streamed)
     whisper = Vocabulary(tokenizer, settings_of(folder))
     if whisper.multilingual and not whisper.languages:
         raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")

@@ -10,6 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
@@ -17,11 +19,13 @@ from stentor.engine.model_config.speech import framewise as framewise_config
 from stentor.engine.model_config.speech.ctc_modules import MODULES
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
+from stentor.protocols.ipc.steps import TokenLogprobs
 
+from ..text.loading import load_tokenizer
 from ..text.tokenizer import Tokenizer
 from .language_prompts import LanguagePrompts, language_prompts_of
 from .languages import code_of
-from .letters import SPACE, has_letters
+from .letters import SPACE, has_letters, letters_of
 from .segments import Part, Word
 from .splitting import split_words
 from .untimed_vocabulary import UntimedVocabulary, named_in
@@ -63,10 +67,13 @@ class FramewiseVocabulary(UntimedVocabulary):
         positions_a_second: float = 12.5,
         *,
         delimiter: int | None = None,
+        ids: Mapping[int, Mapping[int, int]] | None = None,
         marks_ends: bool = True,
     ) -> None:
         """``shape``: how chunks of streamed audio follow the samples; None: the model takes whole windows alone.
 
+        ``ids``: by the number of a language, this vocabulary's tokens by those of the language's own, where models have
+        one for each.
         ``delimiter``: the token that stands between words, of models whose tokens are letters; ``marks_ends``: whether
         transcripts have full stops.
 
@@ -76,6 +83,7 @@ class FramewiseVocabulary(UntimedVocabulary):
         languages = {} if prompts is None else prompts.languages
         super().__init__(tokenizer, (0,), blank, positions_a_second, languages)
         self.delimiter = delimiter
+        self._ids = dict(ids or {})
         self.marks_ends: Final = marks_ends
         self._prompts = prompts
         self._named: dict[int, str] = {}
@@ -107,8 +115,35 @@ class FramewiseVocabulary(UntimedVocabulary):
             return 0
         return begins[words - 1] if words <= len(begins) else len(tokens)
 
+    def settle(self, answer: EngineOutput, number: int) -> None:
+        """Have an answer to a prompt of ``number`` name tokens of this vocabulary, and every word begin with a space."""
+        if (ids := self._ids.get(number)) is not None:
+            rows = zip(answer.tokens, answer.logprobs, answer.spans, strict=True)
+            known = [(ids[token], score, span) for token, score, span in rows if token in ids]
+            answer.tokens, answer.spans = [token for token, _, _ in known], [span for _, _, span in known]
+            answer.logprobs = [msgspec.structs.replace(score, token=token) for token, score, _ in known]
+        if self.delimiter is not None:
+            _begin_words(answer, self.delimiter)
+
     def _begins_word(self, token: int) -> bool:
         return self.is_text(token) and self.tokenizer.bytes_of(token).startswith(b" ")
+
+
+def _begin_words(answer: EngineOutput, delimiter: int) -> None:
+    """Has every word begin with one ``delimiter``, as tokens of other models do, and none follow the last."""
+    tokens, kept = answer.tokens, []
+    for place, token in enumerate(tokens):
+        if token != delimiter or (kept and tokens[place - 1] != delimiter):
+            kept.append(place)
+    while kept and tokens[kept[-1]] == delimiter:
+        kept.pop()
+    if not kept:
+        answer.tokens, answer.logprobs, answer.spans = [], [], []
+        return
+    begin = answer.spans[kept[0]][0]
+    answer.tokens = [delimiter, *(tokens[place] for place in kept)]
+    answer.logprobs = [TokenLogprobs(delimiter, 0.0, 1, []), *(answer.logprobs[place] for place in kept)]
+    answer.spans = [(begin, begin), *(answer.spans[place] for place in kept)]
 
 
 def sentences_of(
@@ -164,8 +199,8 @@ def is_framewise(folder: Path) -> bool:
     return named_in(settings_of(folder)) in _READERS
 
 
-def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVocabulary:
-    """For a model for which :func:`is_framewise` is true. Raises :class:`CheckpointError`."""
+def framewise_vocabulary_of(folder: Path) -> FramewiseVocabulary:
+    """For a model for which :func:`is_framewise` is true. Raises :class:`CheckpointError` and ``TokenizerError``."""
     settings = read_json(folder / "config.json")
     try:
         config = _READERS[named_in(settings)](settings, {})
@@ -174,7 +209,9 @@ def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVoca
     prompts = None if config.languages is None else language_prompts_of(folder, config.languages)
     rate = SAMPLE_RATE / config.samples_a_position
     if not has_letters(folder):
-        return FramewiseVocabulary(tokenizer, config.blank, prompts, config.stream, rate)
+        return FramewiseVocabulary(load_tokenizer(folder), config.blank, prompts, config.stream, rate)
+    letters = letters_of(folder)
+    tokenizer = letters.tokenizer
     if tokenizer.pad_token_id != config.blank:
         raise CheckpointError(
             f"Cannot load {folder}: pad_token_id is {config.blank} in config.json and {tokenizer.pad_token_id} in "
@@ -183,5 +220,12 @@ def framewise_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> FramewiseVoca
     id_of = tokenizer.backend.token_to_id
     ends = any(id_of(mark) is not None for mark in _SENTENCE_ENDS)
     return FramewiseVocabulary(
-        tokenizer, config.blank, prompts, config.stream, rate, delimiter=id_of(SPACE), marks_ends=ends
+        tokenizer,
+        config.blank,
+        letters.languages,
+        config.stream,
+        rate,
+        delimiter=id_of(SPACE),
+        ids=letters.ids,
+        marks_ends=ends,
     )

@@ -46,10 +46,13 @@ async def detect_language(
 def decoder_for(
     model: TranscriptionModel, options: TranscriptionOptions, open_account: OpenAccount | None
 ) -> WindowDecoder:
-    vocabulary = model.vocabulary
-    return WindowDecoder(
-        model.client, options, open_account, framewise=vocabulary.framewise, delimiter=vocabulary.delimiter
-    )
+    settle = None
+    if model.vocabulary.framewise:
+        from .framewise_vocabulary import FramewiseVocabulary  # late: only such models need it
+
+        assert isinstance(model.vocabulary, FramewiseVocabulary)
+        settle = model.vocabulary.settle
+    return WindowDecoder(model.client, options, open_account, settle=settle)
 
 
 class Transcription:

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 import msgspec
@@ -119,14 +119,12 @@ class WindowDecoder:
         options: TranscriptionOptions,
         open_account: OpenAccount | None,
         *,
-        framewise: bool = False,
-        delimiter: int | None = None,
+        settle: Callable[[EngineOutput, int], None] | None = None,
     ) -> None:
-        """``framewise``: whether the engine returns whole transcripts; ``decode`` then only reads the window.
-        ``delimiter``: the token between words, where tokens are letters."""
+        """``settle``: what is done to the engine's answers, given the first token of the prompt, if they are whole
+        transcripts; ``decode`` then only reads the window."""
         self._client = client
-        self._framewise = framewise
-        self._delimiter = delimiter
+        self._settle = settle
         self._options = options
         self._open_account = open_account
 
@@ -156,9 +154,9 @@ class WindowDecoder:
             logger.warning("the engine could not finish a request: %s", finished.message)
         if finished is None or finished.reason not in ("stop", "length"):
             raise generation_error(finished)
-        answer.ended = self._framewise
-        if self._delimiter is not None:
-            _begin_words(answer, self._delimiter)
+        if self._settle is not None:
+            answer.ended = True
+            self._settle(answer, prompt[0])
         if answer.tokens and answer.tokens[-1] == wanted.end:
             answer.tokens.pop()
             answer.ended = True
@@ -166,7 +164,7 @@ class WindowDecoder:
 
     def _digest(self, window: Window, prompt: Sequence[int]) -> bytes:
         """Names what the engine keeps of the window; a whole transcript depends on the language of the prompt."""
-        if not self._framewise:
+        if self._settle is None:
             return window.digest
         named = window.digest + prompt[0].to_bytes(4, "little")
         return hashlib.blake2b(named, digest_size=_DIGEST_BYTES).digest()
@@ -179,7 +177,7 @@ class WindowDecoder:
             account = self._open_account(len(request.prompt), request.params.max_tokens)
         finished: Finished | None = None
         try:
-            if self._framewise:
+            if self._settle is not None:
                 given = {"params": _NO_TOKENS, "pooling": _WHOLE, "probe": None}
                 request = msgspec.structs.replace(request, **given)
             client: Submitter = self._client
@@ -210,23 +208,6 @@ def _take(answer: EngineOutput, transcript: Pooled) -> None:
         answer.tokens.append(int(token))
         answer.logprobs.append(TokenLogprobs(int(token), logprob, 1, []))
         answer.spans.append((int(first), int(end)))
-
-
-def _begin_words(answer: EngineOutput, delimiter: int) -> None:
-    """Has every word begin with one ``delimiter``, as tokens of other models do, and none follow the last."""
-    tokens, kept = answer.tokens, []
-    for place, token in enumerate(tokens):
-        if token != delimiter or (kept and tokens[place - 1] != delimiter):
-            kept.append(place)
-    while kept and tokens[kept[-1]] == delimiter:
-        kept.pop()
-    if not kept:
-        answer.tokens, answer.logprobs, answer.spans = [], [], []
-        return
-    begin = answer.spans[kept[0]][0]
-    answer.tokens = [delimiter, *(tokens[place] for place in kept)]
-    answer.logprobs = [TokenLogprobs(delimiter, 0.0, 1, []), *(answer.logprobs[place] for place in kept)]
-    answer.spans = [(begin, begin), *(answer.spans[place] for place in kept)]
 
 
 async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:

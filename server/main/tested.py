@@ -352,6 +352,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
     "MossTranscribeDiarizeForConditionalGeneration": ("moss_transcribe_diarize",),
+    "MusicFlamingoForConditionalGeneration": ("music_flamingo",),
     "GlmAsrForConditionalGeneration": ("glm_asr",),
     "Glm5NextForConditionalGeneration": ("glm5_next",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),

@@ -104,6 +104,25 @@ class AudioFlamingo3Processor(_Windows):
         super().__init__(feature_extractor, audio_token, max_audio_len, lambda frames: (_halved(frames) - 2) // 2 + 1)
 
 
+class MusicFlamingoProcessor(AudioFlamingo3Processor):
+    """As for Audio Flamingo 3, with marks around a sound."""
+
+    def __init__(
+        self,
+        feature_extractor: Any = None,
+        audio_token: str = "<sound>",
+        audio_bos_token: str = "<|sound_bos|>",
+        audio_eos_token: str = "<|sound_eos|>",
+        max_audio_len: float = 1200,
+    ) -> None:
+        super().__init__(feature_extractor, audio_token, max_audio_len)
+        self._around = audio_bos_token, audio_eos_token
+
+    def _process_audio(self, audio: Any, **arguments: Any) -> Any:
+        tensors, (written,) = super()._process_audio(audio, **arguments)
+        return tensors, [written.join(self._around)]
+
+
 class GlmAsrProcessor(_Windows):
     def __init__(self, feature_extractor: Any = None, audio_token: str = "<|pad|>", max_audio_len: float = 655) -> None:
         super().__init__(feature_extractor, audio_token, max_audio_len, lambda frames: _halved(frames) // 4)

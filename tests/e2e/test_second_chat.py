@@ -31,7 +31,7 @@ pytest.importorskip("mistral_common")
 pytestmark = pytest.mark.proof(each="served")  # over a fake engine: server/asr
 
 SECONDS = 2
-_PLACEHOLDERS = ("[AUDIO]", "<|AUDIO|>", "<|object_ref_start|>")
+_PLACEHOLDERS = ("[AUDIO]", "<|AUDIO|>", "<|object_ref_start|>", "<|audio_pad|>")
 
 
 class Served(NamedTuple):

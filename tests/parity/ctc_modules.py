@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 from stentor.tests.parity.test_whisper import sound
 from stentor.tests.parity.transcribers import transformers
@@ -44,6 +45,7 @@ KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "Wav2Vec2",
         {**_CONVOLUTIONS, "add_adapter": True, "num_adapter_layers": 1, "output_hidden_size": 24},
     ),
+    "wav2vec2, of several languages": ("Wav2Vec2", {**_CONVOLUTIONS, **_LAYER_NORMS, "adapter_attn_dim": 4}),
     "hubert": ("Hubert", _CONVOLUTIONS),
     "hubert, with a batch norm": ("Hubert", {**_CONVOLUTIONS, "conv_pos_batch_norm": True}),
     "wavlm": ("WavLM", {**_CONVOLUTIONS, "num_buckets": 16}),
@@ -114,6 +116,23 @@ def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
     fewest = 2320 if model.config.model_type == "lasr_ctc" else 1600
     samples = np.pad(samples, (0, max(0, fewest - len(samples))))
     return dict(extractor(model)(samples, sampling_rate=16_000, return_tensors="pt"))
+
+
+def write_languages(folder: Path) -> Path:
+    """A model of English with an adapter for German, whose letters have other numbers, and one for Uzbek."""
+    write_letters(folder, "wav2vec2, of several languages", target_lang="eng")
+    letters = json.loads((folder / "vocab.json").read_text())
+    german = {"<pad>": 0, "ß": 1, "|": 2, **{letter: 3 + place for place, letter in enumerate("ABCDEFGHIJKLMN")}}
+    vocabularies = {"eng": letters, "deu": german, "uzb-script_latin": letters}
+    (folder / "vocab.json").write_text(json.dumps(vocabularies))
+    model = tiny("wav2vec2, of several languages")
+    for seed, name in enumerate(("deu", "uzb-script_latin"), 1):
+        torch.manual_seed(seed)
+        tensors = {each: torch.randn_like(tensor) for each, tensor in model._get_adapters().items()}
+        rows = len(vocabularies[name])
+        tensors |= {"lm_head.weight": torch.randn(rows, 32), "lm_head.bias": torch.zeros(rows)}
+        save_file(tensors, folder / f"adapter.{name}.safetensors")
+    return folder
 
 
 def write_letters(folder: Path, kind: str = "wav2vec2", letters: Sequence[str] = LETTERS, **settings: Any) -> Path:

@@ -57,6 +57,17 @@ def _moss() -> Any:
     )
 
 
+def _music_flamingo() -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "hidden_size": 32}
+    return transformers.MusicFlamingoConfig(
+        text_config={"model_type": "qwen2", **TEXT},
+        audio_config={"model_type": "audioflamingo3_encoder", **audio, **_WHISPER},
+        audio_token_id=_SOUND,
+        audio_bos_token_id=_BEGIN,
+        audio_eos_token_id=_END,
+    )
+
+
 def _glm_asr() -> Any:
     audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
     return transformers.GlmAsrConfig(
@@ -180,6 +191,10 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "audio_flamingo_3": (_audio_flamingo, Kind(_windowed("input_features_mask", _halved), _SOUND, cat())),
     "fun_asr_nano": (_fun_asr, Kind(_stacked, _SOUND, cat())),
     "moss_transcribe_diarize": (_moss, Kind(_merged, _SOUND, cat())),
+    "music_flamingo": (
+        _music_flamingo,
+        Kind(_windowed("input_features_mask", _halved, _BEGIN, _END), _SOUND, cat()),
+    ),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
     "granite_speech_plus": (
@@ -192,6 +207,7 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen3_omni_thinker": (lambda: _qwen3_omni().thinker_config, _omni(_seconds)),
 }
 _CLASSES: Final = {
+    "musicflamingo": "MusicFlamingoForConditionalGeneration",
     "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
     "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",

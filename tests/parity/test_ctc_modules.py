@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.tests.parity.ctc_modules import KINDS, extractor, features, tiny
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.tests.parity.ctc_modules import KINDS, extractor, features, tiny, write_languages
 from stentor.tests.parity.test_framewise import opened
 from stentor.tests.parity.test_whisper import sound
 
@@ -47,6 +49,39 @@ def test_tokens_positions_and_probabilities_are_transformers(written: Written) -
         expected = torch.tensor(expected_of(model, pcm)).view(-1, 4)
         torch.testing.assert_close(rows, expected, atol=1e-4, rtol=1e-4)
     assert len({int(token) for token in found[0][:, 0]}) > 3, "the model says one thing only"
+
+
+def test_each_window_is_transcribed_by_the_adapter_of_its_language(tmp_path: Path) -> None:
+    write_languages(tmp_path)
+    model = tiny("wav2vec2, of several languages")
+    model.config._name_or_path = str(tmp_path)
+    with torch.inference_mode():
+        found = opened(tmp_path, packed=False).transcribe([WINDOWS[1]] * 4, [1, 0, 2, 1])
+    expected = [expected_of(model, WINDOWS[1])]
+    for language in ("deu", "uzb-script_latin"):
+        model.load_adapter(language)
+        expected.append(expected_of(model, WINDOWS[1]))
+    for number, rows in zip([1, 0, 2, 1], found, strict=True):
+        torch.testing.assert_close(rows, torch.tensor(expected[number]).view(-1, 4), atol=1e-4, rtol=1e-4)
+    assert expected[0] != expected[1] != expected[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lm_head.bias": None}, "adapter.deu.safetensors lacks the tensor 'lm_head.bias'"),
+        ({"other": torch.zeros(1)}, "adapter.deu.safetensors has the tensor 'other'"),
+        ({"lm_head.weight": torch.zeros(3, 5)}, r"lm_head.weight has shape \(3, 5\), expected"),
+    ],
+)
+def test_an_adapter_of_another_shape_is_refused_at_the_start(
+    tmp_path: Path, change: dict[str, torch.Tensor | None], message: str
+) -> None:
+    file = write_languages(tmp_path) / "adapter.deu.safetensors"
+    tensors = {**load_file(file), **change}
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, file)
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, packed=False)
 
 
 def test_a_window_has_as_many_positions_as_its_description_says(written: Written) -> None:

@@ -116,6 +116,13 @@ def audio_flamingo(folder: Path) -> None:
     write_extractor(folder, "AudioFlamingo3Processor", extractor)
 
 
+def music_flamingo(folder: Path) -> None:
+    special = (*_CHATML_TOKENS, "<sound>", "<|sound_bos|>", "<|sound_eos|>")
+    write_tokenizer(folder, special, CHATML.replace("AUDIO", "<sound>"))
+    extractor = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4)
+    write_extractor(folder, "MusicFlamingoProcessor", extractor)
+
+
 def glm_asr(folder: Path) -> None:
     special = (*_CHATML_TOKENS, "<|begin_of_audio|>", "<|pad|>", "<|end_of_audio|>")
     write_tokenizer(folder, special, CHATML.replace("AUDIO", "<|begin_of_audio|><|pad|><|end_of_audio|>"))

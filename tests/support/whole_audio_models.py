@@ -94,6 +94,17 @@ def _fun_asr_nano(folder: Path) -> Any:
     )
 
 
+def _moss(folder: Path) -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "hidden_size": 32}
+    text = _text(folder, head_dim=16, tie_word_embeddings=True)
+    return transformers.MossTranscribeDiarizeConfig(
+        text_config={"model_type": "qwen3", **text},
+        audio_config={**audio, "num_mel_bins": 8, "max_source_positions": 200},
+        audio_token_id=_token(folder, "<|audio_pad|>"),
+        audio_chunk_size=64_000,
+    )
+
+
 def _granite_speech_plus(folder: Path) -> Any:
     token = _token(folder, "<|audio|>")
     return granite_speech_config(_text(folder), token, transformers.GraniteSpeechPlusConfig, (0, 1))
@@ -107,6 +118,7 @@ def _token(folder: Path, text: str) -> int:
 _MAKERS: Final[Mapping[str, tuple[Callable[[Path], None], Callable[[Path], Any]]]] = {
     "fun_asr_nano": (audio_models.fun_asr_nano, _fun_asr_nano),
     "granite_speech_plus": (audio_models.granite_speech, _granite_speech_plus),
+    "moss_transcribe_diarize": (audio_models.moss, _moss),
     "qwen2_audio": (audio_models.qwen2_audio, _qwen2_audio),
     "qwen3_asr": (audio_models.qwen3_asr, _qwen3_asr),
     "voxtral": (audio_models.voxtral, _voxtral),

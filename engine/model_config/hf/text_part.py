@@ -286,6 +286,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
     "MiMoV2ForCausalLM": MediaFamily("mimo_v2", "mimo_v2", takes=""),
     "MossTranscribeDiarizeForConditionalGeneration": MediaFamily("moss_transcribe_diarize", "qwen3", "audio"),
+    "MusicFlamingoForConditionalGeneration": MediaFamily("musicflamingo", "qwen2", "audio"),
     "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
     "MuseGlimmerForConditionalGeneration": MediaFamily("muse_glimmer", "muse_glimmer_text", takes=""),
     "MistralLarge3ForCausalLM": MediaFamily("mistral_large3", "mistral_large3", takes=""),

@@ -1,5 +1,6 @@
 """Scores of tokens at each position of a window of audio, by transformers' modules: an encoder and its CTC head."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,29 +8,33 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
+from torch.func import functional_call
 
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
+from ...loading.ctc_adapters import adapter_files, check_adapter
 from ...loading.safetensors_index import read_json
 from ...model_config.config_fields import ConfigError
 from ...model_config.speech.ctc_modules import ModulesEncoderSpec
 from ...model_config.speech.fast_conformer import MOST_SAMPLES
 from ...model_config.transformers_config import configuration, first_line
 from ..transformers.names import module_tensors
-from .encoder_stack import EncodedWindows, Windows, go_on
+from .encoder_stack import Windows, go_on
 
 _EXTRACTOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 _UNUSED: Final = ("masked_spec_embed", "num_batches_tracked", "position_ids")
 """Endings of tensors of training, and of those that modules make themselves."""
+_KEPT_LANGUAGES: Final = 16
 _LAYERS: Final = ("layers", "conv_layers")
 """Names of lists of layers, between which others may use the device."""
 
 
 class CTCModules:
     """Windows in, scores out; a window is computed by itself, as transformers does, since some norms would see padding.
-    No adapter changes it."""
+    No LoRA adapter changes it."""
 
     def __init__(self, spec: ModulesEncoderSpec, context: LayerContext, folder: Path) -> None:
         """``folder``: where the model's files say how its input is made. Raises :class:`ConfigError`."""
@@ -43,6 +48,7 @@ class CTCModules:
         for name, tensor in self._tensors.items():
             if name not in tied and not name.endswith(_UNUSED):
                 self.weights.add(name, tensor)
+        self._adapters = _Adapters(self._model, context, folder)
         self._pause: Callable[[], None] = go_on
         for name, layers in self._model.named_modules():
             if isinstance(layers, torch.nn.ModuleList) and name.rpartition(".")[2] in _LAYERS:
@@ -56,16 +62,20 @@ class CTCModules:
         conversions: Sequence[Any] = get_model_conversion_mapping(self._model)
         self.weights.load(module_tensors(self._model, conversions, self._tensors, tensors), ignore=_UNUSED)
 
-    def __call__(self, windows: Windows, after_layer: Callable[[], None] | None = None) -> EncodedWindows:
-        """Scores [positions of all windows, tokens]; see :class:`.encoder_stack.AudioEncoder`."""
+    def __call__(
+        self, windows: Windows, after_layer: Callable[[], None] | None = None, languages: Sequence[int] = ()
+    ) -> list[torch.Tensor]:
+        """Scores [positions, tokens] of each window; see :class:`.encoder_stack.AudioEncoder`.
+
+        ``languages``: numbers of adapters (:mod:`...loading.ctc_adapters`), 0 for the model's own weights.
+        """
         self._pause = after_layer or go_on
         try:
-            found = [self._scores(window) for window in windows]
+            return [self._scores(window, language) for window, language in zip(windows, languages, strict=True)]
         finally:
             self._pause = go_on
-        return EncodedWindows(torch.cat(found), [len(each) for each in found])
 
-    def _scores(self, window: bytes | memoryview) -> torch.Tensor:
+    def _scores(self, window: bytes | memoryview, language: int) -> torch.Tensor:
         """[positions, tokens]"""
         samples = np.zeros(MOST_SAMPLES, np.float32)
         if len(window):
@@ -73,12 +83,41 @@ class CTCModules:
         samples = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
         given = self._extract(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt")
         moved = {name: self._moved(tensor) for name, tensor in given.items()}
-        scores: torch.Tensor = self._model(**moved, return_dict=True).logits[0]
+        changed = self._adapters[language]
+        scores: torch.Tensor = functional_call(self._model, changed, (), {**moved, "return_dict": True}).logits[0]
         return scores
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         floats = tensor.is_floating_point()
         return tensor.to(self._context.device, self._context.dtype if floats else None)
+
+
+class _Adapters:
+    """Weights in place of the model's own, for other languages; those of the last ones are kept."""
+
+    def __init__(self, model: Any, context: LayerContext, folder: Path) -> None:
+        self._files: Sequence[Path] = ()
+        self._kept: OrderedDict[int, dict[str, torch.Tensor]] = OrderedDict()
+        self._context = context
+        if getattr(model.config, "adapter_attn_dim", None) is None:
+            return
+        self._files = tuple(adapter_files(folder).values())
+        shapes = {name: tuple(tensor.shape) for name, tensor in model._get_adapters().items()}
+        for file in self._files:
+            check_adapter(file, shapes)
+
+    def __getitem__(self, language: int) -> dict[str, torch.Tensor]:
+        """By names of the modules' tensors; empty for the model's own."""
+        if not language:
+            return {}
+        if language not in self._kept:
+            tensors = load_file(self._files[language - 1])
+            moved = {name: each.to(self._context.device, self._context.dtype) for name, each in tensors.items()}
+            self._kept[language] = moved
+        self._kept.move_to_end(language)
+        while len(self._kept) > _KEPT_LANGUAGES:
+            self._kept.popitem(last=False)
+        return self._kept[language]
 
 
 def _made(spec: ModulesEncoderSpec, context: LayerContext) -> Any:

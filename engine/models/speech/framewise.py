@@ -103,8 +103,12 @@ class FramewiseTranscriber:
         found: list[torch.Tensor] = []
         for first in range(0, len(windows), self._at_once):
             some = slice(first, first + self._at_once)
-            encode = self._modules or self.encoder
-            encoded = encode(windows[some], after_layer)
+            if self._modules is not None:
+                for scores in self._modules(windows[some], after_layer, prompts[some]):
+                    made = self._decode(EncodedWindows(scores, [len(scores)]))
+                    found += [torch.tensor(each, dtype=torch.float32).view(-1, COLUMNS) for each in made]
+                continue
+            encoded = self.encoder(windows[some], after_layer)
             if self._prompted is not None:
                 encoded = self._prompted(encoded, prompts[some])
             made = self._decode(encoded)

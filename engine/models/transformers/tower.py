@@ -36,6 +36,7 @@ _PROJECTED_LATER: Final = ("Llama4ForConditionalGeneration",)
 """Classes whose methods leave out the projector, which the forward calls."""
 _UNLISTED: Final[Mapping[str, str]] = {
     "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
+    "musicflamingo": "MusicFlamingoForConditionalGeneration",
     "qwen2_5_omni_thinker": "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
@@ -289,6 +290,15 @@ def _gemma3n_words(model: Any, device: torch.device) -> dict[int, torch.Tensor]:
     return {token: embedding for token, embedding in found.items() if token not in media}
 
 
+def _music_flamingo(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden] of one sound's windows. The class reads in the prompt how many embeddings a sound has."""
+    inner = model.model
+    _, counts = inner.audio_tower._get_feat_extract_output_lengths(input_features_mask.sum(-1).long())
+    tokens = torch.full((1, int(counts.sum())), model.config.audio_token_id, device=input_features.device)
+    found = inner.get_audio_features(input_features, input_features_mask, input_ids=tokens, return_dict=True)
+    return _rows(found.pooler_output)
+
+
 def leave_out_pictures(config: Any) -> None:
     """Have transformers make a module without weights in place of this model's vision tower; affects the process."""
     from transformers import AutoModel, PreTrainedModel
@@ -352,6 +362,7 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Gemma4UnifiedForConditionalGeneration", "audio"): _gemma4_sounds,
     ("MllamaForConditionalGeneration", "image"): _mllama,
+    ("MusicFlamingoForConditionalGeneration", "audio"): _music_flamingo,
     ("Phi4MultimodalForCausalLM", "image"): _phi4,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
     ("VideoLlama3ForConditionalGeneration", "video"): _video_llama_3,

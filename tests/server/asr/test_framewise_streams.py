@@ -28,7 +28,6 @@ from stentor.server.asr.streaming import TextToken, Transcribed
 from stentor.server.asr.transcribe import transcribe_turn
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
-from stentor.server.text.loading import load_tokenizer
 from stentor.tests.engine.forked import client_of
 from stentor.tests.engine.local import model_config
 from stentor.tests.fakes import fake_state
@@ -48,7 +47,7 @@ class Served:
 
 
 def form_of(folder: Path) -> FramewiseStreams:
-    found = framewise_vocabulary_of(folder, load_tokenizer(folder))
+    found = framewise_vocabulary_of(folder)
     assert found.shape is not None
     return FramewiseStreams(found, found.shape)
 

@@ -14,13 +14,19 @@ from stentor.protocols.ipc.pooling import Pooled
 from stentor.server.asr.framewise_vocabulary import FramewiseVocabulary
 from stentor.server.asr.options import TranscriptionOptions
 from stentor.server.asr.transcribe import transcribe_turn
-from stentor.tests.parity.ctc_modules import LETTERS, write_letters
-from stentor.tests.server.asr.scripted import Said, Script, model_of, sound
+from stentor.tests.parity.ctc_modules import LETTERS, write_languages, write_letters
+from stentor.tests.server.asr.scripted import Said, Script, engine_of, model_of, sound
 from stentor.tests.server.asr.test_framewise import opened
-from stentor.tests.server.asr.test_http import EXTENSIONS, post, state_with
+from stentor.tests.server.asr.test_http import EXTENSIONS, model_in, post, state_with
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory: pytest.TempPathFactory) -> FramewiseVocabulary:
+    return opened(write_languages(tmp_path_factory.mktemp("languages")))
+
 
 SAID = (
     *(("D", 4, 6), ("O", 7, 8), ("N", 8, 9), ("'", 9, 10), ("T", 11, 13)),
@@ -92,6 +98,36 @@ async def test_a_vocabulary_of_several_languages_is_that_of_the_weights(folder: 
     (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
     answer = await post(state_with(hears(*SAID), opened(tmp_path)), [("response_format", "text")])
     assert answer.text == "DON'T GO YO\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "prompt", "text"),
+    [
+        ([], 0, "BAB"),
+        ([("language", "en")], 0, "BAB"),
+        ([("language", "eng")], 0, "BAB"),
+        ([("language", "de")], 1, "ACß"),
+        ([("language", "German")], 1, "ACß"),
+        ([("language", "deu")], 1, "ACß"),
+        ([("language", "uz")], 2, "BAB"),
+        ([("language", "uzb-script_latin")], 2, "BAB"),
+    ],
+)
+async def test_a_request_names_the_language_whose_letters_it_gets(
+    languages: FramewiseVocabulary, named: list[tuple[str, str]], prompt: int, text: str
+) -> None:
+    own = {"A": LETTERS.index("A"), "B": LETTERS.index("B")}
+    tokens = [3, 5, 1] if prompt == 1 else [own["B"], own["A"], own["B"]]
+    rows = [struct.pack("<4f", token, place, place + 1, -0.5) for place, token in enumerate(tokens)]
+    state = state_with(lambda _asked: Said([], pooled=Pooled(len(rows), 4, b"".join(rows))), languages)
+    answer = await post(state, [*named, ("response_format", "text")])
+    assert answer.text == f"{text}\n"
+    assert [asked.prompt for asked in engine_of(model_in(state)).asked] == [[prompt]]
+
+
+async def test_a_language_without_an_adapter_is_refused(languages: FramewiseVocabulary) -> None:
+    answer = await post(state_with(hears(*SAID), languages), [("language", "fr")])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "language")
 
 
 async def test_special_tokens_are_no_text(vocabulary: FramewiseVocabulary) -> None:
