@@ -194,6 +194,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
     "Cosmos3EdgeForConditionalGeneration": MediaFamily("cosmos3_edge", "cosmos3_edge_text", "images, video"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),

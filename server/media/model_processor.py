@@ -58,6 +58,7 @@ from .model_videos import (
     tubelets,
 )
 from .picture_processors import (
+    Blip2Processor,
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
     DeepseekOcrProcessor,
@@ -88,6 +89,7 @@ transformers: Any = untyped_transformers
 
 _OWN: Final[Mapping[str, Any]] = {
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
+    "Blip2Processor": Blip2Processor,
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
