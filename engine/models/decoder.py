@@ -256,8 +256,7 @@ class Decoder:
             residual = self._embedding_sum(residual)
         media = batch.media
         if media is not None:
-            put = partial(_put, self._embedding_scale if self.config.scales_media else 1.0)
-            residual = _changed(residual, "media in place of tokens", put, batch)
+            residual = _changed(residual, "media in place of tokens", self._put_media, batch)
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
@@ -323,6 +322,15 @@ class Decoder:
             return tokens.embed(self._embedding.weight, self._embedding_scale, learned)
         rows = self._rows(self._embedding, tokens, self._embedding_scale)
         return rows if self._positions is None else rows + self._rows(self._positions, positions)
+
+    def _put_media(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """x [tokens, hidden] with media in place of their tokens, at the learned positions of these."""
+        media = batch.media
+        assert media is not None
+        x = media.put(x, self._embedding_scale if self.config.scales_media else 1.0)
+        if self._positions is None or media.places is None or media.embeddings is None:
+            return x
+        return x.index_add(0, media.places, self._rows(self._positions, batch.positions[media.places]).to(x.dtype))
 
     def _rows(self, table: torch.Tensor | PackedTable, numbers: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         if isinstance(table, torch.Tensor):
@@ -482,11 +490,6 @@ def _blended(share: float, x: torch.Tensor, earlier: torch.Tensor, _batch: Any =
 def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.taps is not None
     return batch.taps.take(x)
-
-
-def _put(scale: float, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-    assert batch.media is not None
-    return batch.media.put(x, scale)
 
 
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

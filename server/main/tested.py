@@ -331,6 +331,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "AriaForConditionalGeneration": ("aria",),
     "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),
+    "Blip2ForConditionalGeneration": ("blip2",),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
     "Cosmos3EdgeForConditionalGeneration": ("cosmos3_edge", "cosmos3_edge_film"),
     "Cosmos3OmniForConditionalGeneration": ("cosmos3",),

@@ -64,6 +64,7 @@ from .model_videos import (
     tubelets,
 )
 from .picture_processors import (
+    Blip2Processor,
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
     DeepseekOcrProcessor,
@@ -92,6 +93,7 @@ transformers: Any = untyped_transformers
 
 _OWN: Final[Mapping[str, Any]] = {
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
+    "Blip2Processor": Blip2Processor,
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
@@ -251,7 +253,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     **dict.fromkeys(
         ("LlavaNextVideoProcessor", "VideoLlavaProcessor"),
-        Videos(lambda i, v, _s, _b: cropped(i, v), VideoSettings(num_frames=8)),
+        Videos(lambda i, v, _s, _b: cropped(_clip_like(i), v), VideoSettings(num_frames=8)),
     ),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }
@@ -374,6 +376,12 @@ class ModelProcessor:
         merge = int(getattr(self._processor.image_processor, "merge_size", 1))
         frames, rows, columns = (int(number) for number in patches[0])
         return frames, rows // merge, columns // merge
+
+
+def _clip_like(images: Any) -> Any:
+    """CLIP's image processor with the sizes and norms of another."""
+    names = ("size", "crop_size", "image_mean", "image_std", "rescale_factor")
+    return transformers.CLIPImageProcessorPil(**{name: getattr(images, name) for name in names})
 
 
 def _refused(what: str, error: Exception) -> Refusal:

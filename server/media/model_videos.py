@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import transformers as untyped_transformers
 from numpy.typing import NDArray
 
 from .decode_video import Choose, DecodedVideo, VideoFacts
 from .model_files import ModelFiles
 
-transformers: Any = untyped_transformers
-"""Its image processors take more than their signatures say."""
 _MOST_PIXELS: Final = 24 << 20
 """Pixels of all frames of a video together; frames are scaled down to this limit."""
 _SQUARE: Final = 2
@@ -202,10 +199,8 @@ def squared(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoI
     return VideoInputs({"pixel_values": pixels}, {"video_metadata": [_stated(video)]}, as_pictures=True)
 
 
-def cropped(images: Any, video: DecodedVideo) -> VideoInputs:
-    """LLaVA-NeXT-Video and Video-LLaVA: of each frame the square in the middle, as CLIP sees pictures."""
-    names = ("size", "crop_size", "image_mean", "image_std", "rescale_factor")
-    clip = transformers.CLIPImageProcessorPil(**{name: getattr(images, name) for name in names})
+def cropped(clip: Any, video: DecodedVideo) -> VideoInputs:
+    """LLaVA-NeXT-Video and Video-LLaVA: of each frame the square in the middle; ``clip``: CLIP's image processor."""
     found = np.asarray(clip(list(video.frames), return_tensors="np")["pixel_values"])[None]
     return VideoInputs({"pixel_values_videos": found}, {"pixel_values_videos": found})
 

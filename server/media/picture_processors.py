@@ -257,6 +257,19 @@ class Idefics2Processor(ProcessorMixin):
         return found
 
 
+class Blip2Processor(ProcessorMixin):
+    """A picture is a fixed number of tokens. transformers' own puts them before the whole prompt."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, num_query_tokens: int = 32) -> None:
+        super().__init__(image_processor, tokenizer)  # type: ignore[no-untyped-call]
+        self.image_token = getattr(tokenizer, "image_token", "<image>")
+        self._tokens = num_query_tokens
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        found: str = self.image_token * self._tokens
+        return found
+
+
 class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]
     """transformers' own looks for the options of a whole call where pictures alone are given."""
 

@@ -90,6 +90,32 @@ _NEXT: Final = partial(
     _llava, "llava_next_video", image_grid_pinpoints=[[SIDE, 2 * SIDE], [2 * SIDE, SIDE]], **_LLAVA_TOKENS
 )
 _TWO_TOWERS: Final = partial(_llava, "video_llava", **_LLAVA_TOKENS)
+
+
+def _blip2() -> Any:
+    text = {"model_type": "opt", **TEXT, "ffn_dim": 96, "word_embed_proj_dim": 64}
+    qformer = {"vocab_size": 8, **SIZES, "cross_attention_frequency": 2}
+    return transformers.Blip2Config(
+        text_config=text,
+        vision_config={**SIZES, "image_size": SIDE, "patch_size": PATCH},
+        qformer_config=qformer,
+        num_query_tokens=5,
+        image_token_index=token("<image>"),
+    )
+
+
+def answer_without_pictures(model: Any) -> None:
+    """Have a BLIP-2 take a prompt without a picture, as its decoder does; transformers' class demands one."""
+    forward = model.forward
+
+    def either(input_ids: torch.Tensor, pixel_values: torch.Tensor | None = None, **given: Any) -> Any:
+        if pixel_values is None:
+            return model.language_model(input_ids=input_ids, **given)
+        return forward(pixel_values=pixel_values, input_ids=input_ids, **given)
+
+    model.forward = either
+
+
 _ON_CANVAS: Final = {
     **{"image_start_id": token("<|vision_start|>"), "image_end_id": token("<|vision_end|>")},
     **{"slice_start_id": 60, "slice_end_id": 61, "newline_id": 10},
@@ -109,6 +135,7 @@ def _on_one_canvas(random: torch.Generator, size: int) -> Picture:
 
 
 LOOKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "blip2": (_blip2, Kind(square("<image>", 5), token("<image>"), cat())),
     "llava_next_video": (_NEXT, Kind(_in_two_tiles, token("<image>"), cat())),
     "llava_next_video_film": (_NEXT, Kind(_squares(4), token("<video>"), cat())),
     "video_llava": (_TWO_TOWERS, Kind(square("<image>", 16), token("<image>"), cat())),

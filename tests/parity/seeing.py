@@ -9,7 +9,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.models.transformers.tower import leave_out_pictures
-from stentor.tests.parity.looking import LOOKING
+from stentor.tests.parity.looking import LOOKING, answer_without_pictures
 from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED, lighton_ocr
@@ -426,6 +426,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
 
 
 _REPAIRED: Final[Mapping[str, Callable[[Any], None]]] = {
+    "blip-2": answer_without_pictures,
     **{"hunyuan_vl": turn_by_pairs, "mllama": see_nothing_before_pictures, "nemotron_h_omni": take_videos_apart},
 }
 """By model type, where a class of transformers computes otherwise than its authors' code, or not at all."""

@@ -224,6 +224,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
     "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
+    "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
     "Cosmos3EdgeForConditionalGeneration": MediaFamily("cosmos3_edge", "cosmos3_edge_text", "images, video"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),

@@ -46,7 +46,7 @@ _GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_i
 
 _SOUND: Final = "{% elif content['type'] == 'audio' %}<so_embedding>{% elif 'text' in"
 _GUIDE: Final = (Path(stentor.__file__).parent / "docs/guides/models.md").read_text()
-PALIGEMMA, GOT_OCR = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:2]
+PALIGEMMA, GOT_OCR, _BLIP2 = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:3]
 """The templates of the guide."""
 
 
@@ -102,6 +102,11 @@ def _llava_next_video() -> _Processor:
 def _video_llava() -> _Processor:
     images = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
     return _Processor("VideoLlavaProcessor", images, _FILMS, settings=_BEHIND_ONE)
+
+
+def _blip2() -> _Processor:
+    images = transformers.BlipImageProcessorPil(size=_SQUARE)
+    return _Processor("Blip2Processor", images, _BLIP2, settings={"num_query_tokens": 5})
 
 
 def _gemma4() -> _Processor:
@@ -356,6 +361,7 @@ _PROCESSORS: Final = {
     "phi4_multimodal": _phi4,
     "minicpmv4_6": _minicpmv4_6,
     "minicpmv4_7": _minicpmv4_7,
+    "blip2": _blip2,
     "mllama": _mllama,
     "nemotron_omni": _nemotron_omni,
     "minicpm_ocr": _minicpm_ocr,
@@ -411,7 +417,16 @@ def _with_processor(name: str) -> Maker:
 
 LAID_OUT: Final[Mapping[str, Maker]] = {
     name: _with_processor(name)
-    for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "nemotron_omni", "paligemma")
+    for name in (
+        "blip2",
+        "got_ocr2",
+        "idefics2",
+        "minicpm_ocr",
+        "minicpmv4_6",
+        "minicpmv4_7",
+        "nemotron_omni",
+        "paligemma",
+    )
 }
 """Those whose processors write more than pictures into a text, or number these, or are not transformers'."""
 PROCESSED: Final[Mapping[str, Maker]] = {

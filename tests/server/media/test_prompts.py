@@ -37,6 +37,7 @@ from stentor.server.text.placeholders import MediaText
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
 from stentor.tests.server.media.pictures import picture
+from stentor.tests.support.vision_models import BOS
 
 transformers: Any = untyped_transformers
 
@@ -192,6 +193,19 @@ def test_a_prompt_of_paligemmas_is_its_pictures_and_a_text_between_marks(family:
         found = one.processor._processor(pictures, "<image>" * len(pictures) + "caption en", return_tensors="np")
         assert tokens == found["input_ids"][0].tolist()
         assert [span.length for span in placed.spans] == [16] * len(pictures)
+
+
+def test_a_prompt_of_blip_2_is_its_picture_before_the_text_as_its_processor_writes_it(
+    family: Callable[[str], Family],
+) -> None:
+    one = family("blip2")
+    theirs = transformers.Blip2Processor(
+        one.processor._processor.image_processor, one.processor._processor.tokenizer, num_query_tokens=5
+    )
+    messages, pictures = ours([("user", "[a]Question: what? Answer:")])
+    tokens, placed = one.prompt(messages, pictures)
+    assert tokens == theirs(pictures, f"{BOS}Question: what? Answer:")["input_ids"][0]
+    assert [(span.start, span.length) for span in placed.spans] == [(0, 5)]
 
 
 def test_a_prompt_of_got_ocr_is_the_one_that_its_processor_writes(family: Callable[[str], Family]) -> None:
