@@ -92,7 +92,7 @@ def biased_llama(fields: Fields, name: str) -> ModelSpec:
     """InternLM and openPangu Embedded: a Llama whose ``bias`` is of all projections of attention."""
     bias = fields.flag("bias", True)
     table = Fields(fields.table("rotary") or {})
-    rotary = {"rope_theta": table.number("base", 10000.0)} if table.values else {}
+    rotary: dict[str, object] = {"rope_theta": table.number("base", 10000.0)} if table.values else {}
     if table.text("type", "origin") != "origin":
         # a base that grows with the length does so from the end of the context on
         rotary["rope_scaling"] = {"type": table.text("type"), "factor": table.number("scaling_factor", 1.0)}
