@@ -127,8 +127,10 @@ def _baichuan_13b(config: Any) -> Values:
 
 
 def _chatglm(config: Any) -> Values:
-    absent = ("intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings")
-    absent += ("rms_norm_eps", "vocab_size", "bos_token_id")
+    absent = (
+        *("intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps"),
+        *("vocab_size", "bos_token_id"),
+    )
     own: Values = {"model_type": "chatglm", "num_layers": config.num_hidden_layers, "multi_query_attention": True}
     own |= {"multi_query_group_num": config.num_key_value_heads, "ffn_hidden_size": config.intermediate_size}
     own |= {"layernorm_epsilon": config.rms_norm_eps, "seq_length": 128, "padded_vocab_size": config.vocab_size}
@@ -256,7 +258,7 @@ def _biased_ends(model: Any) -> None:
             product.bias = torch.nn.Parameter(torch.randn(product.out_features) * 0.2)
 
 
-_SOLAR = {"bskcn_1": [1, 3], "bskcn_2": [2], "bskcn_3": [3, 5], "bskcn_4": [4, 5], "bskcn_tv": [0.9, 0.8]}
+_SOLAR: Values = {"bskcn_1": [1, 3], "bskcn_2": [2], "bskcn_3": [3, 5], "bskcn_4": [4, 5], "bskcn_tv": [0.9, 0.8]}
 
 
 def _skip(model: Any) -> None:
