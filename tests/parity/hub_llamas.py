@@ -353,7 +353,8 @@ def _see_first_run(model: Any) -> None:
         if module.layer_idx < stored:
             kept[module.layer_idx] = key, value
             return seen(query, key, value, scaling, 1 << 20).transpose(1, 2), None
-        first = seen(query, *kept[module.layer_idx - stored], scaling, 1 << 20)
+        of_first = kept[module.layer_idx - stored]
+        first = seen(query, of_first[0], of_first[1], scaling, 1 << 20)
         near = seen(query, key, value, scaling, WINDOW)
         logits = torch.einsum("bhtd,hd->bht", query, module.loop_gate.weight) + module.loop_gate.bias[:, None]
         gate = logits.sigmoid()[..., None]
