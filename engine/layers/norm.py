@@ -243,6 +243,9 @@ def make_norm(
         return GatedNorm(weights, name, like, model, context)
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
     stored = name if like.weighted else None
+    if (offset := dict(like.offsets).get(name.rpartition(".")[2])) is not None:
+        added = offset - float(plus_one)
+        weights.arrange(f"{name}.weight", (size,), lambda weight: weight.float() + added)
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
     return RMSNorm(weights, stored, size, eps, replace(context, dtype=context.stream), plus_one=plus_one, before=before)

@@ -9,11 +9,12 @@ from typing import Final
 from .attention_spec import LoopSpec, RopeConfig, alibi_slopes
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf_classic import falcon
-from .hf_common import check_silu, common, slide
+from .hf_common import alternating, check_silu, common, local_rope, slide, sliding_layers
 from .hf_dense import gemma3, llama, qwen2, qwen_windows
 from .hf_moe import deepseek_experts, sparse_from, with_experts
+from .hf_rope import rope_from_hf
 from .hf_variants import LAYER_NORM, glm, stablelm
-from .mlp_spec import APART, MLPSpec
+from .mlp_spec import APART, FUSED_MLP, MLPSpec
 from .model_spec import Blend, LayerSpec, ModelSpec, Norms, dense_mlp, looped, with_layers, with_mixers, with_mtp
 from .mtp_form import LING, MIMO
 
@@ -263,6 +264,40 @@ def nanbeige(fields: Fields, name: str) -> ModelSpec:
     if loops == 1:
         loops = fields.integer("num_loops", 1, most=_MOST_LOOPS)
     return looped(spec, loops, norm=not fields.flag("skip_loop_final_norm"))
+
+
+def plamo3(fields: Fields, name: str) -> ModelSpec:
+    """PLaMo 3: a Gemma 3 without a factor on embeddings, whose norms behind parts begin at small numbers."""
+    _expect(fields, name, scale_embedding=False)
+    fields = Fields({"tie_word_embeddings": True, **fields.values})
+    window = fields.get("window_size") or fields.get("sliding_window")
+    if isinstance(window, list):
+        window = next((each for each in window if each is not None), None)
+    slides = Fields({"sliding_window": window}).integer("sliding_window", least=1)
+    factor = fields.positive("rope_scaling_factor", 1.0)
+    if factor != 1.0 and not fields.has("rope_parameters"):
+        stretch = {"rope_type": "yarn", "factor": factor, "truncate": False, "rope_theta": fields.number("rope_theta")}
+        stretch["original_max_position_embeddings"] = fields.integer("initial_context_length")
+        fields = Fields({**fields.values, "rope_parameters": {"full_attention": stretch}})
+    elif not fields.has("rope_parameters"):
+        fields.number("rope_theta")  # versions of its code differ in what a missing one is
+    spec = common(fields, name, head_dim=128)
+    dim = spec.layers[0].attention.head_dim
+    local = local_rope(fields, dim, fields.number("rope_local_theta", 10000.0))
+    kinds = sliding_layers(fields) or alternating(spec, fields.integer("sliding_window_pattern", 8))
+    full = rope_from_hf(fields.values, dim, layer_type="full_attention")
+    spec = with_mixers(spec, qk_norm="head", rope=full, fused=True, name="mixer")
+    spec = slide(with_mixers(spec, kinds, rope=local), slides, kinds)
+    norms = Norms(
+        mixer_in="pre_mixer_norm",
+        mixer_out="post_mixer_norm",
+        mlp_in="pre_mlp_norm",
+        mlp_out="post_mlp_norm",
+        offsets=(("post_mixer_norm", 1 / 5), ("post_mlp_norm", 1 / 5**1.5)),
+    )
+    spec = with_layers(spec, norms=norms, mlp=replace(dense_mlp(spec), into=FUSED_MLP))
+    longest = fields.integer("max_position_embeddings")
+    return replace(spec, prefix="model.layers.layers", norm_plus_one=True, max_position=longest)
 
 
 def loop_coder(fields: Fields, name: str) -> ModelSpec:

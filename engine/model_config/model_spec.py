@@ -57,6 +57,8 @@ class Norms:
     """For kind ``layer`` only."""
     weighted: bool = True
     """Whether they have weights."""
+    offsets: tuple[tuple[str, float], ...] = ()
+    """Stored names of those that multiply by their weight and this number (PLaMo 3)."""
     gated: tuple[str, ...] = ()
     """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
     gate_rank: int = 0

@@ -298,6 +298,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "JAISLMHeadModel": ("jais",),
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
     "IQuestLoopCoderForCausalLM": ("iquest-loop",),
+    "Plamo3ForCausalLM": ("plamo3",),
     "OuroForCausalLM": ("ouro",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names

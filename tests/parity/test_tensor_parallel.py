@@ -52,6 +52,7 @@ DENSE = (
     "nemotron-nas",
     "phi-normed",
     "phi3",
+    "plamo3",
     "qwen3",
     "qwen3.5-attending",
     "solar",

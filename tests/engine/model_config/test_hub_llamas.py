@@ -201,12 +201,16 @@ STABLELM: dict[str, Any] = {
     **{"architectures": ["StableLMEpochForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "vocab_size": 320},
     **{"num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 128},
 }
+PLAMO: dict[str, Any] = {**STABLELM, "architectures": ["Plamo3ForCausalLM"], "window_size": 24, "rope_theta": 10000}
 RNJ: dict[str, Any] = {**STABLELM, "architectures": ["Rnj1ForCausalLM"], "layer_types": ["full_attention"] * 2}
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({**PLAMO, "rope_theta": None}, "rope_theta is missing, expected a number"),
+        ({**PLAMO, "window_size": None}, "sliding_window is missing, expected a whole number"),
+        ({**PLAMO, "scale_embedding": True}, "scale_embedding is true, expected false"),
         ({**STABLELM, "rotary_scaling_factor": 2.0}, "rotary_scaling_factor is 2.0, expected 1.0"),
         ({**RNJ, "layer_types": ["full_attention", "chunked_attention"]}, "with layers of chunked_attention .layer_ty"),
         ({**RNJ, "layer_types": None}, "with layers of an unnamed kind .layer_types., is not native here"),
