@@ -253,6 +253,9 @@ def make_norm(
     if like.out_eps and name.rpartition(".")[2] in (like.mixer_out, like.mlp_out):
         eps = like.out_eps
     stored = name if like.weighted else None
+    if (offset := dict(like.offsets).get(name.rpartition(".")[2])) is not None:
+        added = offset - float(plus_one)
+        weights.arrange(f"{name}.weight", (size,), lambda weight: weight.float() + added)
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
     return RMSNorm(weights, stored, size, eps, replace(context, dtype=context.stream), plus_one=plus_one, before=before)

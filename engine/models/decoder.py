@@ -107,8 +107,8 @@ class Decoder:
         if config.final_norm:
             like, plain = config.layers[-1].norms, config.final_norm_plain
             self._norm = make_norm(self.weights, config.final_norm, like, config, context, plain=plain)
-        stored = len(config.layers) // config.loops
-        self._loop_starts = range(stored, len(config.layers), stored) if config.loop_norm else range(0)
+        each_loop = len(config.layers) // config.loops
+        self._loop_starts = range(each_loop, len(config.layers), each_loop) if config.loop_norm else range(0)
         """Layers before which the last norm stands too."""
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
         self._head = self._make_head()
@@ -270,12 +270,11 @@ class Decoder:
                 summed = residual if delta is None else added_(residual, delta)
                 delta, residual = None, _changed(summed, "the stream, for a head that drafts", _take, batch)
             if number in self._blended:
-                delta, residual = (
-                    None,
-                    self._blend(number, residual if delta is None else added_(residual, delta), batch),
-                )
+                summed = residual if delta is None else added_(residual, delta)
+                delta, residual = None, self._blend(number, summed, batch)
             if number in self._loop_starts:
-                delta, residual = None, self._between_loops(residual if delta is None else added_(residual, delta))
+                summed = residual if delta is None else added_(residual, delta)
+                delta, residual = None, self._between_loops(summed)
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)

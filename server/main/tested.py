@@ -319,6 +319,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "JAISLMHeadModel": ("jais",),
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
     "IQuestLoopCoderForCausalLM": ("iquest-loop",),
+    "Plamo3ForCausalLM": ("plamo3",),
     "OuroForCausalLM": ("ouro",),
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
 }

@@ -1,7 +1,7 @@
 """Tiny models of Llamas under names of their own, for :mod:`.hub`.
 
 Where transformers has no equal model, one is made of another: ALiBi takes the place of rotation by an attention
-function, and layers that run several times are layers with equal weights, with the last norm before each later run.
+function.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,15 +10,14 @@ from typing import Any
 
 import torch
 import transformers as untyped_transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from stentor.engine.model_config.spec.attention import alibi_slopes
+from stentor.tests.parity import hub_loops
 from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
-
-LOOPS = 2
-"""Times that layers run in models whose layers loop."""
 
 
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
@@ -26,10 +25,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     own_heads = {**shape, "num_key_value_heads": 4}
     llama = transformers.LlamaConfig
     biased = {"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 16, "rms_norm_eps": 1e-5}
-    looped = {**shape, "num_hidden_layers": 2 * LOOPS}
-    sandwiched = {"head_dim": 16, "query_pre_attn_scalar": 16, "hidden_activation": "silu"}
-    sandwiched |= {**dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping")), "tie_word_embeddings": False}
     return {
+        **hub_loops.configs(shape),
         "llama-older": lambda: llama(**own_heads),
         "teleflm": lambda: transformers.GraniteConfig(
             **shape, embedding_multiplier=6.0, logits_scaling=4.0, attention_multiplier=0.25
@@ -49,6 +46,18 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "rnj1": lambda: transformers.Gemma3TextConfig(
             **shape, head_dim=16, query_pre_attn_scalar=16, layer_types=["full_attention"] * 3
         ),
+        "plamo3": lambda: transformers.Gemma3TextConfig(
+            **shape,
+            **{"head_dim": 16, "query_pre_attn_scalar": 16, "hidden_activation": "silu", "sliding_window": 24},
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {
+                    **{"rope_type": "yarn", "rope_theta": 20000.0, "factor": 4.0, "truncate": False},
+                    "original_max_position_embeddings": 32,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        ),
         "telechat": lambda: llama(
             **shape,
             rms_norm_eps=1e-5,
@@ -59,15 +68,6 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **own_heads,
             **{"attention_multiplier": 1 / 16, "embedding_multiplier": 6.0, "logits_scaling": 2.0},
             **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), True),
-        ),
-        "nanbeige": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
-        "nanbeige-skipping": lambda: llama(**looped, head_dim=32, rms_norm_eps=1e-5),
-        "iquest-loop": lambda: llama(**looped, rms_norm_eps=1e-5),
-        "ouro": lambda: transformers.Gemma2Config(
-            **looped,
-            **sandwiched,
-            layer_types=["full_attention"] * 2 * LOOPS,
-            attn_implementation="eager",
         ),
     }
 
@@ -127,8 +127,10 @@ def _baichuan_13b(config: Any) -> Values:
 
 
 def _chatglm(config: Any) -> Values:
-    absent = ("intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings")
-    absent += ("rms_norm_eps", "vocab_size", "bos_token_id")
+    absent = (
+        *("intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps"),
+        *("vocab_size", "bos_token_id"),
+    )
     own: Values = {"model_type": "chatglm", "num_layers": config.num_hidden_layers, "multi_query_attention": True}
     own |= {"multi_query_group_num": config.num_key_value_heads, "ffn_hidden_size": config.intermediate_size}
     own |= {"layernorm_epsilon": config.rms_norm_eps, "seq_length": 128, "padded_vocab_size": config.vocab_size}
@@ -163,20 +165,6 @@ def _refined_web(config: Any) -> Values:
 def _rnj1(config: Any) -> Values:
     found = config.to_dict()
     return {**found, "model_type": "rnj1", "architectures": ["Rnj1ForCausalLM"]}
-
-
-def _nanbeige(**own: Any) -> Callable[[Any], Values]:
-    def described(config: Any) -> Values:
-        of_loops = {"num_hidden_layers": config.num_hidden_layers // LOOPS, "head_dim": config.head_dim}
-        return {**_llama("nanbeige")(config), **of_loops, **own}
-
-    return described
-
-
-def _ouro(config: Any) -> Values:
-    own = {"model_type": "ouro", "num_hidden_layers": config.num_hidden_layers // LOOPS, "head_dim": 16}
-    own |= {"total_ut_steps": LOOPS, "early_exit_threshold": 1.0, "sliding_window": None, **old_rope(config)}
-    return {**own, "use_sliding_window": False, "tie_word_embeddings": False, "hidden_act": "silu"}
 
 
 @torch.no_grad()
@@ -256,7 +244,36 @@ def _biased_ends(model: Any) -> None:
             product.bias = torch.nn.Parameter(torch.randn(product.out_features) * 0.2)
 
 
-_SOLAR = {"bskcn_1": [1, 3], "bskcn_2": [2], "bskcn_3": [3, 5], "bskcn_4": [4, 5], "bskcn_tv": [0.9, 0.8]}
+def _plamo3(config: Any) -> Values:
+    own: Values = {"model_type": "plamo3", "head_dim": 16, "window_size": 24, "sliding_window_pattern": 2}
+    own |= {"rope_theta": 20000, "rope_local_theta": 10000, "scale_embedding": False}
+    return {**own, "rope_scaling_factor": 4.0, "initial_context_length": 32}
+
+
+def _smaller_norms(tensors: Tensors, config: Any) -> Tensors:
+    """With norms behind parts that begin at small numbers, and fused matrices."""
+    found = {}
+    for name, tensor in _joined("qkv_proj")(tensors, config).items():
+        if "gate_proj" in name:
+            found[name.replace("gate_proj", "gate_up_proj")] = torch.cat((tensor, tensors[name.replace("gate", "up")]))
+        elif "up_proj" not in name:
+            less = {"post_attention_layernorm": 1 / 5, "post_feedforward_layernorm": 1 / 5**1.5}
+            offset = next((each for part, each in less.items() if part in name), 1.0)
+            found[name] = tensor + 1 - offset
+    return found
+
+
+@torch.no_grad()
+def _unscaled(model: Any) -> None:
+    """With embeddings that are not multiplied, and the angles of a Llama: transformers ignores ``truncate`` where kinds
+    of layers have rotary settings of their own."""
+    model.model.embed_tokens.embed_scale.fill_(1.0)
+    rope = model.config.rope_parameters["full_attention"]
+    alike = transformers.LlamaConfig(head_dim=16, max_position_embeddings=128, rope_parameters=dict(rope))
+    model.model.rotary_emb.full_attention_inv_freq.copy_(ROPE_INIT_FUNCTIONS["yarn"](alike, "cpu")[0])
+
+
+_SOLAR: Values = {"bskcn_1": [1, 3], "bskcn_2": [2], "bskcn_3": [3, 5], "bskcn_4": [4, 5], "bskcn_tv": [0.9, 0.8]}
 
 
 def _skip(model: Any) -> None:
@@ -307,93 +324,6 @@ def _turned(tensors: Tensors, config: Any) -> Tensors:
     return {**found, "transformer.relative_pe.slopes": torch.ones(4, 1)}
 
 
-@torch.no_grad()
-def _repeat(model: Any) -> None:
-    """Gives layers of later loops the weights of the first."""
-    layers = model.model.layers
-    stored = len(layers) // LOOPS
-    for at in range(stored, len(layers)):
-        layers[at].load_state_dict(layers[at - stored].state_dict())
-
-
-def _repeat_normed(model: Any) -> None:
-    """The same, with the last norm before each later loop."""
-    _repeat(model)
-    stored = len(model.model.layers) // LOOPS
-    for at in range(stored, len(model.model.layers), stored):
-        model.model.layers[at].register_forward_pre_hook(partial(_norm_first, model.model.norm))
-
-
-WINDOW = 16
-"""Tokens that later runs of an IQuest LoopCoder see of their own."""
-
-
-@torch.no_grad()
-def _see_first_run(model: Any) -> None:
-    """Layers of later runs also attend to the keys and values of the first."""
-    layers = model.model.layers
-    stored = len(layers) // LOOPS
-    _repeat(model)
-    for layer in layers[stored:]:
-        layer.self_attn.loop_gate = torch.nn.Linear(model.config.head_dim, model.config.num_attention_heads)
-        torch.nn.init.normal_(layer.self_attn.loop_gate.weight, 0, 0.5)
-    kept: dict[int, Any] = {}
-
-    def seen(query: Any, key: Any, value: Any, scaling: float, window: int) -> Any:
-        shared = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
-        at = torch.arange(key.shape[2])
-        far = at[-query.shape[2] :, None] - at
-        scores = (query @ key.transpose(2, 3)) * scaling
-        return scores.masked_fill((far < 0) | (far >= window), -torch.inf).softmax(-1).to(value.dtype) @ value
-
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any) -> Any:
-        if module.layer_idx < stored:
-            kept[module.layer_idx] = key, value
-            return seen(query, key, value, scaling, 1 << 20).transpose(1, 2), None
-        first = seen(query, *kept[module.layer_idx - stored], scaling, 1 << 20)
-        near = seen(query, key, value, scaling, WINDOW)
-        logits = torch.einsum("bhtd,hd->bht", query, module.loop_gate.weight) + module.loop_gate.bias[:, None]
-        gate = logits.sigmoid()[..., None]
-        return (first * gate + near * (1 - gate)).transpose(1, 2), None
-
-    transformers.AttentionInterface.register("loop", attend)
-    model.config._attn_implementation = "loop"
-
-
-def _with_gates(tensors: Tensors, config: Any) -> Tensors:
-    """The layers of the first run, and gates of the later one."""
-    stored, found = config.num_hidden_layers // LOOPS, once(tensors, config)
-    for name, tensor in tensors.items():
-        if "loop_gate" in name:
-            number, ending = int(name.split(".")[2]) - stored, name.rpartition(".")[2]
-            found[f"model.gate_projections.{number}.{ending}"] = tensor
-    return found
-
-
-def _norm_first(norm: Any, _layer: Any, given: Any) -> Any:
-    return norm(given[0]), *given[1:]
-
-
-def _gemma_alone(model: Any) -> None:
-    """The same of a Gemma whose embeddings are not scaled."""
-    _repeat_normed(model)
-    model.model.embed_tokens.embed_scale.fill_(1.0)
-
-
-def once(tensors: Tensors, config: Any) -> Tensors:
-    """The layers of the first loop."""
-    later = tuple(f"model.layers.{at}." for at in range(config.num_hidden_layers // LOOPS, config.num_hidden_layers))
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(later)}
-
-
-def _plain_norms(tensors: Tensors, config: Any) -> Tensors:
-    """With norms that multiply by their weight, not by one more, and none of heads; with a gate of exits."""
-    found = {name: tensor + 1 if "norm" in name else tensor for name, tensor in once(tensors, config).items()}
-    gate = {"model.early_exit_gate.weight": torch.ones(1, 64), "model.early_exit_gate.bias": torch.ones(1)}
-    return {**found, **gate}
-
-
 _CHATGLM_NAMES = {
     "self_attn.o_proj": "self_attention.dense",
     "self_attn.": "self_attention.",
@@ -403,11 +333,6 @@ _CHATGLM_NAMES = {
     "model.embed_tokens": "transformer.embedding.word_embeddings",
     "model.norm": "transformer.encoder.final_layernorm",
     "lm_head": "transformer.output_layer",
-}
-_OURO_NAMES = {
-    "post_attention_layernorm": "input_layernorm_2",
-    "pre_feedforward_layernorm": "post_attention_layernorm",
-    "post_feedforward_layernorm": "post_attention_layernorm_2",
 }
 _QWEN1_NAMES = {
     "model.layers": "transformer.h",
@@ -420,6 +345,14 @@ _QWEN1_NAMES = {
     "post_attention_layernorm": "ln_2",
     "model.embed_tokens": "transformer.wte",
     "model.norm": "transformer.ln_f",
+}
+_PLAMO3_NAMES = {
+    "model.layers": "model.layers.layers",
+    "self_attn.": "mixer.",
+    "input_layernorm": "pre_mixer_norm",
+    "post_attention_layernorm": "post_mixer_norm",
+    "pre_feedforward_layernorm": "pre_mlp_norm",
+    "post_feedforward_layernorm": "post_mlp_norm",
 }
 _JAIS_NAMES = {
     **{name: new for name, new in _QWEN1_NAMES.items() if not name.startswith("mlp.")},
@@ -460,27 +393,13 @@ PUBLISHED: Mapping[str, Published] = {
     "chatglm-plain": Published("ChatGLMForConditionalGeneration", _CHATGLM_NAMES, _chatglm, _joined("query_key_value")),
     "stablelm-epoch": Published("StableLMEpochForCausalLM", {}, _stablelm_epoch),
     **dict.fromkeys(("refined-web", "refined-web-40b", "refined-web-alibi"), _FALCON),
+    "plamo3": Published("Plamo3ForCausalLM", _PLAMO3_NAMES, _plamo3, _smaller_norms, _unscaled),
     "telechat": Published("TeleChat2ForCausalLM", _TELECHAT_NAMES, _telechat, _by_head, _biased_ends),
     "solar": Published(
         "SolarForCausalLM", {}, _llama("solar", **_SOLAR, sliding_window=24), lambda tensors, _: tensors, _skip
     ),
     "jais": Published("JAISLMHeadModel", _JAIS_NAMES, _jais, _turned, _layer_normed),
     "rnj1": Published("Rnj1ForCausalLM", {}, _rnj1),
-    "nanbeige": Published("NanbeigeForCausalLM", {}, _nanbeige(num_loops=LOOPS), once, _repeat_normed),
-    "nanbeige-skipping": Published(
-        "NanbeigeForCausalLM",
-        {},
-        _nanbeige(loop_loss_weights=[1.0] * (LOOPS - 1), skip_loop_final_norm=True),
-        once,
-        _repeat,
-    ),
-    "iquest-loop": Published(
-        "IQuestLoopCoderForCausalLM",
-        {},
-        lambda config: {**_nanbeige(loop_num=LOOPS, loop_window_size=WINDOW)(config), "model_type": "iquestloopcoder"},
-        _with_gates,
-        _see_first_run,
-    ),
-    "ouro": Published("OuroForCausalLM", _OURO_NAMES, _ouro, _plain_norms, _gemma_alone),
+    **hub_loops.PUBLISHED,
 }
 """By the name of a configuration."""

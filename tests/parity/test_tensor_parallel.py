@@ -55,6 +55,7 @@ DENSE = (
     "nemotron-nas",
     "phi-normed",
     "phi3",
+    "plamo3",
     "qwen3",
     "qwen3.5-attending",
     "solar",

@@ -8,12 +8,13 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.attention import LoopSpec, RopeConfig, alibi_slopes
-from ..spec.mlp import MLPSpec
+from ..spec.mlp import FUSED_MLP, MLPSpec
 from ..spec.model import Blend, LayerSpec, ModelSpec, Norms, dense_mlp, looped, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import MIMO
 from .classic import falcon
-from .common import common, slide
+from .common import alternating, common, local_rope, slide, sliding_layers
 from .dense import gemma3, llama, qwen2, qwen_windows
+from .rope import rope_from_hf
 from .variants import LAYER_NORM, glm, stablelm
 
 _EXAONE: Final = {
@@ -91,7 +92,7 @@ def biased_llama(fields: Fields, name: str) -> ModelSpec:
     """InternLM and openPangu Embedded: a Llama whose ``bias`` is of all projections of attention."""
     bias = fields.flag("bias", True)
     table = Fields(fields.table("rotary") or {})
-    rotary = {"rope_theta": table.number("base", 10000.0)} if table.values else {}
+    rotary: dict[str, object] = {"rope_theta": table.number("base", 10000.0)} if table.values else {}
     if table.text("type", "origin") != "origin":
         # a base that grows with the length does so from the end of the context on
         rotary["rope_scaling"] = {"type": table.text("type"), "factor": table.number("scaling_factor", 1.0)}
@@ -262,6 +263,40 @@ def nanbeige(fields: Fields, name: str) -> ModelSpec:
     if loops == 1:
         loops = fields.integer("num_loops", 1, most=_MOST_LOOPS)
     return looped(spec, loops, norm=not fields.flag("skip_loop_final_norm"))
+
+
+def plamo3(fields: Fields, name: str) -> ModelSpec:
+    """PLaMo 3: a Gemma 3 without a factor on embeddings, whose norms behind parts begin at small numbers."""
+    _expect(fields, name, scale_embedding=False)
+    fields = Fields({"tie_word_embeddings": True, **fields.values})
+    window = fields.get("window_size") or fields.get("sliding_window")
+    if isinstance(window, list):
+        window = next((each for each in window if each is not None), None)
+    slides = Fields({"sliding_window": window}).integer("sliding_window", least=1)
+    factor = fields.positive("rope_scaling_factor", 1.0)
+    if factor != 1.0 and not fields.has("rope_parameters"):
+        stretch = {"rope_type": "yarn", "factor": factor, "truncate": False, "rope_theta": fields.number("rope_theta")}
+        stretch["original_max_position_embeddings"] = fields.integer("initial_context_length")
+        fields = Fields({**fields.values, "rope_parameters": {"full_attention": stretch}})
+    elif not fields.has("rope_parameters"):
+        fields.number("rope_theta")  # versions of its code differ in what a missing one is
+    spec = common(fields, name, head_dim=128)
+    dim = spec.layers[0].attention.head_dim
+    local = local_rope(fields, dim, fields.number("rope_local_theta", 10000.0))
+    kinds = sliding_layers(fields) or alternating(spec, fields.integer("sliding_window_pattern", 8))
+    full = rope_from_hf(fields.values, dim, layer_type="full_attention")
+    spec = with_mixers(spec, qk_norm="head", rope=full, fused=True, name="mixer")
+    spec = slide(with_mixers(spec, kinds, rope=local), slides, kinds)
+    norms = Norms(
+        mixer_in="pre_mixer_norm",
+        mixer_out="post_mixer_norm",
+        mlp_in="pre_mlp_norm",
+        mlp_out="post_mlp_norm",
+        offsets=(("post_mixer_norm", 1 / 5), ("post_mlp_norm", 1 / 5**1.5)),
+    )
+    spec = with_layers(spec, norms=norms, mlp=replace(dense_mlp(spec), into=FUSED_MLP))
+    longest = fields.integer("max_position_embeddings")
+    return replace(spec, prefix="model.layers.layers", norm_plus_one=True, max_position=longest)
 
 
 def loop_coder(fields: Fields, name: str) -> ModelSpec:

@@ -92,7 +92,7 @@ class BlockIndexSpec:
 
 @dataclass(frozen=True)
 class LoopSpec:
-    """How a later run of a layer attends to the first one's keys and values beside its own (IQuest LoopCoder)."""
+    """How a later run of a layer also attends to the first one's keys and values (IQuest LoopCoder)."""
 
     first: int
     """The layer of the first loop."""

@@ -59,6 +59,8 @@ class Norms:
     """Whether they have weights."""
     out_eps: float = 0.0
     """Epsilon of the norms of outputs, if it is another one (Muse Glimmer); 0: the model's."""
+    offsets: tuple[tuple[str, float], ...] = ()
+    """Stored names of those that multiply by their weight and this number (PLaMo 3)."""
     gated: tuple[str, ...] = ()
     """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
     gate_rank: int = 0

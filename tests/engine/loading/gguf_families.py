@@ -15,8 +15,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from stentor.tests.engine.loading.gguf_metadata import COMMON, METADATA, of_full
 from stentor.tests.engine.loading.k_quants import quantize
-from stentor.tests.parity import hub, hub_llamas
-from stentor.tests.parity.hub_llamas import LOOPS
+from stentor.tests.parity import hub, hub_loops
+from stentor.tests.parity.hub_loops import LOOPS
 
 Named = Iterator[tuple[str, torch.Tensor]]
 Kinds = Mapping[str, gguf.GGMLQuantizationType]
@@ -410,7 +410,7 @@ def nemotron_nas(name: str, tensor: torch.Tensor, config: Any) -> Named:
 
 def looped(name: str, tensor: torch.Tensor, config: Any) -> Named:
     """Without the layers of later loops."""
-    if hub_llamas.once({name: tensor}, config):
+    if hub_loops.once({name: tensor}, config):
         yield name, _permuted(name, tensor, config)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from stentor.tests.parity import hub
-from stentor.tests.parity.hub_llamas import LOOPS
+from stentor.tests.parity.hub_loops import LOOPS
 
 COMMON: Mapping[str, str] = {
     "context_length": "max_position_embeddings",

@@ -6,8 +6,10 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import alibi_slopes
+from stentor.engine.model_config.spec.attention import LoopSpec, alibi_slopes
 from stentor.engine.model_config.stages import stage_ends
+from stentor.engine.model_config.tensor_parallel.cuts import Rank
+from stentor.engine.model_config.tensor_parallel.split import split_model
 
 SIZES: dict[str, Any] = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32}
 QWEN: dict[str, Any] = {
@@ -146,9 +148,37 @@ def test_layers_that_loop_are_not_given_out_to_workers() -> None:
         stage_ends(model_spec_from_hf(OURO), 2)
 
 
+LOOP_CODER: dict[str, Any] = {
+    "architectures": ["IQuestLoopCoderForCausalLM"],
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "loop_num": 2,
+    "loop_window_size": 64,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": 8,
+    "vocab_size": 76800,
+}
+"""Of the shape of IQuest-Coder 40B Loop."""
+
+
+def test_later_runs_of_a_loop_coder_cache_a_window_and_see_the_first_run() -> None:
+    spec = model_spec_from_hf(LOOP_CODER)
+    whole, near = spec.cache_groups
+    assert (len(whole.layers), len(near.layers), near.window) == (80, 80, 64)
+    assert spec.layers[85].attention.loop == LoopSpec(5, "model.gate_projections.5")
+    shapes = spec.shapes()
+    assert shapes["model.gate_projections.79.weight"] == (40, 128)
+    assert "model.layers.80.self_attn.q_proj.weight" not in shapes
+    with pytest.raises(ConfigError, match="attention to an earlier loop is not split"):
+        split_model(spec, Rank(0, 2))
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({**LOOP_CODER, "dual_chunk_attention_config": {}}, "with attention in two chunks, is not native here"),
         ({**QWEN, "no_bias": False}, "no_bias is false, expected true: no other form of QWenLMHeadModel is known"),
         ({**CHATGLM, "position_encoding_2d": True}, "with two positions of each token .ChatGLM-6B., is not native"),
         ({**CHATGLM, "vision_config": {}}, "that sees .vision_config., is not native here"),
@@ -171,12 +201,16 @@ STABLELM: dict[str, Any] = {
     **{"architectures": ["StableLMEpochForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "vocab_size": 320},
     **{"num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 128},
 }
+PLAMO: dict[str, Any] = {**STABLELM, "architectures": ["Plamo3ForCausalLM"], "window_size": 24, "rope_theta": 10000}
 RNJ: dict[str, Any] = {**STABLELM, "architectures": ["Rnj1ForCausalLM"], "layer_types": ["full_attention"] * 2}
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({**PLAMO, "rope_theta": None}, "rope_theta is missing, expected a number"),
+        ({**PLAMO, "window_size": None}, "sliding_window is missing, expected a whole number"),
+        ({**PLAMO, "scale_embedding": True}, "scale_embedding is true, expected false"),
         ({**STABLELM, "rotary_scaling_factor": 2.0}, "rotary_scaling_factor is 2.0, expected 1.0"),
         ({**RNJ, "layer_types": ["full_attention", "chunked_attention"]}, "with layers of chunked_attention .layer_ty"),
         ({**RNJ, "layer_types": None}, "with layers of an unnamed kind .layer_types., is not native here"),
