@@ -17,7 +17,6 @@ from ..model_config.encoder_decoder_config import EncoderDecoderConfig
 from ..model_config.framewise_config import FramewiseConfig
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import described_part, is_of_tower, text_name
-from ..model_config.mistral_params import config_from_params
 from ..model_config.model_spec import HEADS, Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
@@ -418,6 +417,8 @@ def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
     if (folder / "config.json").is_file():
         config = read_json(folder / "config.json")
     elif (folder / MISTRAL_PARAMS).is_file():
+        from ..model_config.mistral_params import config_from_params  # late: few models have it
+
         config = config_from_params(read_json(folder / MISTRAL_PARAMS))
     else:
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")

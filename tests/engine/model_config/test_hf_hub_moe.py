@@ -36,6 +36,12 @@ def refused(name: str, change: dict[str, Any]) -> str:
         ("mimo-v2", {"attention_projection_layout": "x"}, "is 'x', expected 'split' or 'fused_qkv'"),
         ("mimo-v2", {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias is set, expected false"),
         ("mimo-v2", {"num_key_value_heads": 1, "num_attention_heads": 3}, "swa_num_attention_heads is 4, expected 3"),
+        (
+            "mimo-v2",
+            {"num_key_value_heads": 1, "swa_num_key_value_heads": 3, "num_attention_heads": 4},
+            "4 query heads do not divide among 3 key-value heads",
+        ),
+        ("mimo-v2", {"num_key_value_heads": 4, "swa_num_key_value_heads": 2}, "4 query and 2 key-value heads do not"),
         ("mistral-large3", {"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid', expected 'softmax'"),
         ("nemotron-puzzle", {"block_configs": None}, "block_configs is missing or no list of tables"),
         ("nemotron-puzzle", {"block_configs": [{"block_type": "x"}]}, "holds a block of type 'x', expected 'mamba'"),
