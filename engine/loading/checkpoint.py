@@ -14,7 +14,6 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.config import model_spec_from_gguf
-from ..model_config.hf.mistral_params import config_from_params
 from ..model_config.hf.text_part import is_of_tower, text_name
 from ..model_config.registry import read_config
 from ..model_config.spec.encoder import EncoderConfig
@@ -423,6 +422,8 @@ def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
     if (folder / "config.json").is_file():
         config = read_json(folder / "config.json")
     elif (folder / MISTRAL_PARAMS).is_file():
+        from ..model_config.hf.mistral_params import config_from_params  # late: few models have it
+
         config = config_from_params(read_json(folder / MISTRAL_PARAMS))
     else:
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")

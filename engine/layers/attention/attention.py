@@ -370,7 +370,7 @@ def _projections(
     into, out = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
-    adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired)
+    adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired or spec.chunk)
     made = (
         Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
         Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),

@@ -21,7 +21,7 @@ def whole_heads(model: Backbone, tensors: Iterable[tuple[str, torch.Tensor]]) ->
     specs = {
         f"{model.layer_prefix(number)}.{spec.name}.{spec.into}": spec
         for number, layer in enumerate(model.layers)
-        if isinstance(spec := layer.mixer, AttentionSpec) and spec.chunks
+        if isinstance(spec := layer.mixer, AttentionSpec) and spec.chunk
     }
     waiting: dict[str, torch.Tensor] = {}
     for name, tensor in tensors:
@@ -39,16 +39,17 @@ def whole_heads(model: Backbone, tensors: Iterable[tuple[str, torch.Tensor]]) ->
 
 
 def _expanded(part: str, spec: AttentionSpec, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """float8 [rows, inputs] and scales by blocks, whose rows begin anew in each chunk → bfloat16 [rows, inputs]"""
-    sizes = [size // spec.chunks for size in (spec.q_size, spec.kv_size, spec.kv_heads * spec.value_dim)]
-    rows, inputs = sum(sizes), weight.shape[1]
-    blocks = spec.chunks * -(-rows // FP8_BLOCK), -(-inputs // FP8_BLOCK)
-    if len(weight) != spec.chunks * rows or tuple(scale.shape) != blocks:
+    """float8 [rows, inputs] and scales by blocks, whose rows begin anew in each chunk → float32 [rows, inputs]"""
+    assert spec.chunk is not None
+    rows, inputs = sum(spec.chunk), weight.shape[1]
+    count = len(weight) // rows
+    blocks = count * -(-rows // FP8_BLOCK), -(-inputs // FP8_BLOCK)
+    if len(weight) != count * rows or tuple(scale.shape) != blocks:
         raise WeightError(
-            f"{part} has {len(weight)} rows and scales of shape {tuple(scale.shape)}, expected {spec.chunks * rows} "
+            f"{part} has {len(weight)} rows and scales of shape {tuple(scale.shape)}, expected chunks of {rows} rows "
             f"and {blocks}"
         )
-    by_row = scale.float().view(spec.chunks, -1, blocks[1]).repeat_interleave(FP8_BLOCK, 1)[:, :rows]
-    chunks = weight.float().view(spec.chunks, rows, inputs)
+    by_row = scale.float().view(count, -1, blocks[1]).repeat_interleave(FP8_BLOCK, 1)[:, :rows]
+    chunks = weight.float().view(count, rows, inputs)
     chunks = chunks * by_row.repeat_interleave(FP8_BLOCK, 2)[..., :inputs]
-    return torch.cat([kind.flatten(0, 1) for kind in chunks.split(sizes, dim=1)])
+    return torch.cat([kind.flatten(0, 1) for kind in chunks.split(list(spec.chunk), dim=1)])

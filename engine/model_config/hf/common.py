@@ -29,6 +29,17 @@ def check_silu(fields: Fields, field: str = "hidden_act") -> None:
         raise ConfigError(f"{field} is {activation!r}, expected 'silu'")
 
 
+def expect(fields: Fields, known: Mapping[str, object]) -> None:
+    """Raises :class:`ConfigError` if a field has another value than the ``known`` one."""
+    for field, value in known.items():
+        if fields.has(field) and (found := fields.get(field)) != value:
+            raise ConfigError(f"{field} is {_spelled(found)}, expected {_spelled(value)}")
+
+
+def _spelled(value: object) -> str:
+    return repr(value)[:40].lower() if isinstance(value, bool) else repr(value)[:40]
+
+
 def gelu_tanh(fields: Fields) -> str:
     """The activation of a Gemma whose layers have an embedding of each token. Raises :class:`ConfigError`."""
     activation = fields.text("hidden_activation", "gelu_pytorch_tanh")

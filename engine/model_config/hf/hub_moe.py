@@ -8,7 +8,7 @@ from ..config_fields import ConfigError, Fields
 from ..spec.mlp import APART, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, Norms, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
-from .common import check_silu, common
+from .common import check_silu, common, expect
 from .latent import latent
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 
@@ -37,7 +37,7 @@ _ONE_GROUP: Final[Mapping[str, object]] = {"n_group": 1, "topk_group": 1}
 def ling(fields: Fields, name: str) -> ModelSpec:
     """Ling 1 and Ring 1: Qwen2's experts by a softmax beside shared ones, and a head whose columns may be normed."""
     check_silu(fields)
-    _expect(fields, {"score_function": "softmax", "norm_softmax": False, "multi_gate": False, "use_bias": False})
+    expect(fields, {"score_function": "softmax", "norm_softmax": False, "multi_gate": False, "use_bias": False})
     if fields.flag("use_qk_norm") and not fields.flag("use_rmsnorm"):
         raise ConfigError("use_qk_norm is set without use_rmsnorm, expected both: layer norms of heads are not known")
     if fields.has("rotary_dim"):
@@ -47,8 +47,7 @@ def ling(fields: Fields, name: str) -> ModelSpec:
     router = RouterSpec(fields.integer("num_experts_per_tok", 2), renormalize=fields.flag("norm_topk_prob", True))
     moe = experts_of(fields, spec, router, experts=64)
     moe = _with_shared(fields, spec, replace(moe, names=(APART,)), fields.integer("num_shared_experts", 0, least=0))
-    spec = with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
-    return replace(spec, head_norm="columns" if fields.flag("norm_head") else None)
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0)))
 
 
 def ling2(fields: Fields, name: str) -> ModelSpec:
@@ -76,7 +75,7 @@ def param2(fields: Fields, name: str) -> ModelSpec:
 def sarvam_mla(fields: Fields, name: str) -> ModelSpec:
     """Sarvam 105B: a DeepSeek-V3 without a latent of queries."""
     check_silu(fields)
-    _expect(fields, {"score_function": "sigmoid", "moe_layer_freq": 1})
+    expect(fields, {"score_function": "sigmoid", "moe_layer_freq": 1})
     shared = fields.integer("num_shared_experts", 1, least=0)
     defaults = {"q_lora_rank": None, "num_experts": 128, "intermediate_size": 16384, "routed_scaling_factor": 2.5}
     fields = Fields({**defaults, **fields.values})
@@ -110,7 +109,7 @@ def pangu_ultra(fields: Fields, name: str) -> ModelSpec:
 def _ling2(fields: Fields, name: str) -> ModelSpec:
     """Experts routed as in DeepSeek-V3 behind attention that is stored as one matrix."""
     check_silu(fields)
-    _expect(fields, {"score_function": "sigmoid", "norm_head": False})
+    expect(fields, {"score_function": "sigmoid"})
     spec = _ling_attention(fields, name, normed=True)
     moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
     moe = replace(moe, names=_LING_NAMES, correction=fields.flag("moe_router_enable_expert_bias", True))
@@ -131,17 +130,10 @@ def _ling_attention(fields: Fields, name: str, *, normed: bool) -> ModelSpec:
         into="query_key_value",
         out="dense",
     )
-    return replace(spec, embedding="model.word_embeddings")
+    return replace(spec, embedding="model.word_embeddings", head_norm="columns" if fields.flag("norm_head") else None)
 
 
 def _with_shared(fields: Fields, spec: ModelSpec, moe: MoESpec, number: int) -> MoESpec:
     """The experts beside ``number`` shared ones, which may have a size of their own."""
     each = fields.integer("moe_shared_expert_intermediate_size", moe.inner)
     return replace(moe, shared=shared_experts(spec, "mlp.shared_experts", each * number) if number else None)
-
-
-def _expect(fields: Fields, known: Mapping[str, object]) -> None:
-    """Raises :class:`ConfigError` if a field has another value than the ``known`` one."""
-    for field, value in known.items():
-        if fields.has(field) and (found := fields.get(field)) != value:
-            raise ConfigError(f"{field} is {str(found)[:40]!r}, expected {str(value)!r}")

@@ -11,7 +11,7 @@ from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from ..spec.recurrent import GatedDeltaSpec
-from .common import attention_bias, check_silu, common
+from .common import attention_bias, check_silu, common, expect
 from .hybrid import kinds_of, mixed
 from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .rope import rope_from_hf
@@ -53,9 +53,7 @@ def deepseek_ocr(fields: Fields, name: str) -> ModelSpec:
 
 def deepseek(fields: Fields, name: str) -> ModelSpec:
     """DeepSeekMoE 16B: the experts of DeepSeek-V2 behind attention that caches keys and values."""
-    for field, known in (("scoring_func", "softmax"), ("moe_layer_freq", 1)):
-        if fields.has(field) and fields.get(field) != known:
-            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    expect(fields, {"scoring_func": "softmax", "moe_layer_freq": 1})
     renormalized = fields.flag("norm_topk_prob")
     fields = Fields({"moe_intermediate_size": 1407, **fields.values, "norm_topk_prob": None})
     if not fields.has("n_routed_experts"):
@@ -211,9 +209,7 @@ def mistral4(fields: Fields, name: str) -> ModelSpec:
 
 def mistral_large3(fields: Fields, name: str) -> ModelSpec:
     """Mistral Large 3: a Mistral Small 4 whose attention has a factor of its own for an extended context, or none."""
-    for field, known in (("scoring_func", "softmax"), ("moe_layer_freq", 1)):
-        if fields.has(field) and fields.get(field) != known:
-            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    expect(fields, {"scoring_func": "softmax", "moe_layer_freq": 1})
     rope = dict(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
     if rope.get("attention_factor") == 1.0:
         rope |= {"mscale": None, "mscale_all_dim": None}
@@ -295,9 +291,7 @@ def ling(fields: Fields, name: str) -> ModelSpec:
     """Ling 3.0: most layers have the gated delta rule by channel, the last of every few latent attention with a gate
     of each head; all but the first have experts. Published files have fields that transformers lacks."""
     check_silu(fields)
-    for field, known in (("no_kda_lora", True), ("use_mla_nope", False), ("score_function", "sigmoid")):
-        if fields.has(field) and fields.get(field) != known:
-            raise ConfigError(f"{field} is {str(fields.get(field))[:40]!r}, expected {str(known)!r}")
+    expect(fields, {"no_kda_lora": True, "use_mla_nope": False, "score_function": "sigmoid"})
     gates = fields.text("gated_attention_proj_granularity_type", "head_wise")
     if gates not in ("head_wise", "element_wise"):
         raise ConfigError(

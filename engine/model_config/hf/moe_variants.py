@@ -379,8 +379,18 @@ def mimo_v2(fields: Fields, name: str) -> ModelSpec:
     spec = mimo_v2_flash(Fields({**defaults, **fields.values}), name)
     if layout == "split":
         return spec
-    spec = with_mixers(spec, fused=True, chunks=fields.integer("num_key_value_heads"))
-    return replace(spec, draft_layers=1, mtp=None, mtp_layer=None)
+    count, layers = fields.integer("num_key_value_heads"), []
+    for layer in spec.layers:
+        mixer = layer.attention
+        if mixer.heads % count or mixer.kv_heads % count:
+            raise ConfigError(
+                f"{mixer.heads} query and {mixer.kv_heads} key-value heads do not divide into the {count} chunks of "
+                "num_key_value_heads"
+            )
+        keys = mixer.kv_heads // count
+        chunk = mixer.q_size // count, keys * mixer.head_dim, keys * mixer.value_dim
+        layers.append(replace(layer, mixer=replace(mixer, fused=True, chunk=chunk)))
+    return replace(spec, layers=tuple(layers), draft_layers=1, mtp=None, mtp_layer=None)
 
 
 def _listed(fields: Fields, name: str, layers: int) -> list[bool]:

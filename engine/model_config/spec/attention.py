@@ -213,9 +213,9 @@ class AttentionSpec:
     paired: tuple[str, str] | None = None
     """Stored names of queries, and of keys and values, if these are one matrix with each head's key before its value
     (TeleChat)."""
-    chunks: int = 0
-    """Chunks that float8 files store the fused matrix in, each with its part of the queries, keys and values, and with
-    blocks of scales of its own (MiMo-V2.5); 0: such files are not read."""
+    chunk: tuple[int, int, int] | None = None
+    """Rows of queries, keys and values in each of the chunks that float8 files store the fused matrix in, with blocks
+    of scales of its own (MiMo-V2.5); None: such files are not read."""
     regrouped: bool = False
     """Whether it was stored by group when adapters were made, and is stored as all queries, keys and values here
     (GGUF)."""
@@ -386,11 +386,8 @@ class AttentionSpec:
             raise ConfigError("attention in chunks has a chunk of no tokens")
         if self.qk_norm.startswith("layer") and (self.rotated_first or self.qk_norm_names is None):
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
-        if self.chunks and (self.heads % self.chunks or self.kv_heads % self.chunks or not self.fused):
-            raise ConfigError(
-                f"{self.heads} query and {self.kv_heads} key-value heads do not divide into "
-                f"{self.chunks} chunks of one matrix"
-            )
+        if self.chunk is not None and not self.fused:
+            raise ConfigError("chunks of queries, keys and values that are stored apart are not known")
         if self.by_group and (self.gated or not self.fused):
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
         if self.convolved is not None:

@@ -435,7 +435,7 @@ class ModelSpec(Backbone):
     def expanded_parts(self) -> tuple[str, ...]:
         """Names of parts that are never multiplied in their stored format."""
         mixers = {layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec)}
-        return tuple(sorted({f"{mixer.name}.{mixer.into}" for mixer in mixers if mixer.chunks}))
+        return tuple(sorted({f"{mixer.name}.{mixer.into}" for mixer in mixers if mixer.chunk}))
 
     @property
     def learned_ropes(self) -> tuple[tuple[RopeConfig, int], ...]:

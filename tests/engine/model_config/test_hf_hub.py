@@ -231,7 +231,6 @@ def _with_attention(**changes: object) -> dict[str, Any]:
         (_with_attention(window_length=8192), "block_configs has window_length, expected layers of attention"),
         (_with_attention(n_heads_in_group=65), "n_heads_in_group is '65', expected a whole number from 1 to 64"),
         ({**MINICPM, "num_experts": 8}, "its form of MiniCPMForCausalLM, with experts, is not native here"),
-        ({**LING, "norm_head": True}, "norm_head is 'True', expected 'False'"),
         ({**LING, "score_function": "softmax"}, "score_function is 'softmax', expected 'sigmoid'"),
     ],
 )

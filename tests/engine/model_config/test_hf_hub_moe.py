@@ -1,0 +1,83 @@
+"""Descriptions of mixtures of experts whose code comes with their checkpoints: what is read, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.spec.mlp import MoESpec
+from stentor.tests.parity import tiny
+
+
+def refused(name: str, change: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as error:
+        model_spec_from_hf({**tiny.described(name), **change})
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("ling1", {"use_qk_norm": True}, "use_qk_norm is set without use_rmsnorm, expected both"),
+        ("ling1", {"multi_gate": True}, "multi_gate is true, expected false"),
+        ("ling1", {"score_function": "sigmoid"}, "score_function is 'sigmoid', expected 'softmax'"),
+        ("ling1", {"use_bias": True}, "use_bias is true, expected false"),
+        ("ling1", {"tie_word_embeddings": True}, "norm_head is set, expected false"),
+        ("sarvam-moe", {"score_function": "softmax"}, "score_function is 'softmax', expected 'sigmoid'"),
+        ("sarvam-mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
+        ("pangu-ultra", {"rope_scaling": {"type": "yarn"}}, "rope_scaling is set, expected null"),
+        ("deepseek", {"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid', expected 'softmax'"),
+        ("deepseek", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
+        ("ling3", {"no_kda_lora": False}, "no_kda_lora is false, expected true"),
+        ("ling3", {"use_mla_nope": True}, "use_mla_nope is true, expected false"),
+        ("ling3", {"gated_attention_proj_granularity_type": "x"}, "expected 'head_wise' or 'element_wise'"),
+        ("ling3", {"expert_swiglu_limit_list": [5.0] * 5}, "expert_swiglu_limit_list holds 5, expected 0 or 7"),
+        ("mimo-v2", {"attention_projection_layout": "x"}, "is 'x', expected 'split' or 'fused_qkv'"),
+        ("mimo-v2", {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias is set, expected false"),
+        ("mimo-v2", {"num_key_value_heads": 1, "num_attention_heads": 3}, "swa_num_attention_heads is 4, expected 3"),
+        (
+            "mimo-v2",
+            {"num_key_value_heads": 1, "swa_num_key_value_heads": 3, "num_attention_heads": 4},
+            "4 query heads do not divide among 3 key-value heads",
+        ),
+        ("mimo-v2", {"num_key_value_heads": 4, "swa_num_key_value_heads": 2}, "4 query and 2 key-value heads do not"),
+        ("mistral-large3", {"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid', expected 'softmax'"),
+        ("nemotron-puzzle", {"block_configs": None}, "block_configs is missing or no list of tables"),
+        ("nemotron-puzzle", {"block_configs": [{"block_type": "x"}]}, "holds a block of type 'x', expected 'mamba'"),
+        (
+            "nemotron-puzzle",
+            {"block_configs": [{"block_type": "mamba", "ssm_state_size": 5}]},
+            "block_configs has ssm_state_size '5', expected '16' as beside it",
+        ),
+    ],
+)
+def test_a_field_with_another_meaning_is_refused_by_its_name(name: str, change: dict[str, Any], message: str) -> None:
+    assert message in refused(name, change)
+
+
+def test_experts_of_ling_3_may_have_the_limit_of_step() -> None:
+    spec = model_spec_from_hf({**tiny.described("ling3"), "expert_swiglu_limit_list": [None, 0, 7, 7.0, None]})
+    found = [layer.mlp.activation for layer in spec.layers if isinstance(layer.mlp, MoESpec)]
+    assert found == ["silu", "silu_7", "silu_7", "silu"]
+
+
+def test_layers_of_a_nemotron_puzzle_have_the_experts_of_their_blocks() -> None:
+    spec = model_spec_from_hf(tiny.described("nemotron-puzzle"))
+    found = [
+        (each.router.top_k, each.experts, each.inner)
+        for each in (layer.mlp for layer in spec.layers)
+        if isinstance(each, MoESpec)
+    ]
+    assert found == [(3, 8, 32), (1, 6, 16)]
+
+
+def test_a_deepseek_without_experts_is_dense() -> None:
+    spec = model_spec_from_hf({**tiny.described("deepseek"), "n_routed_experts": None})
+    assert not any(isinstance(layer.mlp, MoESpec) for layer in spec.layers)
+
+
+def test_exaone_moe_is_known_by_the_name_that_its_published_files_have() -> None:
+    described = tiny.described("exaone-moe")
+    published = model_spec_from_hf({**described, "architectures": ["ExaoneMoEForCausalLM"]})
+    assert published.layers == model_spec_from_hf(described).layers
