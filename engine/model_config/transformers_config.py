@@ -169,8 +169,8 @@ def _check_decoder(made: Any, name: str) -> None:
         raise ConfigError(f"{name} sees tokens behind the current one, expected a causal decoder")
     if getattr(made, "prefix_lm", False):
         raise ConfigError(
-            f"{name} reads prompts in both directions (prefix_lm), expected a causal decoder: with prefix_lm false in its "
-            "config.json it is served as one, which its training does not cover"
+            f"{name} reads prompts in both directions (prefix_lm), expected a causal decoder: with prefix_lm false in "
+            "its config.json it is served as one, which its training does not cover"
         )
     types = getattr(made, "layer_types", None) or ()
     if other := sorted({str(each) for each in types} - _ATTENDING):
