@@ -151,7 +151,7 @@ def test_a_context_without_a_last_position_is_as_long_as_the_trained_one() -> No
 
 def test_a_decoder_that_keeps_no_keys_is_refused_before_weights_are_read() -> None:
     description = described(transformers.OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=4), "OpenAIGPTLMHeadModel")
-    spec = read_config(description, {})
+    spec = read_config(description, {}, "transformers")
     assert isinstance(spec, TransformersSpec)
     with pytest.raises(ConfigError) as caught:
         probed(description, spec)
