@@ -167,6 +167,11 @@ def _check_decoder(made: Any, name: str) -> None:
         raise ConfigError(f"{name} has cross-attention, which transformers' modules do not run here")
     if not getattr(made, "is_causal", True) or (getattr(made, "is_decoder", None) is False and _is_encoder(made)):
         raise ConfigError(f"{name} sees tokens behind the current one, expected a causal decoder")
+    if getattr(made, "prefix_lm", False):
+        raise ConfigError(
+            f"{name} reads prompts in both directions (prefix_lm), expected a causal decoder: with prefix_lm false in "
+            "its config.json it is served as one, which its training does not cover"
+        )
     types = getattr(made, "layer_types", None) or ()
     if other := sorted({str(each) for each in types} - _ATTENDING):
         what = ", ".join(each.replace("_", " ") for each in other)

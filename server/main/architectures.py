@@ -69,6 +69,10 @@ _TURNED: Final = (
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
+    "CodeGenForCausalLM": {"rotary_dim": 8},
+    "CohereCompassForCausalLM": {"rope_parameters": {"full_attention": None}},
+    "CohereCompassForConditionalGeneration": {"rope_parameters": {"full_attention": None}},
+    "ZayaForCausalLM": {"num_experts_per_tok": 1},
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
@@ -227,7 +231,9 @@ def tested_formats(architecture: str) -> list[str]:
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """Limitations and other remarks."""
     found = []
-    if spec.text_part and MEDIA_FAMILIES[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
+    if spec.text_part and not takes(architecture):
+        found.append("its text alone is served")
+    elif spec.text_part and MEDIA_FAMILIES[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
         found.append("media are encoded in transformers' code")
     if spec.text_part and (projectors := projector_names(MEDIA_FAMILIES[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")

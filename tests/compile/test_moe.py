@@ -119,6 +119,7 @@ def test_an_older_gpu_is_served() -> None:
         Router(8, score="sigmoid", groups=8, top_groups=4, scale=2.5),
         Router(2, score="sparsemixer", renormalize=False, nearness=0.02),
         Router(6, groups=8, top_groups=3, group_score="max"),
+        Router(6, score="sigmoid", corrects_logits=True, renormalize=False),
     ],
 )
 def test_a_router_is_one_kernel(router: Router) -> None:

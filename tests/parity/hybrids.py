@@ -172,7 +172,19 @@ _ZAMBA2 = {"n_mamba_heads": 8, "mamba_d_state": 16, "mamba_ngroups": 2, "chunk_s
 
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, each made anew of the sizes in ``shape``."""
+    zaya = {name: value for name, value in shape.items() if name != "intermediate_size"}
+    zaya |= {"head_dim": 16, "router_hidden_size": 24, "moe_intermediate_size": 32}
     made: dict[str, Callable[[], Any]] = {
+        "zaya": lambda: transformers.ZayaConfig(**zaya, num_experts=6),
+        "zaya-windows": lambda: transformers.ZayaConfig(
+            **{**zaya, "num_attention_heads": 2},
+            num_experts=4,
+            cca_time0=3,
+            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding"],
+            sliding_window=24,
+            tie_word_embeddings=False,
+            lm_head_bias=True,
+        ),
         "lfm2": lambda: transformers.Lfm2Config(**shape, layer_types=CONVOLVED),
         "lfm2-biased": lambda: transformers.Lfm2Config(
             **shape, layer_types=CONVOLVED, conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False

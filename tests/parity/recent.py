@@ -17,8 +17,6 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     compass = {**shape, "sliding_window": 24, "layer_types": SLIDING, "logit_scale": 0.3}
     of_types = {"full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}
-    zaya = {name: value for name, value in sizes.items() if name not in ("intermediate_size", "num_experts_per_tok")}
-    zaya |= {"head_dim": 16, "router_hidden_size": 24}
     return {
         "flint": lambda: transformers.FlintConfig(
             **deep, num_experts=6, shared_expert_intermediate_size=48, attn_implementation="eager"
@@ -84,16 +82,5 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
                 "num_position_embeddings": 16,
                 "deepstack_visual_indexes": [0],
             },
-        ),
-        "zaya": lambda: transformers.ZayaConfig(**zaya, num_experts=6),
-        "zaya-windows": lambda: transformers.ZayaConfig(
-            **{**zaya, "num_attention_heads": 2},
-            num_experts=4,
-            cca_time0=3,
-            cca_time1=2,
-            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding"],
-            sliding_window=24,
-            tie_word_embeddings=False,
-            lm_head_bias=True,
         ),
     }

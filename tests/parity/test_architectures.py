@@ -40,7 +40,7 @@ HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
-ZAYA = {"scaled embeddings", "queries, keys and values of several tokens", "a scaled sum", "experts"}
+ZAYA = {"scaled embeddings", "a mix of the last tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
 CALLED = {
     "afmoe": {"attention with a gate"},

@@ -36,6 +36,7 @@ _SEEING = {
     "image_size": 28,
     "patch_size": 14,
 }
+_TWO = {**SHAPE, "num_hidden_layers": 2}
 BY_ROW: dict[str, Callable[[], Any]] = {
     "bloom": lambda: transformers.BloomConfig(**TOKENS, hidden_size=64, n_layer=3, n_head=4),
     "falcon-alibi": lambda: transformers.FalconConfig(**{**_FALCON, "alibi": True}, max_position_embeddings=128),
@@ -56,6 +57,11 @@ BY_ROW: dict[str, Callable[[], Any]] = {
         qk_nope_head_dim=16,
         v_head_dim=16,
         first_k_dense_replace=3,
+    ),
+    "diffllama": lambda: transformers.DiffLlamaConfig(**_TWO),
+    "doge": lambda: transformers.DogeConfig(**_TWO),
+    "hrm-text": lambda: transformers.HrmTextConfig(
+        **{**_PLAIN, "num_hidden_layers": 1}, head_dim=16, H_cycles=1, L_cycles=2, prefix_lm=False
     ),
     "mpt": lambda: transformers.MptConfig(**TOKENS, d_model=64, n_layers=3, n_heads=4, max_seq_len=128),
 }
@@ -111,6 +117,8 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
         num_experts_per_tok=2,
         max_position_embeddings=128,
     ),
+    "ctrl": lambda: transformers.CTRLConfig(**TOKENS, n_embd=64, dff=96, n_layer=2, n_head=4, n_positions=128),
+    "modernbert-decoder": lambda: transformers.ModernBertDecoderConfig(**_PLAIN, local_attention=WINDOW),
     **BY_ROW,
     "aria": lambda: transformers.AriaConfig(text_config=_ARIA, vision_config=_SEEING, image_token_index=300),
 }

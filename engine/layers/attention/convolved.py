@@ -53,7 +53,7 @@ class Convolved:
         """Products [tokens, queries, keys, halves of values] → queries, keys and values of the same sizes; writes the
         states."""
         if isinstance(made, Traced):
-            return made.call("queries, keys and values of several tokens", self._mixed, made.width)
+            return made.call("a mix of the last tokens", self._mixed, made.width)
         return self._mixed(made, batch).to(made.dtype)
 
     def _mixed(self, made: torch.Tensor, batch: Any) -> torch.Tensor:

@@ -59,6 +59,12 @@ def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, arc
     ("config", "architecture", "reason"),
     [
         (transformers.ZambaConfig(), "ZambaForCausalLM", "has layers of hybrid, linear attention, expected layers"),
+        (
+            transformers.InklingTextConfig(),
+            "InklingForCausalLM",
+            "has layers of hybrid, hybrid sliding, expected layers",
+        ),
+        (transformers.xLSTMConfig(), "xLSTMForCausalLM", "has no attention heads, expected a decoder"),
         (transformers.RwkvConfig(), "RwkvForCausalLM", "has no attention heads, expected a decoder whose every layer"),
     ],
 )
@@ -70,6 +76,13 @@ def test_cross_attention_and_encoders_are_refused() -> None:
     assert "has cross-attention" in refusal(described(GPT2, "GPT2LMHeadModel", add_cross_attention=True))
     bert = described(transformers.BertConfig(), "BertLMHeadModel")
     assert "sees tokens behind the current one, expected a causal decoder" in refusal(bert)
+
+
+def test_prompts_that_are_read_in_both_directions_are_refused_with_what_to_change() -> None:
+    message = refusal(described(transformers.HrmTextConfig(), "HrmTextForCausalLM"))
+    assert "HrmTextForCausalLM reads prompts in both directions (prefix_lm), expected a causal decoder" in message
+    causal = described(transformers.HrmTextConfig(prefix_lm=False), "HrmTextForCausalLM")
+    assert isinstance(read_config(causal, {}), TransformersSpec)
 
 
 @pytest.mark.parametrize("implementation", ["auto", "transformers"])
