@@ -101,7 +101,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **{f"MiniCPM{which}ForConditionalGeneration": {"rope_scaling": _QUARTER} for which in ("Ocr", "V4_6")},
     "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
-    "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
+    **{
+        f"{name}ForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER}
+        for name in ("InternS2Preview", "Qwen3_5Moe")
+    },
     "Qwen4ExpForCausalLM": {
         "ple_layer_ids": [1],
         "eos_token_id": 2,
