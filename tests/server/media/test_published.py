@@ -12,7 +12,7 @@ from safetensors.numpy import load
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.loading.placeholder_tokens import described_model
+from stentor.engine.loading.companions import described_model
 from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.deepseek_ocr import with_known_tower
