@@ -1,5 +1,5 @@
-"""What a config.json leaves to other files: parts in other repositories (Ultravox's files name their decoder, but do not
-contain it, and Pocket TTS's their codec), and placeholders of pictures that only the tokenizer numbers."""
+"""What a config.json leaves to other files: parts in other repositories (Ultravox's files name their decoder, but do
+not contain it, and Pocket TTS's their codec), and placeholders of pictures that only the tokenizer numbers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -205,7 +205,7 @@ def test_pictures_of_another_name_are_processed_as_those_of_its_files(
 ) -> None:
     PROCESSED[like](tmp_path)
     expected = ModelProcessor(tmp_path).image(waves(40, 30), {}, alone=True)
-    renamed = {
+    renamed: dict[str, dict[str, object]] = {
         "config.json": {"architectures": [architecture], "model_type": "x"},
         "processor_config.json": {"processor_class": processor},
     }
