@@ -29,7 +29,7 @@ from ..model_config.transformers_config import TransformersSpec
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.stored_tensors import correct_by_tensors
-from .companions import with_companions
+from .companions import described_model, with_companions
 from .ct2_file import read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .ct2_whisper import whisper_config
@@ -39,7 +39,6 @@ from .gguf.file import GGUFFile
 from .gguf.mmproj_names import is_mmproj
 from .gguf.tensors import check_tensors, read_floats, stored_part
 from .gguf.types import FLOATS, GGMLType
-from .placeholder_tokens import described_model
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
 from .split_names import first_parts
 from .weight_files import MISTRAL_PARAMS, has_pytorch, has_safetensors, weight_format, weight_index

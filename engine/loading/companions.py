@@ -1,5 +1,5 @@
-"""Models with parts in other repositories: Ultravox's files name their decoder, but do not contain it, and Pocket TTS's
-their codec."""
+"""What a config.json leaves to other files: parts in other repositories (Ultravox's files name their decoder, but do
+not contain it, and Pocket TTS's their codec), and placeholders of pictures that only the tokenizer numbers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +10,7 @@ from .safetensors_index import read_json
 
 _PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model_id": "audio_config"}
 """Fields that name another model, and fields that hold its config.json."""
+_TOKENIZER: Final = ("added_tokens.json", "tokenizer_config.json", "tokenizer.json")
 
 
 class JoinedConfig(NamedTuple):
@@ -83,3 +84,35 @@ def companion_folder(named: str, beside: Path = Path()) -> Path:
             "Hugging Face: name the model as OWNER/NAME, which fetches both."
         ) from error
     return path
+
+
+def described_model(folder: Path, config: Mapping[str, object]) -> Mapping[str, object]:
+    """The multimodal model in a config.json, with the placeholder of its pictures if the tokenizer's files beside it
+    have one. Raises :class:`CheckpointError`."""
+    from ..model_config.hf.text_part import described_part  # late: the command knows no architecture yet
+    from ..model_config.towers.media_spec import PICTURE_TOKENS, names_picture
+
+    described = described_part(config)
+    wanted = PICTURE_TOKENS.get(described.get("model_type"))
+    if wanted is None or names_picture(described):
+        return described
+    found = next((id for text, id in _added(folder) if text == wanted), None)
+    return described if found is None else {**described, "image_token_id": found}
+
+
+def _added(folder: Path) -> Iterator[tuple[object, int]]:
+    """Text and id of tokens that a tokenizer adds to its vocabulary."""
+    for name in _TOKENIZER:
+        if not (folder / name).is_file():
+            continue
+        found = read_json(folder / name)
+        yield from ((text, id) for text, id in found.items() if isinstance(id, int))
+        decoder, listed = found.get("added_tokens_decoder"), found.get("added_tokens")
+        if isinstance(decoder, Mapping):
+            for number, each in decoder.items():
+                if isinstance(each, Mapping) and isinstance(number, str) and number.isdecimal():
+                    yield each.get("content"), int(number)
+        if isinstance(listed, list):
+            for each in listed:
+                if isinstance(each, Mapping) and isinstance(id := each.get("id"), int):
+                    yield each.get("content"), id

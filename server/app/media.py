@@ -5,8 +5,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.companions import described_model
 from stentor.engine.loading.kind import architectures_of
-from stentor.engine.loading.placeholder_tokens import described_model
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
 from stentor.engine.model_config.spec.model import ModelSpec

@@ -137,7 +137,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **{f"MiniCPM{which}ForConditionalGeneration": {"rope_scaling": _QUARTER} for which in ("Ocr", "V4_6", "V4_7")},
     "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
-    "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
+    **{
+        f"{name}ForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER}
+        for name in ("InternS2Preview", "Qwen3_5Moe")
+    },
     "Qwen4ExpForCausalLM": _QWEN4,
     "Qwen4ExpForConditionalGeneration": {**_QWEN4, "rope_scaling": _QUARTER},
     "HunYuanVLForConditionalGeneration": {"rope_scaling": {"type": "xdrope", "xdrope_section": [2] * 4, "alpha": 9.0}},

@@ -368,6 +368,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InternS1ForConditionalGeneration": ("interns1",),
+    "InternS2PreviewForConditionalGeneration": ("interns2",),
     "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),
     "InternVLForConditionalGeneration": ("internvl",),
     "JanusForConditionalGeneration": ("janus",),

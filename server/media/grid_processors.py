@@ -16,7 +16,8 @@ class GridProcessor(ProcessorMixin):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        return self.image_token * (patches // self.image_processor.merge_size**2)
+        found: str = self.image_token * (patches // self.image_processor.merge_size**2)
+        return found
 
 
 class KimiVLProcessor(GridProcessor):

@@ -108,7 +108,6 @@ _OWN: Final[Mapping[str, Any]] = {
     "HunYuanVLProcessor": HunYuanVLProcessor,
     "Idefics2Processor": Idefics2Processor,
     "InternVLChatProcessor": InternVLChatProcessor,
-    "InternS1Processor": transformers.InternVLProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeProcessor),
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
@@ -118,7 +117,6 @@ _OWN: Final[Mapping[str, Any]] = {
     "MossTranscribeDiarizeProcessor": MossTranscribeDiarizeProcessor,
     "MusicFlamingoProcessor": MusicFlamingoProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
-    "LightOnOCRProcessor": transformers.LightOnOcrProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
@@ -240,10 +238,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _QWEN3, 2),
     "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
     "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
-    **dict.fromkeys(
-        ("InternS1Processor", "InternVLProcessor"),
-        Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
-    ),
+    "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
     "VideoLlama3Processor": Videos(lambda i, v, s, _: compressed(i, v, s), _VIDEO_LLAMA),
     "Ovis2_5Processor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), VideoSettings(num_frames=8)),
     **dict.fromkeys(
@@ -453,10 +448,12 @@ def _payload(tensors: Mapping[str, Any], modality: Modality) -> bytes:
 
 
 def _class_name(files: ModelFiles) -> str:
-    if (said := processor_name(files.source)) is not None:
+    config = files.read("config.json")
+    model_type, said = described_part(config).get("model_type"), processor_name(files.source)
+    other = said not in _OWN and model_type != config.get("model_type")  # named by the code of another's files
+    if said is not None and not (other and not hasattr(transformers, said)):
         return said
     known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}
-    model_type = described_part(files.read("config.json")).get("model_type")
     found = known.get(str(model_type))
     if not isinstance(found, str):
         raise ProcessorError(f"no file of {files} names a processor_class, and none is known for {model_type!r}")

@@ -330,6 +330,14 @@ def _named(folder: Path, *, architecture: str, make: Maker) -> Any:
     return model
 
 
+def _interns2(folder: Path) -> Any:
+    from stentor.tests.parity.seeing import MAKERS  # late: it imports this module
+
+    model, file = MAKERS["qwen3_5_moe"](folder), folder / "model.safetensors"
+    save_file({**load_file(file), "model.time_series.conv1.weight": torch.zeros(4, 4)}, file)
+    return model
+
+
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
@@ -348,6 +356,12 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         partial(_named, architecture="InternS1ForConditionalGeneration", make=FAMILIES["internvl"]),
         PICTURES["internvl"],
         "InternS1ForConditionalGeneration",
+    ),
+    "interns2": Published(
+        "qwen3_5_moe",
+        partial(_named, architecture="InternS2PreviewForConditionalGeneration", make=_interns2),
+        Kind(qwen_picture, token("<|image_pad|>"), cat()),
+        "InternS2PreviewForConditionalGeneration",
     ),
     "lighton_ocr_2": Published(
         "lighton_ocr",

@@ -21,7 +21,8 @@ transformers: Any = untyped_transformers
 def squares(rows: int, columns: int) -> torch.Tensor:
     """int64 [patches, 2]: row and column of each patch, square of four by square of four."""
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(rows, columns, 2)
-    return at.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).transpose(1, 2).flatten(0, 3)
+    found: torch.Tensor = at.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).transpose(1, 2).flatten(0, 3)
+    return found
 
 
 def turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:

@@ -198,7 +198,14 @@ _PATCH: Final = token("<image>")
 
 def step_vl(folder: Path) -> Composed:
     text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
-    vision = {"width": 32, "layers": 2, "heads": 2, "mlp_ratio": 1.5, "image_size": SIDE, "patch_size": PATCH}
+    vision: dict[str, Any] = {
+        "width": 32,
+        "layers": 2,
+        "heads": 2,
+        "mlp_ratio": 1.5,
+        "image_size": SIDE,
+        "patch_size": PATCH,
+    }
     vision |= {"hidden_act": "quick_gelu", "ls_init_value": 0.1}
     flags = {"use_ln_pre": True, "use_ln_post": False, "use_cls_token": False, "use_abs_posemb": True}
     config = {

@@ -335,6 +335,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
 }
 ALIASES: Final[Mapping[str, str]] = {
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
+    "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
     "LightOnOCRForConditionalGeneration": "LightOnOcrForConditionalGeneration",
     "Ovis2_6ForCausalLM": "Ovis2_5",
     "Ovis2_6_MoeForCausalLM": "Ovis2_5",

@@ -185,8 +185,12 @@ def qwen3_vl(model: VisionFields) -> VisionSpec:
     )
 
 
+_MEASURED: Final = ("time_series.", "model.time_series.")
+"""The encoder of InternS2 for series of measurements, which are not taken."""
+
+
 def qwen3_5(model: VisionFields) -> VisionSpec:
-    return replace(qwen3_vl(model), deepstack=())
+    return replace(qwen3_vl(model), deepstack=(), unused=_MEASURED)
 
 
 def glm4v(model: VisionFields) -> VisionSpec:

@@ -1,6 +1,7 @@
 """Pictures of MiniCPM-OCR: those of MiniCPM-V 4.6 with four times as many embeddings. And those of MiniCPM-V 2.6 to
 4.5, whose sides are not made of squares of patches."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,16 +41,31 @@ class MiniCPMVImages(MiniCPMV4_6ImageProcessorPil):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{_PUBLISHED.get(name, name): value for name, value in settings.items()})
 
-    def find_best_resize(self, image_size: Any, scale_resolution: int, patch_size: int, **arguments: Any) -> Any:
+    def find_best_resize(
+        self,
+        image_size: tuple[int, int],
+        scale_resolution: int,
+        patch_size: int,
+        downsample_mode: str,
+        allow_upscale: bool = False,
+    ) -> tuple[int, int]:
         """Height and width in whole patches: nothing is merged, where MiniCPM-V 4.6 merges squares of 4 a side."""
-        arguments |= {"downsample_mode": "16x"}
-        found = super().find_best_resize(image_size, scale_resolution, patch_size / 4, **arguments)
-        return tuple(int(side) for side in found)
+        height, width = image_size
+        if allow_upscale or height * width > scale_resolution**2:
+            ratio = width / height
+            height = int(scale_resolution / math.sqrt(ratio))
+            width = int(height * ratio)
+        return _whole(height, patch_size), _whole(width, patch_size)
 
-    def _preprocess(self, images: Any, **arguments: Any) -> Any:
-        found = super()._preprocess(images, **arguments)
+    def _preprocess(self, *images: Any, **arguments: Any) -> Any:
+        found = super()._preprocess(*images, **arguments)
         strip, sizes = np.asarray(found.pop("pixel_values"))[0], np.asarray(found.pop("target_sizes"))
         channels, patch, _ = strip.shape
         found["pixel_values"] = strip.reshape(channels, patch, -1, patch).transpose(2, 0, 1, 3)
         found["image_grid_thw"] = np.concatenate((np.ones((len(sizes), 1), np.int64), sizes), axis=1)
         return found
+
+
+def _whole(length: float, patch: int) -> int:
+    """The nearest number of pixels in whole patches."""
+    return max(round(length / patch), 1) * patch

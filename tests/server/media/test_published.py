@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import load
 
-from stentor.engine.loading.placeholder_tokens import described_model
+from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.companions import described_model
+from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
@@ -17,6 +21,7 @@ from stentor.engine.model_config.hf.step_vl import with_tower_of_step
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.models.towers.payload import read_payload
+from stentor.engine.models.towers.vision_tower import native_tower
 from stentor.server.app.media import spec_in
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
@@ -200,7 +205,7 @@ def test_pictures_of_another_name_are_processed_as_those_of_its_files(
 ) -> None:
     PROCESSED[like](tmp_path)
     expected = ModelProcessor(tmp_path).image(waves(40, 30), {}, alone=True)
-    renamed = {
+    renamed: dict[str, dict[str, object]] = {
         "config.json": {"architectures": [architecture], "model_type": "x"},
         "processor_config.json": {"processor_class": processor},
     }
@@ -229,6 +234,19 @@ def test_bounds_of_pictures_that_only_code_names_are_refused(tmp_path: Path) -> 
 def test_a_tower_of_dots_ocr_of_another_form_is_refused(vision: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         vision_spec_from_hf({"model_type": "dots_ocr", "vision_config": vision}, 64)
+
+
+@pytest.mark.parametrize("whole", ["dots_ocr", "minicpmv_2_6"], indirect=True)
+def test_a_picture_is_about_the_same_in_bfloat16_with_weights_packed_for_a_cpu(whole: Whole) -> None:
+    checkpoint = open_checkpoint(whole.folder)
+    assert checkpoint.described is not None
+    context = LayerContext(torch.device("cpu"), torch.bfloat16, invariant=False, packed=True)
+    tower = native_tower(checkpoint.described, checkpoint.decoder.hidden_size, context)
+    assert tower is not None
+    tower.load(tower_weights(checkpoint))
+    payload = read_payload(whole.family.processor.image(waves(64, 40), {}, alone=True).payload)
+    exact, found = (each.encode(payload).embeddings.float() for each in (whole.tower, tower))
+    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
 
 
 @pytest.mark.parametrize("whole", ["minicpmv_2_6"], indirect=True)
