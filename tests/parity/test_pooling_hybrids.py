@@ -20,7 +20,7 @@ from stentor.tests.parity.test_pooling_decoders import TEXTS, changed, close, po
 from stentor.tests.parity.tiny import SHAPE, make
 
 library: Any = transformers  # whose types know no labels
-CACHED = ("kimi-linear", "ling", "deepseek-v4", "zamba2")
+CACHED = ("kimi-linear", "ling", "deepseek-v4", "zamba2", "glm5-next-seeing")
 """Some of their layers need a cache."""
 SCORERS: dict[str, Callable[[], Any]] = {
     "Jamba": lambda: library.JambaForSequenceClassification(

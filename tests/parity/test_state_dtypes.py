@@ -38,7 +38,8 @@ def test_logits_stay_near_those_of_float32(pair: tuple[Any, Path], kept: StateDT
     error = (logits - expected).abs() / expected.std()
     assert error.mean() < MEAN[kept]
     by_token = error.amax(1).sort().values
-    chooses = model.config.model_type == "deepseek_v4"  # and of two entries that are as near, once the other one
+    # of two entries that are as near, once the other one
+    chooses = model.config.model_type in ("deepseek_v4", "glm5_next")
     assert by_token[-1 - chooses] < MOST[kept]
 
 

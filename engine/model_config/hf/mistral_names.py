@@ -20,7 +20,7 @@ _PARTS: Final = tuple(
         (r"\.attention\.", ".self_attn."),
         (r"\.wq\.", ".q_proj."),
         (r"\.wq_a\.", ".q_a_proj."),
-        (r"\.wq_b\.", ".q_b_proj."),
+        (r"(?<!\.indexer)\.wq_b\.", ".q_b_proj."),  # that of an index keeps its name
         (r"\.q_a_norm\.", ".q_a_layernorm."),
         (r"\.wkv_a_with_mqa\.", ".kv_a_proj_with_mqa."),
         (r"\.wkv_b\.", ".kv_b_proj."),

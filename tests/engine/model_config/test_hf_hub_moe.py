@@ -23,7 +23,7 @@ def refused(name: str, change: dict[str, Any]) -> str:
         ("ling1", {"multi_gate": True}, "multi_gate is true, expected false"),
         ("ling1", {"score_function": "sigmoid"}, "score_function is 'sigmoid', expected 'softmax'"),
         ("ling1", {"use_bias": True}, "use_bias is true, expected false"),
-        ("ling1", {"tie_word_embeddings": True}, "norm_head is set, expected false"),
+        ("ling1", {"tie_word_embeddings": True}, "a head that is the embedding has no norm"),
         ("sarvam-moe", {"score_function": "softmax"}, "score_function is 'softmax', expected 'sigmoid'"),
         ("sarvam-mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ("pangu-ultra", {"rope_scaling": {"type": "yarn"}}, "rope_scaling is set, expected null"),
