@@ -38,8 +38,8 @@ def test_logits_stay_near_those_of_float32(pair: tuple[Any, Path], kept: StateDT
     error = (logits - expected).abs() / expected.std()
     assert error.mean() < MEAN[kept]
     by_token = error.amax(1).sort().values
-    # of two entries that are as near, once the other one
-    chooses = model.config.model_type in ("deepseek_v4", "glm5_next")
+    # tokens that see the other of two entries with scores that are as near
+    chooses = {"deepseek_v4": 1, "glm5_next": 2}.get(model.config.model_type, 0)
     assert by_token[-1 - chooses] < MOST[kept]
 
 
