@@ -104,6 +104,8 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
                 continue
             case _:
                 raise ConfigError(f"modules.json names a module {kind[:60]!r}, which is not known")
+    if queries and splade is None:
+        raise ConfigError("router_config.json makes queries of stored weights, and documents without SpladePooling")
     if not pooling:
         pooling = ("lasttoken" if causal else "mean",)
     length, lower_case = _limits(folder)

@@ -112,6 +112,10 @@ OTHER_ROUTES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a third route": ({"structure": {**ROUTER["structure"], "other": [""]}}, "has the routes document, other, query"),
     "queries by default": ({"parameters": {"default_route": "query"}}, "default_route is 'query', expected 'document'"),
+    "vectors of documents": (
+        {"structure": {**ROUTER["structure"], "document": [""]}},
+        "makes queries of stored weights, and documents without SpladePooling",
+    ),
     "a model elsewhere": (
         {
             "types": {**ROUTER["types"], "d": "x.MLMTransformer"},

@@ -84,6 +84,7 @@ def test_pages_are_scored_as_transformers_scores_them(name: str, tmp_path: Path)
         served.close()
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize(("name", "alike"), [("colqwen3", True), ("ops_colqwen3", False)])
 def test_pages_are_scored_in_the_words_of_colqwen3(name: str, alike: bool, tmp_path: Path) -> None:
     """Its makers' processors come with the files; texts are put around pictures by hand here, as they do it."""
