@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from stentor.engine.worker.device.staging import Inputs, Shape, staged_bytes, vi
 from stentor.engine.worker.passes.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.rows.states import RowStates, StateDTypes
 from stentor.engine.worker.sampling.device_sampler import DeviceSampler, TableWrite
+from stentor.engine.worker.sampling.logprobs import Alternatives
 from stentor.kernels import WholeSpan
 from stentor.kernels.linear_coded.blocks import empty_blocks
 from stentor.kernels.linear_gguf import empty_weight as empty_gguf
@@ -271,7 +273,8 @@ def test_nothing_waits_where_rows_enter_or_ask_for_log_probabilities() -> None:
         tokens = torch.empty(2, dtype=torch.int64, device=META)
         reader = LogprobReader(stage.model, device)
         reader._fetch = lambda source, memory: source  # type: ignore[method-assign]  # the step's own copy, and waited for
-        reader.read(logits, tokens, 5, None)  # type: ignore[arg-type]
+        memory = SimpleNamespace(bring=lambda ids: torch.empty(ids.shape, dtype=torch.int64, device=META))
+        reader.read(logits, tokens, [Alternatives(5), Alternatives(0, (1, 2))], memory)  # type: ignore[arg-type]
 
 
 def _of(x: torch.Tensor) -> list[tuple[str, Callable[[], object]]]:
