@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers.models.minicpmv4_7.modeling_minicpmv4_7 import MiniCPMV4_7Model
+from transformers.models.minicpmv4_7 import modeling_minicpmv4_7
 
 from stentor.engine.worker.media.canvas_positions import canvas_positions
 from stentor.protocols.ipc.steps import RowSpan
 
+_THEIRS: Any = modeling_minicpmv4_7.MiniCPMV4_7Model
+"""Its method takes any object with the attributes that it uses."""
 MARKS = {"image_start_id": 1, "image_end_id": 2, "slice_start_id": 3, "slice_end_id": 4, "newline_id": 5}
 PAD, WORD = 9, 20
 Sizes = tuple[int, int]
@@ -49,11 +52,11 @@ class Prompt:
 
     def theirs(self) -> tuple[list[list[int]], int]:
         like = SimpleNamespace(config=SimpleNamespace(**MARKS, downsample_mode="16x"))
-        like._frame_end_idx = MiniCPMV4_7Model._frame_end_idx
-        like._group_visual_frames = MiniCPMV4_7Model._group_visual_frames.__get__(like)
-        like.get_vision_position_ids = MiniCPMV4_7Model.get_vision_position_ids.__get__(like)
+        like._frame_end_idx = _THEIRS._frame_end_idx
+        like._group_visual_frames = _THEIRS._group_visual_frames.__get__(like)
+        like.get_vision_position_ids = _THEIRS.get_vision_position_ids.__get__(like)
         ids = torch.tensor([self.tokens])
-        axes, shift = MiniCPMV4_7Model.get_rope_index(like, ids, (ids == PAD).int(), torch.tensor(self.sizes))
+        axes, shift = _THEIRS.get_rope_index(like, ids, (ids == PAD).int(), torch.tensor(self.sizes))
         return axes[:, 0].tolist(), int(shift)
 
 
