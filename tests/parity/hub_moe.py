@@ -126,7 +126,12 @@ def _ungated(tensors: Tensors, config: Any) -> Tensors:
 
 
 def _deepseek(config: Any) -> Values:
-    own = {"model_type": "deepseek", "hidden_act": "silu", "tie_word_embeddings": False, "scoring_func": "softmax"}
+    own: Values = {
+        "model_type": "deepseek",
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "scoring_func": "softmax",
+    }
     own |= {"n_routed_experts": config.num_experts, "n_shared_experts": 2, "moe_layer_freq": 1}
     own |= {"first_k_dense_replace": 1, "rope_theta": _theta(config), "rope_scaling": None}
     return {**own, **_same(config, "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
@@ -159,14 +164,20 @@ def _ling1(tensors: Tensors, config: Any) -> Tensors:
 
 
 def _ling1_described(config: Any) -> Values:
-    own = {"model_type": "bailing_moe", "hidden_act": "silu", "use_bias": False, "use_qkv_bias": False}
+    own: Values = {"model_type": "bailing_moe", "hidden_act": "silu", "use_bias": False, "use_qkv_bias": False}
     own |= {"norm_head": True, "norm_softmax": False, "num_shared_experts": 2, "first_k_dense_replace": 0}
     own |= {"tie_word_embeddings": False, "rope_theta": _theta(config), "rope_scaling": None}
     return {**own, **_same(config, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
 
 
 def _ling_like(config: Any) -> Values:
-    own = {"hidden_act": "silu", "use_bias": False, "use_qkv_bias": False, "use_qk_norm": True, "rope_scaling": None}
+    own: Values = {
+        "hidden_act": "silu",
+        "use_bias": False,
+        "use_qkv_bias": False,
+        "use_qk_norm": True,
+        "rope_scaling": None,
+    }
     own |= {"score_function": "sigmoid", "moe_router_enable_expert_bias": True, "tie_word_embeddings": False}
     own |= {"num_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
     same = ("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group")
@@ -189,7 +200,7 @@ def _sarvam_mla(config: Any) -> Values:
     rope = {**config.rope_parameters, "type": "deepseek_yarn"}
     theta = rope.pop("rope_theta")
     del rope["rope_type"]
-    own = {"model_type": "sarvam_mla", "hidden_act": "silu", "num_experts": config.n_routed_experts}
+    own: Values = {"model_type": "sarvam_mla", "hidden_act": "silu", "num_experts": config.n_routed_experts}
     own |= {"num_shared_experts": config.n_shared_experts, "head_dim": 64, "tie_word_embeddings": False}
     own |= {"rope_theta": theta, "rope_scaling": rope, "num_key_value_heads": ...}
     same = (*_LATENTS, "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
@@ -198,7 +209,12 @@ def _sarvam_mla(config: Any) -> Values:
 
 def _pangu(config: Any) -> Values:
     """The names of DeepSeek."""
-    own = {"model_type": "pangu_ultra_moe", "hidden_act": "silu", "sandwich_norm": True, "tie_word_embeddings": False}
+    own: Values = {
+        "model_type": "pangu_ultra_moe",
+        "hidden_act": "silu",
+        "sandwich_norm": True,
+        "tie_word_embeddings": False,
+    }
     own |= {"router_enable_expert_bias": True, "rope_theta": _theta(config), "num_nextn_predict_layers": 1}
     same = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
     return {**own, **_same(config, *same, "n_routed_experts", "n_shared_experts", "norm_topk_prob")}
@@ -206,7 +222,12 @@ def _pangu(config: Any) -> Values:
 
 def _pangu_renamed(config: Any) -> Values:
     """Names of its own, and no correction of the choice."""
-    own = {"model_type": "pangu_ultra_moe", "hidden_act": "silu", "sandwich_norm": True, "tie_word_embeddings": False}
+    own: Values = {
+        "model_type": "pangu_ultra_moe",
+        "hidden_act": "silu",
+        "sandwich_norm": True,
+        "tie_word_embeddings": False,
+    }
     own |= {"rope_theta": _theta(config), "num_mtp_layers": 1, "num_dense_layers": config.first_k_dense_replace}
     own |= {"num_routed_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
     own |= {"attention_kv_lora_dim": config.kv_lora_rank, "attention_q_lora_dim": config.q_lora_rank}
@@ -273,7 +294,7 @@ _CHUNKS = 2
 
 def _in_float8(tensors: Tensors, config: Any) -> Tensors:
     """That matrix in float8, in chunks with scales of their own."""
-    found = {}
+    found: Tensors = {}
     for name, tensor in tensors.items():
         if "q_proj" in name:
             found |= _chunked(name, [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
@@ -311,7 +332,7 @@ def _rounded_to_float8(model: Any) -> None:
 def _mimo_v2(config: Any) -> Values:
     full, window = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
     slides = [int(kind == "sliding_attention") for kind in config.layer_types]
-    own = {"model_type": "mimo_v2", "hidden_act": "silu", "attention_projection_layout": "fused_qkv"}
+    own: Values = {"model_type": "mimo_v2", "hidden_act": "silu", "attention_projection_layout": "fused_qkv"}
     own |= {"hybrid_layer_pattern": slides, "moe_layer_freq": [0, 1, 1, 1], "rope_theta": full["rope_theta"]}
     own |= {"swa_rope_theta": window["rope_theta"], "partial_rotary_factor": full["partial_rotary_factor"]}
     own |= {"swa_num_attention_heads": config.num_attention_heads, "swa_num_key_value_heads": 4}
@@ -372,7 +393,12 @@ def mistral_large3(config: Any) -> Values:
     """As config.json has it."""
     rope = {field: value for field, value in config.rope_parameters.items() if field != "llama_4_scaling_beta"}
     grows = {"beta": 0.3, "original_max_position_embeddings": rope["original_max_position_embeddings"]}
-    own = {"model_type": "mistral_large3", "hidden_act": "silu", "scoring_func": "softmax", "llama_4_scaling": grows}
+    own: Values = {
+        "model_type": "mistral_large3",
+        "hidden_act": "silu",
+        "scoring_func": "softmax",
+        "llama_4_scaling": grows,
+    }
     own |= {"rope_parameters": {**rope, "mscale_all_dim": 1}, "tie_word_embeddings": False, "norm_topk_prob": True}
     same = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
     return {**own, **_same(config, *same, "n_routed_experts", "n_shared_experts", "n_group", "topk_group")}
@@ -402,7 +428,12 @@ def _with_limit(model: Any) -> None:
 
 
 def _ling3(config: Any) -> Values:
-    own = {"model_type": "bailing_hybrid", "hidden_act": "silu", "score_function": "sigmoid", "no_kda_lora": True}
+    own: Values = {
+        "model_type": "bailing_hybrid",
+        "hidden_act": "silu",
+        "score_function": "sigmoid",
+        "no_kda_lora": True,
+    }
     own |= {
         "kda_safe_gate": True,
         "kda_lower_bound": config.kda_lower_bound,
