@@ -12,7 +12,7 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.tests.parity import hub_moe
+from stentor.tests.parity import hub_latent, hub_moe
 from stentor.tests.parity.families import hy4, step
 from stentor.tests.parity.hub_form import Published, Tensors, Values
 
@@ -67,6 +67,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             rope_parameters=llama3,
         ),
         **hub_moe.configs(shape),
+        **hub_latent.configs(shape),
     }
 
 
@@ -360,5 +361,6 @@ PUBLISHED: Mapping[str, Published] = {
     "mimo": Published("MiMoForCausalLM", {}, _mimo, _with_draft),
     "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
     **hub_moe.PUBLISHED,
+    **hub_latent.PUBLISHED,
 }
 """By the name of a configuration."""

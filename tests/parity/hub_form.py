@@ -21,3 +21,13 @@ class Published(NamedTuple):
     """Changes tensors under transformers' names."""
     prepared: Callable[[Any], None] = lambda model: None
     """Changes the model."""
+
+
+def same(config: Any, *fields: str) -> Values:
+    """Fields that published files have under the same names."""
+    return {field: getattr(config, field) for field in fields}
+
+
+def theta(config: Any) -> float:
+    """The rotary base."""
+    return float(config.rope_parameters["rope_theta"])
