@@ -498,4 +498,5 @@ def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 
 def _normed_columns(head: torch.Tensor) -> torch.Tensor:
     """Each column divided by its length, which is never 0."""
-    return head / (torch.linalg.vector_norm(head, dim=0, dtype=torch.float32) + 1e-7)
+    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
+    return head / (lengths + 1e-7)

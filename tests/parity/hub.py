@@ -12,7 +12,7 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.tests.parity import hub_llamas, hub_moe
+from stentor.tests.parity import hub_latent, hub_llamas, hub_moe
 from stentor.tests.parity.families import hy4, step
 from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
 
@@ -68,6 +68,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         **hub_llamas.configs(shape),
         **hub_moe.configs(shape),
+        **hub_latent.configs(shape),
     }
 
 
@@ -355,5 +356,6 @@ PUBLISHED: Mapping[str, Published] = {
     "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
     **hub_llamas.PUBLISHED,
     **hub_moe.PUBLISHED,
+    **hub_latent.PUBLISHED,
 }
 """By the name of a configuration."""

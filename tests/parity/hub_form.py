@@ -28,3 +28,13 @@ def old_rope(config: Any) -> Values:
     rope = dict(config.rope_parameters)
     theta = rope.pop("rope_theta")
     return {"rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope}
+
+
+def same(config: Any, *fields: str) -> Values:
+    """Fields that published files have under the same names."""
+    return {field: getattr(config, field) for field in fields}
+
+
+def theta(config: Any) -> float:
+    """The rotary base."""
+    return float(config.rope_parameters["rope_theta"])
