@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 from . import (
     hf_dense,
-    hf_glm5,
     hf_hybrid,
     hf_latent,
     hf_latent_variants,
@@ -130,6 +129,12 @@ def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
 
+def _glm5_next(fields: Fields, name: str) -> ModelSpec:
+    from .hf_glm5 import glm5_next  # late: no other model reads it
+
+    return glm5_next(fields, name)
+
+
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -147,7 +152,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "hunyuan_vl_text": _hunyuan_vl,
     "mllama_text_model": hf_mllama.mllama,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
-    "glm5_next_text": hf_glm5.glm5_next,
+    "glm5_next_text": _glm5_next,
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large4_text": hf_latent_variants.mistral_large4,
