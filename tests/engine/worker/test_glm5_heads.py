@@ -31,8 +31,9 @@ class Head(nn.Module):
         config = copy.deepcopy(model.config.text_config)
         config.index_topk, config._attn_implementation = 4096, "eager"
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        for name in ("enorm", "hnorm", "input_layernorm", "post_attention_layernorm", "shared_norm"):
-            setattr(self, name, glm5.Glm5NextTextRMSNorm(hidden, eps))
+        self.enorm, self.hnorm, self.input_layernorm, self.post_attention_layernorm, self.shared_norm = (
+            glm5.Glm5NextTextRMSNorm(hidden, eps) for _ in range(5)
+        )
         self.eh_proj = nn.Linear(2 * hidden, hidden, bias=False)
         self.self_attn: Any = glm5.Glm5NextTextAttention(config, 1)
         self.mlp: Any = glm5.Glm5NextTextMoE(config)
