@@ -76,6 +76,7 @@ class Head(nn.Module):
         return found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(packed: bool, tmp_path: Path) -> None:
     """Behind a prompt that is computed in pieces and longer than the model's index chooses; drafts that are taken back
@@ -92,7 +93,7 @@ def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(p
         for more in ({"speculative": SpeculativeConfig("mtp", DRAFTS)}, {})
     )
     proposals = _proposals(drafting)
-    params, prompt = SamplingParams(max_tokens=24, temperature=0.0, allowed_token_ids=ALLOWED), prompt_of(2, 37)
+    params, prompt = SamplingParams(max_tokens=16, temperature=0.0, allowed_token_ids=ALLOWED), prompt_of(2, 37)
     text = prompt + drafting.generate(prompt, params)
     assert text[37:] == plain.generate(prompt, params)
     right, drafted = accepted(drafting)
