@@ -13,7 +13,6 @@ from ..spec.mlp import STACKED, MoESpec
 from ..spec.model import ModelSpec, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
 from . import dense as hf_dense
-from . import glm5 as hf_glm5
 from . import hybrid as hf_hybrid
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
@@ -158,6 +157,12 @@ def _minicpmv(fields: Fields, name: str) -> ModelSpec:
     return _MINICPM_DECODERS[version](fields, name)
 
 
+def _glm5_next(fields: Fields, name: str) -> ModelSpec:
+    from .glm5 import glm5_next  # late: no other model reads it
+
+    return glm5_next(fields, name)
+
+
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -181,7 +186,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "mllama_text_model": hf_mllama.mllama,
     "muse_glimmer_text": hf_recent.muse_glimmer,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
-    "glm5_next_text": hf_glm5.glm5_next,
+    "glm5_next_text": _glm5_next,
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large3": hf_latent.mistral_large3,

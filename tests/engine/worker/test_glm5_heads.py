@@ -31,8 +31,9 @@ class Head(nn.Module):
         config = copy.deepcopy(model.config.text_config)
         config.index_topk, config._attn_implementation = 4096, "eager"
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        for name in ("enorm", "hnorm", "input_layernorm", "post_attention_layernorm", "shared_norm"):
-            setattr(self, name, glm5.Glm5NextTextRMSNorm(hidden, eps))
+        self.enorm, self.hnorm, self.input_layernorm, self.post_attention_layernorm, self.shared_norm = (
+            glm5.Glm5NextTextRMSNorm(hidden, eps) for _ in range(5)
+        )
         self.eh_proj = nn.Linear(2 * hidden, hidden, bias=False)
         self.self_attn: Any = glm5.Glm5NextTextAttention(config, 1)
         self.mlp: Any = glm5.Glm5NextTextMoE(config)
@@ -75,6 +76,7 @@ class Head(nn.Module):
         return found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(packed: bool, tmp_path: Path) -> None:
     """Behind a prompt that is computed in pieces and longer than the model's index chooses; drafts that are taken back
@@ -91,7 +93,7 @@ def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(p
         for more in ({"speculative": SpeculativeConfig("mtp", DRAFTS)}, {})
     )
     proposals = _proposals(drafting)
-    params, prompt = SamplingParams(max_tokens=24, temperature=0.0, allowed_token_ids=ALLOWED), prompt_of(2, 37)
+    params, prompt = SamplingParams(max_tokens=16, temperature=0.0, allowed_token_ids=ALLOWED), prompt_of(2, 37)
     text = prompt + drafting.generate(prompt, params)
     assert text[37:] == plain.generate(prompt, params)
     right, drafted = accepted(drafting)

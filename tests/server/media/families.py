@@ -65,7 +65,7 @@ class _Processor(NamedTuple):
     """Its special token behind the vocabulary."""
 
 
-def _glm(name: str, images: str, **sizes: int) -> _Processor:
+def _glm(name: str, images: str, **sizes: Any) -> _Processor:
     spelled = {
         **{"<|vision_start|>": "<|begin_of_image|>", "<|vision_end|>": "<|end_of_image|>"},
         **{"<start_of_image>": "<|begin_of_video|>", "<end_of_image>": "<|end_of_video|>"},
