@@ -299,6 +299,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
     "IQuestLoopCoderForCausalLM": ("iquest-loop",),
     "Plamo3ForCausalLM": ("plamo3",),
+    "DomynEdgeForCausalLM": ("domyn-edge",),
     "OuroForCausalLM": ("ouro",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
