@@ -76,6 +76,7 @@ MODELS = {
     "minicpm4": "minicpm",
     "ling2": "bailingmoe2",
     "nemotron-nas": "deci",
+    "baichuan-13b": "baichuan",
     "llama-older": "xverse",
     "orion": "orion",
     "qwen1": "qwen",
