@@ -39,6 +39,7 @@ DENSE = (
     "bloom",
     "chatglm",
     "cohere",
+    "domyn-edge",
     "gemma3-seeing",
     "gemma3n",
     "glm4",
