@@ -130,6 +130,11 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **{name: {"qk_layernorm": True} for name in ("StableLmForCausalLM", "StableLMEpochForCausalLM")},
     "SolarForCausalLM": {"bskcn_1": [1], "bskcn_2": [1], "bskcn_3": [2], "bskcn_4": [3], "bskcn_tv": [0.9, 0.8]},
     "Plamo3ForCausalLM": {"window_size": 24, "rope_theta": 10000},
+    "DomynEdgeForCausalLM": {
+        "position_layers": ["rope", "nope"] * 2,
+        "window_sizes": [[24, 0], [-1, 0]] * 2,
+        "head_sizes": [16, 32] * 2,
+    },
     "Rnj1ForCausalLM": {"layer_types": ["full_attention"] * 4},
     "NanbeigeForCausalLM": {"num_loops": 2},
     "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},

@@ -320,6 +320,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "NanbeigeForCausalLM": ("nanbeige", "nanbeige-skipping"),
     "IQuestLoopCoderForCausalLM": ("iquest-loop",),
     "Plamo3ForCausalLM": ("plamo3",),
+    "DomynEdgeForCausalLM": ("domyn-edge",),
     "OuroForCausalLM": ("ouro",),
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
 }

@@ -58,6 +58,15 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             },
         ),
+        "domyn-edge": lambda: transformers.Gemma3TextConfig(
+            **shape,
+            **{"head_dim": 16, "query_pre_attn_scalar": 16, "hidden_activation": "silu", "sliding_window": 24},
+            layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+            rope_parameters={
+                kind: {"rope_type": "default", "rope_theta": 20000.0}
+                for kind in ("full_attention", "sliding_attention")
+            },
+        ),
         "telechat": lambda: llama(
             **shape,
             rms_norm_eps=1e-5,
@@ -273,6 +282,33 @@ def _unscaled(model: Any) -> None:
     model.model.rotary_emb.full_attention_inv_freq.copy_(ROPE_INIT_FUNCTIONS["yarn"](alike, "cpu")[0])
 
 
+def _domyn_edge(config: Any) -> Values:
+    own: Values = {"model_type": "domynedge", "hidden_act": "silu", "position_layers": ["nope", "rope", "rope"]}
+    own |= {"window_sizes": [[-1, 0], [23, 0], [23, 0]], "head_sizes": [16, 16, 16]}
+    return {**own, "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
+
+
+def _plain_queries(tensors: Tensors, config: Any) -> Tensors:
+    """Norms multiply by their weight, not by one more, and have none for queries."""
+    kept = {name: each for name, each in tensors.items() if "q_norm" not in name}
+    return {name: each + 1 if "norm" in name else each for name, each in kept.items()}
+
+
+@torch.no_grad()
+def _still(model: Any) -> None:
+    """With layers that see all and do not rotate, and embeddings that are not multiplied."""
+    model.model.embed_tokens.embed_scale.fill_(1.0)
+    for kind, layer in zip(model.config.layer_types, model.model.layers, strict=True):
+        layer.self_attn.q_norm.weight.zero_()
+        if kind == "full_attention":
+            layer.self_attn.register_forward_pre_hook(_unturned, with_kwargs=True)
+
+
+def _unturned(_attention: Any, given: Any, named: Any) -> Any:
+    cos, sin = named["position_embeddings"]
+    return given, {**named, "position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+
+
 _SOLAR: Values = {"bskcn_1": [1, 3], "bskcn_2": [2], "bskcn_3": [3, 5], "bskcn_4": [4, 5], "bskcn_tv": [0.9, 0.8]}
 
 
@@ -354,6 +390,14 @@ _PLAMO3_NAMES = {
     "pre_feedforward_layernorm": "pre_mlp_norm",
     "post_feedforward_layernorm": "post_mlp_norm",
 }
+_DOMYN_NAMES = {
+    "self_attn.": "attention.",
+    "mlp.": "feedforward.",
+    "input_layernorm": "pre_attention_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "pre_feedforward_norm",
+    "post_feedforward_layernorm": "post_feedforward_norm",
+}
 _JAIS_NAMES = {
     **{name: new for name, new in _QWEN1_NAMES.items() if not name.startswith("mlp.")},
     "mlp.gate_proj": "mlp.c_fc2",
@@ -394,6 +438,7 @@ PUBLISHED: Mapping[str, Published] = {
     "stablelm-epoch": Published("StableLMEpochForCausalLM", {}, _stablelm_epoch),
     **dict.fromkeys(("refined-web", "refined-web-40b", "refined-web-alibi"), _FALCON),
     "plamo3": Published("Plamo3ForCausalLM", _PLAMO3_NAMES, _plamo3, _smaller_norms, _unscaled),
+    "domyn-edge": Published("DomynEdgeForCausalLM", _DOMYN_NAMES, _domyn_edge, _plain_queries, _still),
     "telechat": Published("TeleChat2ForCausalLM", _TELECHAT_NAMES, _telechat, _by_head, _biased_ends),
     "solar": Published(
         "SolarForCausalLM", {}, _llama("solar", **_SOLAR, sliding_window=24), lambda tensors, _: tensors, _skip

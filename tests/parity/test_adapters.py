@@ -115,6 +115,26 @@ def check_beside_base(
         assert torch.equal(same, plain.run(*spans)[1])
 
 
+@pytest.mark.parametrize("name", ["iquest-loop", "nanbeige"])
+def test_an_adapter_of_layers_that_run_several_times_changes_each_run(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    save_adapter(model, tmp_path / "adapter", rank=2)
+    stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    first = {part: tensor for part, tensor in stored.items() if ".layers.0." in part or ".layers.1." in part}
+    save_file(first, tmp_path / "adapter" / "adapter_model.safetensors")
+    added = {
+        part.removeprefix("base_model.model.").removesuffix(".lora_A.weight"): 4.0
+        * first[part.replace("lora_A", "lora_B")]
+        @ down
+        for part, down in first.items()
+        if "lora_A" in part
+    }
+    again = {
+        part.replace(f".layers.{at}.", f".layers.{at + 2}."): each for part, each in added.items() for at in (0, 1)
+    }
+    check_beside_base(model, tmp_path, {**added, **again})
+
+
 EXPERTS = {
     "mixtral": ("block_sparse_moe.experts", ("w1", "w3", "w2")),
     "olmoe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),

@@ -78,6 +78,7 @@ MODELS = {
     "ling2": "bailingmoe2",
     "deepseek": "deepseek",
     "nemotron-nas": "deci",
+    "baichuan-13b": "baichuan",
     "llama-older": "xverse",
     "orion": "orion",
     "qwen1": "qwen",

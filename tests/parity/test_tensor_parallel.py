@@ -40,6 +40,7 @@ DENSE = (
     "chatglm",
     "codegen",
     "cohere",
+    "domyn-edge",
     "gemma3-seeing",
     "gemma3n",
     "glm4",

@@ -397,10 +397,10 @@ def _query_and_key_norms(
     """Norms of each head's queries and keys, or of all heads together; None without such norms."""
     if (sizes := spec.qk_norm_sizes) is None:
         return None
-    names = (None, None) if spec.qk_norm_names is None else spec.qk_norm_names
+    names, plus_one = spec.qk_norm_names or ("", ""), model.norm_plus_one
     q_norm, k_norm = (
-        RMSNorm(weights, which and f"{prefix}.{which}", size, model.norm_eps, context, plus_one=model.norm_plus_one)
-        for which, size in zip(names, sizes, strict=True)
+        RMSNorm(weights, f"{prefix}.{name}" if name else None, size, model.norm_eps, context, plus_one=plus_one)
+        for name, size in zip(names, sizes, strict=True)
     )
     return q_norm, k_norm
 

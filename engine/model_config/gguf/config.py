@@ -27,6 +27,7 @@ _STORED_AS: Mapping[str, str] = {
     "MistralForCausalLM": "LlamaForCausalLM",
     "LLaMAForCausalLM": "LlamaForCausalLM",
     "RWForCausalLM": "FalconForCausalLM",
+    "BaiChuanForCausalLM": "BaichuanForCausalLM",
     "StableLMEpochForCausalLM": "StableLmForCausalLM",
     **dict.fromkeys(("ChatGLMModel", "ChatGLMForConditionalGeneration"), "GlmForCausalLM"),
     "Gemma3TextForCausalLM": "Gemma3ForCausalLM",

@@ -28,6 +28,7 @@ from .windowed import gemma3n, gemma4, mimo2, step35, stretched_full
 _SIGMOID: Final = 2
 """llama.cpp's number of the router's score."""
 _MAVERICK_EXPERTS: Final = 128
+_BAICHUAN_7B_LAYERS: Final = 32
 _SCALES: Final[Mapping[str, str]] = {
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
@@ -194,6 +195,18 @@ def _minicpm3(facts: GGUFFacts) -> Values:
         "head_dim": rotating,
         "num_key_value_heads": heads,
     }
+
+
+def _baichuan(facts: GGUFFacts) -> Values:
+    """Only those of 7 billion parameters rotate, which no key says."""
+    if facts.layers == _BAICHUAN_7B_LAYERS:
+        return {}
+    return {"max_position_embeddings": None, "model_max_length": facts.fields.integer("context_length")}
+
+
+def _unfused(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Queries, keys and values are stored apart."""
+    return with_mixers(spec, fused=False)
 
 
 def _ling2(facts: GGUFFacts) -> Values:
@@ -375,6 +388,7 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
     "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
     "minicpm": GGUFTranslation("MiniCPMForCausalLM", made=_minicpm, permuted=True),
+    "baichuan": GGUFTranslation("BaichuanForCausalLM", made=_baichuan, finish=_unfused, permuted=True),
     "xverse": GGUFTranslation("XverseForCausalLM", permuted=True),
     "orion": GGUFTranslation("OrionForCausalLM", keys={"rms_norm_eps": "attention.layer_norm_epsilon"}),
     "qwen": GGUFTranslation("QWenLMHeadModel"),

@@ -244,6 +244,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "JAISLMHeadModel": DecoderFamily("jais", hf_classic.jais),
     "IQuestLoopCoderForCausalLM": DecoderFamily("iquestloopcoder", hf_hub.loop_coder),
     "Plamo3ForCausalLM": DecoderFamily("plamo3", hf_hub.plamo3),
+    "DomynEdgeForCausalLM": DecoderFamily("domynedge", hf_hub.domyn_edge),
     "OuroForCausalLM": DecoderFamily("ouro", hf_hub.ouro),
     "Gemma3nForCausalLM": DecoderFamily("gemma3n_text", hf_gemma3n.gemma3n),
     "Gemma4ForCausalLM": DecoderFamily("gemma4_text", hf_gemma4.gemma4),

@@ -299,6 +299,53 @@ def plamo3(fields: Fields, name: str) -> ModelSpec:
     return replace(spec, prefix="model.layers.layers", norm_plus_one=True, max_position=longest)
 
 
+def domyn_edge(fields: Fields, name: str) -> ModelSpec:
+    """Domyn Edge: norms before and behind parts, and layers that differ in size of heads, window and rotation. Queries
+    are normed without weights."""
+    _expect(fields, name, attention_bias=False)
+    fields = Fields({"tie_word_embeddings": True, "num_key_value_heads": 8, **fields.values})
+    spec = common(fields, name)
+    count, layers = len(spec.layers), list[LayerSpec]()
+    kinds, windows = fields.texts("position_layers") or (), fields.get("window_sizes")
+    sizes = [int(size) for size in fields.numbers("head_sizes")]
+    if (own := fields.table("per_layer_config")) is not None and not sizes:
+        usual = spec.layers[0].attention.head_dim
+        tables = (Fields(Fields(own).table(str(layer)) or {}) for layer in range(count))
+        sizes = [table.integer("head_dim", usual) for table in tables]
+    for field, found in (("position_layers", kinds), ("window_sizes", windows), ("head_sizes", sizes)):
+        if not isinstance(found, list | tuple) or len(found) != count:
+            raise ConfigError(f"{field} is not a list of {count} layers")
+    assert isinstance(windows, list | tuple)
+    for layer, kind, seen, dim in zip(spec.layers, kinds, windows, sizes, strict=True):
+        if kind not in ("rope", "nope"):
+            raise ConfigError(f"position_layers holds {kind[:40]!r}, expected rope or nope")
+        before = (*Fields({"window_sizes": seen}).numbers("window_sizes"), -1)[0]
+        if dim < 2 or before >= spec.max_position:
+            raise ConfigError(
+                f"a layer has heads of {dim} and a window of {before:.0f}, expected sizes within the context"
+            )
+        mixer = replace(
+            layer.attention,
+            head_dim=dim,
+            scale=dim**-0.5,
+            rope=rope_from_hf(fields.values, dim) if kind == "rope" else None,
+            window=int(before) + 1 if before > 0 else 0,
+            qk_norm="head",
+            qk_norm_names=("", "k_norm"),
+            name="attention",
+        )
+        layers.append(replace(layer, mixer=mixer))
+    norms = Norms(
+        mixer_in="pre_attention_norm",
+        mixer_out="post_attention_norm",
+        mlp_in="pre_feedforward_norm",
+        mlp_out="post_feedforward_norm",
+    )
+    into = "feedforward.gate_proj", "feedforward.up_proj"
+    mlp = replace(dense_mlp(spec), into=into, out="feedforward.down_proj")
+    return with_layers(replace(spec, layers=tuple(layers)), norms=norms, mlp=mlp)
+
+
 def loop_coder(fields: Fields, name: str) -> ModelSpec:
     """IQuest LoopCoder: a Llama whose layers run several times; later runs see their own last tokens and the first
     run's keys and values."""

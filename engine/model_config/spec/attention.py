@@ -170,7 +170,7 @@ class AttentionSpec:
     """Of each head, times the distance back to a key, taken from its score (ALiBi, arXiv:2108.12409); empty: none."""
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
-    """None: the norms have no weights (Llama 4)."""
+    """None: the norms have no weights (Llama 4); "": that one has none (Domyn Edge)."""
     rotated_first: bool = False
     """Whether heads are normed after the rotation (HunYuan)."""
     v_norm: bool = False
@@ -292,7 +292,8 @@ class AttentionSpec:
                     yield name, shape
         names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
         for which, size in zip(names, self.qk_norm_sizes or (), strict=False):
-            yield f"{prefix}.{self.name}.{which}.weight", (size,)
+            if which:
+                yield f"{prefix}.{self.name}.{which}.weight", (size,)
         if self.index:
             yield from ((f"{prefix}.{which}.weight", (self.index.head_dim,)) for which in self.index.norms(self.name))
         for which, heads in self.layer_norms:

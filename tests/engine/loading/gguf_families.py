@@ -510,6 +510,7 @@ CONVERT: Mapping[str, Convert] = {
     "internlm2": llama,
     "minicpm": minicpm,
     "deci": nemotron_nas,
+    "baichuan": llama,
     "xverse": llama,
     "nanbeige": looped,
     "ouro": ouro,

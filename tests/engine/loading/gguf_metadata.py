@@ -166,6 +166,7 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
     },
     "exaone": {},
     "internlm2": {},
+    "baichuan": {},
     "xverse": {},
     "orion": {"attention.layer_norm_epsilon": "layer_norm_eps"},
     "qwen": {"feed_forward_length": lambda config: 2 * config.intermediate_size},

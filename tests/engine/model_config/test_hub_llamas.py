@@ -202,12 +202,20 @@ STABLELM: dict[str, Any] = {
     **{"num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 128},
 }
 PLAMO: dict[str, Any] = {**STABLELM, "architectures": ["Plamo3ForCausalLM"], "window_size": 24, "rope_theta": 10000}
+DOMYN: dict[str, Any] = {
+    **{**STABLELM, "architectures": ["DomynEdgeForCausalLM"], "num_key_value_heads": 2},
+    **{"position_layers": ["rope", "nope"], "window_sizes": [[24, 0], [-1, 0]], "head_sizes": [16, 32]},
+}
 RNJ: dict[str, Any] = {**STABLELM, "architectures": ["Rnj1ForCausalLM"], "layer_types": ["full_attention"] * 2}
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({**DOMYN, "head_sizes": [16]}, "head_sizes is not a list of 2 layers"),
+        ({**DOMYN, "position_layers": ["rope", "alibi"]}, "position_layers holds 'alibi', expected rope or nope"),
+        ({**DOMYN, "window_sizes": [[128, 0], [-1, 0]]}, "expected sizes within the context"),
+        ({**DOMYN, "window_sizes": ["x", [-1, 0]]}, "window_sizes is 'x', expected a list of numbers"),
         ({**PLAMO, "rope_theta": None}, "rope_theta is missing, expected a number"),
         ({**PLAMO, "window_size": None}, "sliding_window is missing, expected a whole number"),
         ({**PLAMO, "scale_embedding": True}, "scale_embedding is true, expected false"),
@@ -219,3 +227,11 @@ RNJ: dict[str, Any] = {**STABLELM, "architectures": ["Rnj1ForCausalLM"], "layer_
 def test_older_names_are_no_other_models(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf(config)
+
+
+def test_layers_of_domyn_edge_differ_in_heads_windows_and_rotation() -> None:
+    first, last = (layer.attention for layer in model_spec_from_hf(DOMYN).layers)
+    assert (first.head_dim, first.window, first.rope is None) == (16, 25, False)
+    assert (last.head_dim, last.window, last.rope is None) == (32, 0, True)
+    own = {"0": {"head_dim": 16}, "1": {"head_dim": 32}}
+    assert model_spec_from_hf({**DOMYN, "head_sizes": None, "per_layer_config": own}) == model_spec_from_hf(DOMYN)
