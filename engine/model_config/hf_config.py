@@ -23,12 +23,12 @@ from . import (
     hf_minimax,
     hf_moe,
     hf_moe_variants,
-    hf_recent,
     hf_step,
     hf_text_part,
     hf_variants,
 )
 from .config_fields import Fields, UnknownArchitectureError
+from .hf_common import recent_family
 from .model_spec import ModelSpec, checked
 
 
@@ -144,11 +144,11 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "PersimmonForCausalLM": DecoderFamily("persimmon", hf_classic.persimmon),
     "BioGptForCausalLM": DecoderFamily("biogpt", hf_classic.biogpt),
     "GPTJForCausalLM": DecoderFamily("gptj", hf_classic.gptj),
-    "FlintForCausalLM": DecoderFamily("flint", hf_recent.flint),
-    "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
-    "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
-    "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
-    "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),
+    "FlintForCausalLM": DecoderFamily("flint", recent_family("flint")),
+    "Kolibri1ForCausalLM": DecoderFamily("kolibri1", recent_family("kolibri1")),
+    "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", recent_family("cohere_compass_text")),
+    "BeamForCausalLM": DecoderFamily("beam", recent_family("beam")),
+    "ZayaForCausalLM": DecoderFamily("zaya", recent_family("zaya")),
     "CodeGenForCausalLM": DecoderFamily("codegen", hf_classic.codegen),
     "XGLMForCausalLM": DecoderFamily("xglm", hf_classic.xglm),
     "OpenAIGPTLMHeadModel": DecoderFamily("openai-gpt", hf_classic.openai_gpt),

@@ -15,12 +15,12 @@ from . import (
     hf_mllama,
     hf_moe,
     hf_moe_variants,
-    hf_recent,
     hf_variants,
     nemotron_omni,
 )
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
+from .hf_common import recent_family
 from .hf_rope import media_axes
 from .hf_text_defaults import text_defaults
 from .mistral_names import usual_name
@@ -146,7 +146,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
     "mllama_text_model": hf_mllama.mllama,
-    "muse_glimmer_text": hf_recent.muse_glimmer,
+    "muse_glimmer_text": recent_family("muse_glimmer_text"),
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
