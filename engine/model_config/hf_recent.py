@@ -134,8 +134,11 @@ def _unturned_fields(fields: Fields) -> Fields:
 
 
 def _turned_by_type(fields: Fields, spec: ModelSpec, slides: Sequence[bool]) -> ModelSpec:
-    """The spec with the rotation of each type of layer that ``rope_parameters`` gives: a table, or null for none."""
+    """The spec with the rotation of each type of layer that ``rope_parameters`` gives: a table, or null for none. If it
+    names no type, all layers rotate alike."""
     types, dim = fields.table("rope_parameters") or {}, spec.layers[0].attention.head_dim
+    if not types.keys() & {"full_attention", "sliding_attention"}:
+        return with_mixers(spec, rope=rope_from_hf(fields.values, dim))
     for kind, slid in (("full_attention", False), ("sliding_attention", True)):
         if slid not in slides:
             continue
