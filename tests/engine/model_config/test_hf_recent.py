@@ -9,6 +9,9 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
+from stentor.engine.model_config.stages import stage_ends
+from stentor.engine.model_config.tensor_parallel.cuts import Rank
+from stentor.engine.model_config.tensor_parallel.split import split_model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -78,3 +81,20 @@ def test_what_a_file_asks_for_and_nothing_does_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         read(architecture, **fields)
+
+
+def test_zaya_is_not_given_to_several_workers() -> None:
+    spec = read("ZayaForCausalLM")
+    with pytest.raises(ConfigError, match="queries and keys pass convolutions is not split"):
+        split_model(spec, Rank(0, 2))
+    with pytest.raises(ConfigError, match="are not given out"):
+        stage_ends(spec, 2)
+
+
+def test_parts_of_a_matrix_are_given_out_whole() -> None:
+    fields = {"n_head": 4, "rotary_dim": 8}
+    part, cuts = split_model(read("CodeGenForCausalLM", **fields), Rank(1, 2))
+    assert (part.layers[0].attention.heads, part.layers[0].attention.shards) == (2, 2)
+    assert cuts["transformer.h.0.attn.qkv_proj.weight"].ranges == ((48, 48),)
+    with pytest.raises(ConfigError, match="parts of a matrix of queries, values and keys do not divide among 8"):
+        split_model(read("CodeGenForCausalLM", **{"n_head": 8, "rotary_dim": 4}), Rank(0, 8))
