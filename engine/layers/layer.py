@@ -154,7 +154,8 @@ class Layer:
                 x = x if self._mlp_in is None else self._mlp_in(residual)
                 return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
             if self._sums:
-                delta, residual = None, self._sums[0](multiplied(delta), residual)
+                residual = self._sums[0](multiplied(delta), residual)
+                delta = None
             else:
                 delta, residual = _summed(delta, residual, self._mixer_sum)
             if self._sum_scale != 1.0:
@@ -176,7 +177,8 @@ class Layer:
             if self._stream_scales[1] != 1.0:
                 residual = scaled_(residual, self._stream_scales[1])
             if self._sums:
-                delta, residual = None, self._sums[1](multiplied(delta), residual)
+                residual = self._sums[1](multiplied(delta), residual)
+                delta = None
             else:
                 delta, residual = _summed(delta, residual, self._mlp_sum)
             if self._ends_shortcut:

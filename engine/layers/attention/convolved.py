@@ -96,4 +96,5 @@ class Convolved:
 def _normed(heads: torch.Tensor) -> torch.Tensor:
     """Heads [tokens, heads, dim] of length √dim."""
     length = heads.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).eps)
-    return heads * (heads.shape[-1] ** 0.5 / length)
+    normed: torch.Tensor = heads * (heads.shape[-1] ** 0.5 / length)
+    return normed

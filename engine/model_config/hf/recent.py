@@ -1,7 +1,7 @@
 """Reads the config.json of families of 2026 whose parts other families have: windows that alone rotate, gates, sinks,
 norms behind each part."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Final
@@ -134,8 +134,11 @@ def _unturned_fields(fields: Fields) -> Fields:
 
 
 def _turned_by_type(fields: Fields, spec: ModelSpec, slides: Sequence[bool]) -> ModelSpec:
-    """The spec with the rotation of each type of layer that ``rope_parameters`` gives: a table, or null for none."""
+    """The spec with the rotation of each type of layer that ``rope_parameters`` gives: a table, or null for none. If it
+    names no type, all layers rotate alike."""
     types, dim = fields.table("rope_parameters") or {}, spec.layers[0].attention.head_dim
+    if not types.keys() & {"full_attention", "sliding_attention"}:
+        return with_mixers(spec, rope=rope_from_hf(fields.values, dim))
     for kind, slid in (("full_attention", False), ("sliding_attention", True)):
         if slid not in slides:
             continue
@@ -225,3 +228,14 @@ def zaya(fields: Fields, name: str) -> ModelSpec:
     )
     slides = [kind == "hybrid_sliding" for kind in kinds]
     return slide(spec, fields.integer("sliding_window") if any(slides) else 0, slides)
+
+
+READERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
+    "beam": beam,
+    "cohere_compass_text": cohere_compass,
+    "flint": flint,
+    "kolibri1": kolibri1,
+    "muse_glimmer_text": muse_glimmer,
+    "zaya": zaya,
+}
+"""By model type."""

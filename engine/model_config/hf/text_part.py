@@ -20,8 +20,8 @@ from . import mllama as hf_mllama
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
 from . import nemotron_omni
-from . import recent as hf_recent
 from . import variants as hf_variants
+from .common import recent_family
 from .mistral_names import usual_name
 from .rope import media_axes
 from .text_defaults import text_defaults
@@ -184,7 +184,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "minicpmv_text": _minicpmv,
     "mimo_v2": hf_moe_variants.mimo_v2,
     "mllama_text_model": hf_mllama.mllama,
-    "muse_glimmer_text": hf_recent.muse_glimmer,
+    "muse_glimmer_text": recent_family("muse_glimmer_text"),
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm5_next_text": _glm5_next,
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
