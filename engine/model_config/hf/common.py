@@ -1,6 +1,6 @@
 """Common parts of config.json readers: uniform layers, and which of them have a window."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec, RopeConfig
@@ -142,14 +142,3 @@ def window_of(fields: Fields) -> int:
 def slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -> ModelSpec:
     """The spec with a window in all layers, or in ``slides``. A window longer than the context counts as none."""
     return with_mixers(spec, slides, window=window if window < spec.max_position else 0)
-
-
-def recent_family(model_type: str) -> Callable[[Fields, str], ModelSpec]:
-    """The reader of a family of :mod:`.recent`, which is imported when it first reads: a start counts modules."""
-
-    def read(fields: Fields, name: str) -> ModelSpec:
-        from .recent import READERS
-
-        return READERS[model_type](fields, name)
-
-    return read

@@ -26,10 +26,10 @@ from . import mamba as hf_mamba
 from . import minimax as hf_minimax
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
+from . import recent as hf_recent
 from . import step as hf_step
 from . import text_part as hf_text_part
 from . import variants as hf_variants
-from .common import recent_family
 
 
 def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
@@ -147,11 +147,11 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "BioGptForCausalLM": DecoderFamily("biogpt", hf_classic.biogpt),
     "GPTJForCausalLM": DecoderFamily("gptj", hf_classic.gptj),
     "DeepseekForCausalLM": DecoderFamily("deepseek", hf_latent.deepseek),
-    "FlintForCausalLM": DecoderFamily("flint", recent_family("flint")),
-    "Kolibri1ForCausalLM": DecoderFamily("kolibri1", recent_family("kolibri1")),
-    "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", recent_family("cohere_compass_text")),
-    "BeamForCausalLM": DecoderFamily("beam", recent_family("beam")),
-    "ZayaForCausalLM": DecoderFamily("zaya", recent_family("zaya")),
+    "FlintForCausalLM": DecoderFamily("flint", hf_recent.flint),
+    "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
+    "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
+    "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
+    "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),
     "CodeGenForCausalLM": DecoderFamily("codegen", hf_classic.codegen),
     "XGLMForCausalLM": DecoderFamily("xglm", hf_classic.xglm),
     "OpenAIGPTLMHeadModel": DecoderFamily("openai-gpt", hf_classic.openai_gpt),

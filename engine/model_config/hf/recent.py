@@ -1,7 +1,7 @@
 """Reads the config.json of families of 2026 whose parts other families have: windows that alone rotate, gates, sinks,
 norms behind each part."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Final
@@ -228,14 +228,3 @@ def zaya(fields: Fields, name: str) -> ModelSpec:
     )
     slides = [kind == "hybrid_sliding" for kind in kinds]
     return slide(spec, fields.integer("sliding_window") if any(slides) else 0, slides)
-
-
-READERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
-    "beam": beam,
-    "cohere_compass_text": cohere_compass,
-    "flint": flint,
-    "kolibri1": kolibri1,
-    "muse_glimmer_text": muse_glimmer,
-    "zaya": zaya,
-}
-"""By model type."""

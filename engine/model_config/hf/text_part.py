@@ -13,6 +13,7 @@ from ..spec.mlp import STACKED, MoESpec
 from ..spec.model import ModelSpec, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
 from . import dense as hf_dense
+from . import glm5 as hf_glm5
 from . import hybrid as hf_hybrid
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
@@ -20,8 +21,8 @@ from . import mllama as hf_mllama
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
 from . import nemotron_omni
+from . import recent as hf_recent
 from . import variants as hf_variants
-from .common import recent_family
 from .mistral_names import usual_name
 from .rope import media_axes
 from .text_defaults import text_defaults
@@ -157,12 +158,6 @@ def _minicpmv(fields: Fields, name: str) -> ModelSpec:
     return _MINICPM_DECODERS[version](fields, name)
 
 
-def _glm5_next(fields: Fields, name: str) -> ModelSpec:
-    from .glm5 import glm5_next  # late: no other model reads it
-
-    return glm5_next(fields, name)
-
-
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -184,9 +179,9 @@ PARTS: Final[Mapping[str, Reader]] = {
     "minicpmv_text": _minicpmv,
     "mimo_v2": hf_moe_variants.mimo_v2,
     "mllama_text_model": hf_mllama.mllama,
-    "muse_glimmer_text": recent_family("muse_glimmer_text"),
+    "muse_glimmer_text": hf_recent.muse_glimmer,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
-    "glm5_next_text": _glm5_next,
+    "glm5_next_text": hf_glm5.glm5_next,
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large3": hf_latent.mistral_large3,
