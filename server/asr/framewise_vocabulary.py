@@ -116,7 +116,7 @@ class FramewiseVocabulary(UntimedVocabulary):
         return begins[words - 1] if words <= len(begins) else len(tokens)
 
     def settle(self, answer: EngineOutput, number: int) -> None:
-        """Have an answer to a prompt of ``number`` name tokens of this vocabulary, and every word begin with a space."""
+        """Have an answer to a prompt of ``number`` name this vocabulary's tokens, and each word begin with a space."""
         if (ids := self._ids.get(number)) is not None:
             rows = zip(answer.tokens, answer.logprobs, answer.spans, strict=True)
             known = [(ids[token], score, span) for token, score, span in rows if token in ids]
