@@ -9,7 +9,6 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
-from .ctc_modules_config import MODULES
 from .encoder_decoder_config import EncoderDecoderConfig
 from .fast_conformer_config import (
     CANARY,
@@ -22,6 +21,7 @@ from .fast_conformer_config import (
 from .framewise_config import (
     CTC,
     CTC_TYPE,
+    MODULES,
     NEMOTRON,
     NEMOTRON_3_5,
     NEMOTRON_3_5_TYPE,

@@ -18,8 +18,8 @@ from ..layers.weights import WeightMap
 from ..loading.ctc_adapters import adapter_files, check_adapter
 from ..loading.safetensors_index import read_json
 from ..model_config.config_fields import ConfigError
-from ..model_config.ctc_modules_config import ModulesEncoderSpec
 from ..model_config.fast_conformer_config import MOST_SAMPLES
+from ..model_config.framewise_config import ModulesEncoderSpec
 from ..model_config.transformers_config import configuration, first_line
 from .encoder_stack import Windows, go_on
 from .transformers_names import module_tensors

@@ -19,9 +19,8 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.weights import WeightMap
-from ..model_config.ctc_modules_config import ModulesEncoderSpec
 from ..model_config.fast_conformer_config import FastConformerSpec
-from ..model_config.framewise_config import FramewiseConfig, LanguagePromptSpec, TransducerSpec
+from ..model_config.framewise_config import FramewiseConfig, LanguagePromptSpec, ModulesEncoderSpec, TransducerSpec
 from .conformer_stream import ConformerStream
 from .ctc_modules import CTCModules
 from .encoder_stack import EncodedWindows, Windows

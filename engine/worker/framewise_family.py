@@ -19,7 +19,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowPooled, RowSpan, R
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
-from ..model_config.ctc_modules_config import ModulesEncoderSpec
+from ..model_config.framewise_config import ModulesEncoderSpec
 from ..models.framewise import COLUMNS, FramewiseStream, FramewiseTranscriber
 from .batch import Batch
 from .errors import SetupError

@@ -16,7 +16,6 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config import framewise_config
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.ctc_modules_config import MODULES
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -44,7 +43,7 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
         ((_FRAMEWISE.NEMOTRON_3_5, _FRAMEWISE.NEMOTRON_3_5_TYPE), _FRAMEWISE.nemotron_3_5_asr_config_from_hf),
     )
     for name in names
-} | {name: partial(_FRAMEWISE.modules_ctc_config_from_hf, name) for name in MODULES}
+} | {name: partial(_FRAMEWISE.modules_ctc_config_from_hf, name) for name in _FRAMEWISE.MODULES}
 """By what a config.json names."""
 _PAUSE: Final = 0.6
 """Seconds between two words that end a sentence, where the model writes no marks for that."""
@@ -131,7 +130,7 @@ class FramewiseVocabulary(UntimedVocabulary):
 
 def _begin_words(answer: EngineOutput, delimiter: int) -> None:
     """Has every word begin with one ``delimiter``, as tokens of other models do, and none follow the last."""
-    tokens, kept = answer.tokens, []
+    tokens, kept = answer.tokens, list[int]()
     for place, token in enumerate(tokens):
         if token != delimiter or (kept and tokens[place - 1] != delimiter):
             kept.append(place)
