@@ -77,11 +77,10 @@ class CTCModules:
 
     def _scores(self, window: bytes | memoryview, language: int) -> torch.Tensor:
         """[positions, tokens]"""
-        samples = np.zeros(MOST_SAMPLES, np.float32)
-        if len(window):
-            samples = np.frombuffer(window, "<i2").astype(np.float32) / 32768
-        samples = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
-        given = self._extract(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        stored = np.frombuffer(window, "<i2") if len(window) else np.zeros(MOST_SAMPLES, "<i2")
+        samples = stored.astype(np.float32) / 32768
+        filled = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
+        given = self._extract(filled, sampling_rate=SAMPLE_RATE, return_tensors="pt")
         moved = {name: self._moved(tensor) for name, tensor in given.items()}
         changed = self._adapters[language]
         scores: torch.Tensor = functional_call(self._model, changed, (), {**moved, "return_dict": True}).logits[0]
