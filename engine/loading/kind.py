@@ -7,7 +7,6 @@ from typing import Final, Literal
 import msgspec
 
 from ..model_config.encoders.hf import is_encoder
-from ..model_config.speech.ctc_modules import MODULES
 from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
@@ -18,11 +17,12 @@ _TRANSCRIPTION: Final = frozenset(
         *("WhisperForConditionalGeneration", "MoonshineForConditionalGeneration"),
         *("MoonshineStreamingForConditionalGeneration", "canary", "CanaryForConditionalGeneration"),
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
-        *("parakeet_ctc", "ParakeetForCTC", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
+        *("parakeet_ctc", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
-        *MODULES,
     }
 )
+_CTC: Final = "ForCTC"
+"""Ending of the architectures of transcription models with a CTC head."""
 _SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})
 _SENTENCES: Final = "modules.json"
 """A file of sentence-transformers."""
@@ -57,7 +57,7 @@ def kind_of(path: Path) -> ModelKind:
         return "speech"
     config = _config_of(path)
     kinds = {*_texts([config.get("model_type")]), *_texts(config.get("architectures"))}
-    if kinds & _TRANSCRIPTION:
+    if kinds & _TRANSCRIPTION or any(kind.endswith(_CTC) for kind in kinds):
         return "transcription"
     if kinds & _SPEAKING:
         return "speech"

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple, TypeVar
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .spec.model import ModelSpec, checked
-from .speech.ctc_modules import MODULES
 from .speech.encoder_decoder import EncoderDecoderConfig
 from .speech.fast_conformer import (
     CANARY,
@@ -24,6 +23,7 @@ from .speech.fast_conformer import (
 from .speech.framewise import (
     CTC,
     CTC_TYPE,
+    MODULES,
     NEMOTRON,
     NEMOTRON_3_5,
     NEMOTRON_3_5_TYPE,

@@ -16,7 +16,6 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.speech import framewise as framewise_config
-from stentor.engine.model_config.speech.ctc_modules import MODULES
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -44,7 +43,7 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
         ((_FRAMEWISE.NEMOTRON_3_5, _FRAMEWISE.NEMOTRON_3_5_TYPE), _FRAMEWISE.nemotron_3_5_asr_config_from_hf),
     )
     for name in names
-} | {name: partial(_FRAMEWISE.modules_ctc_config_from_hf, name) for name in MODULES}
+} | {name: partial(_FRAMEWISE.modules_ctc_config_from_hf, name) for name in _FRAMEWISE.MODULES}
 """By what a config.json names."""
 _PAUSE: Final = 0.6
 """Seconds between two words that end a sentence, where the model writes no marks for that."""
@@ -116,7 +115,7 @@ class FramewiseVocabulary(UntimedVocabulary):
         return begins[words - 1] if words <= len(begins) else len(tokens)
 
     def settle(self, answer: EngineOutput, number: int) -> None:
-        """Have an answer to a prompt of ``number`` name tokens of this vocabulary, and words begin with a space."""
+        """Have an answer to a prompt of ``number`` name this vocabulary's tokens, and each word begin with a space."""
         if (ids := self._ids.get(number)) is not None:
             rows = zip(answer.tokens, answer.logprobs, answer.spans, strict=True)
             known = [(ids[token], score, span) for token, score, span in rows if token in ids]
@@ -131,7 +130,7 @@ class FramewiseVocabulary(UntimedVocabulary):
 
 def _begin_words(answer: EngineOutput, delimiter: int) -> None:
     """Has every word begin with one ``delimiter``, as tokens of other models do, and none follow the last."""
-    tokens, kept = answer.tokens, []
+    tokens, kept = answer.tokens, list[int]()
     for place, token in enumerate(tokens):
         if token != delimiter or (kept and tokens[place - 1] != delimiter):
             kept.append(place)

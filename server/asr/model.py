@@ -46,6 +46,10 @@ class TranscriptionModel:
         code = self.vocabulary.knows(name)
         if code is not None:
             return code
-        known = f"{len(self.languages)} languages, by their ISO 639-1 codes" if self.multilingual else "English alone"
+        known = (
+            f"{len({*self.vocabulary.languages.values()})} languages, by their ISO 639-1 codes"
+            if self.multilingual
+            else "English alone"
+        )
         shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
         raise refused(field, f"the model does not transcribe `{shown}`; it transcribes {known}", "invalid_value")

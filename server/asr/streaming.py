@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,7 +19,9 @@ from ..common.errors import MediaFull, Unavailable, generation_error
 from ..text.generation import EngineEventStream
 from ..text.slices import EngineEvent
 from .observers import OpenAccount, RequestObserver
-from .turns import Turn
+
+if TYPE_CHECKING:
+    from .turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ class Piece(NamedTuple):
 
     text: str
     tokens: list[TextToken]
-    turns: Sequence[Turn] = ()
+    turns: "Sequence[Turn]" = ()
     """Turns of speakers that end with it, of models that tell them apart."""
 
 

@@ -29,7 +29,6 @@ from ..asr.languages import WITHOUT_SPACES
 from ..asr.options import Chunking
 from ..asr.segments import BYTES_A_FRAME
 from ..asr.streaming import BYTES_A_SECOND, JoinedText, Piece, TextToken
-from ..asr.turns import TurnReader
 from ..asr.window_decoder import is_soundless
 from ..audio.encode import wav_header
 from ..audio.quiet import cut_quietly
@@ -170,7 +169,11 @@ class ChatTranscription:
         """The pieces of one request, as the model has written them; ``begin``: where it begins, in seconds."""
         generation = await self._ask(pcm)
         transcript = MarkedText("" if self._begun else self._asking.marker)
-        turns = TurnReader(len(pcm) / BYTES_A_SECOND, begin) if self._asking.diarizes else None
+        turns = None
+        if self._asking.diarizes:
+            from ..asr.turns import TurnReader  # late: few models tell speakers apart
+
+            turns = TurnReader(len(pcm) / BYTES_A_SECOND, begin)
         async with aclosing(generation):
             async for batch in generation:
                 for delta in batch:

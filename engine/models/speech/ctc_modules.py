@@ -18,8 +18,8 @@ from ...layers.linear.weights import WeightMap
 from ...loading.ctc_adapters import adapter_files, check_adapter
 from ...loading.safetensors_index import read_json
 from ...model_config.config_fields import ConfigError
-from ...model_config.speech.ctc_modules import ModulesEncoderSpec
 from ...model_config.speech.fast_conformer import MOST_SAMPLES
+from ...model_config.speech.framewise import ModulesEncoderSpec
 from ...model_config.transformers_config import configuration, first_line
 from ..transformers.names import module_tensors
 from .encoder_stack import Windows, go_on
@@ -77,11 +77,10 @@ class CTCModules:
 
     def _scores(self, window: bytes | memoryview, language: int) -> torch.Tensor:
         """[positions, tokens]"""
-        samples = np.zeros(MOST_SAMPLES, np.float32)
-        if len(window):
-            samples = np.frombuffer(window, "<i2").astype(np.float32) / 32768
-        samples = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
-        given = self._extract(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        stored = np.frombuffer(window, "<i2") if len(window) else np.zeros(MOST_SAMPLES, "<i2")
+        samples = stored.astype(np.float32) / 32768
+        filled = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
+        given = self._extract(filled, sampling_rate=SAMPLE_RATE, return_tensors="pt")
         moved = {name: self._moved(tensor) for name, tensor in given.items()}
         changed = self._adapters[language]
         scores: torch.Tensor = functional_call(self._model, changed, (), {**moved, "return_dict": True}).logits[0]

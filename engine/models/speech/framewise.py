@@ -19,9 +19,8 @@ from ...layers.forward_batch import ForwardBatch
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
-from ...model_config.speech.ctc_modules import ModulesEncoderSpec
 from ...model_config.speech.fast_conformer import FastConformerSpec
-from ...model_config.speech.framewise import FramewiseConfig, LanguagePromptSpec, TransducerSpec
+from ...model_config.speech.framewise import FramewiseConfig, LanguagePromptSpec, ModulesEncoderSpec, TransducerSpec
 from .conformer_stream import ConformerStream
 from .ctc_modules import CTCModules
 from .encoder_stack import EncodedWindows, Windows

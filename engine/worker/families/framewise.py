@@ -19,7 +19,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowPooled, RowSpan, R
 
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
-from ...model_config.speech.ctc_modules import ModulesEncoderSpec
+from ...model_config.speech.framewise import ModulesEncoderSpec
 from ...models.speech.framewise import COLUMNS, FramewiseStream, FramewiseTranscriber
 from ..errors import SetupError
 from ..limits import TRANSCRIPTION

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, UnsetType
 
@@ -20,8 +20,10 @@ from stentor.protocols.openai.transcription import (
 )
 
 from ...asr.streaming import Piece
-from ...asr.turns import Turn, label
 from ...http.sse import DONE, frame_of
+
+if TYPE_CHECKING:
+    from ...asr.turns import Turn
 
 
 def whole_json(pieces: Sequence[Piece], seconds: float, *, logprobs: bool) -> bytes:
@@ -72,7 +74,9 @@ class PieceStream:
         return _logprobs(pieces) if self._logprobs else UNSET
 
 
-def _spoken(turns: Sequence[Turn], first: int = 0) -> list[SpokenSegment]:
+def _spoken(turns: "Sequence[Turn]", first: int = 0) -> list[SpokenSegment]:
+    from ...asr.turns import label  # late: few models tell speakers apart
+
     return [
         SpokenSegment(f"seg_{number}", label(turn.speaker), round(turn.start, 3), round(turn.end, 3), turn.text)
         for number, turn in enumerate(turns, first)

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai.types import audio as sdk
@@ -61,7 +62,7 @@ async def test_words_and_their_times_are_those_of_transformers_offsets(
     for piece, first, end in SAID:
         positions[first:end] = [LETTERS.index(piece)] * (end - first)
     tokenizer = Wav2Vec2CTCTokenizer(str(folder / "vocab.json"))
-    theirs = tokenizer.decode(positions, output_word_offsets=True)
+    theirs: Any = tokenizer.decode(positions, output_word_offsets=True)
     expected = [(word["word"], word["start_offset"] / 50, word["end_offset"] / 50) for word in theirs.word_offsets]
     assert [(word.word, word.start, word.end) for word in found.words or ()] == expected
     assert expected == [("DON'T", 0.08, 0.26), ("GO", 0.34, 0.42), ("YO", 1.2, 1.26)]
