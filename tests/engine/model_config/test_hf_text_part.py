@@ -58,6 +58,8 @@ UNREADABLE = {
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"nemotron_h"}
 """Whose published files omit nothing."""
+CLASSLESS = {"keye_text", "minicpmv_text"}
+"""Of which transformers has no class."""
 
 
 def text_alone(spec: ModelSpec) -> ModelSpec:
@@ -65,13 +67,31 @@ def text_alone(spec: ModelSpec) -> ModelSpec:
     return replace(spec, bos_token_id=None, eos_token_ids=(), tie_embeddings=False)
 
 
-@pytest.mark.parametrize("kind", sorted(TEXTS.keys() - UNREADABLE - WRITTEN_OUT))
+@pytest.mark.parametrize("kind", sorted(TEXTS.keys() - UNREADABLE - WRITTEN_OUT - CLASSLESS))
 def test_fields_that_a_text_part_omits_are_those_of_its_class(kind: str) -> None:
     whole = {"architectures": [TEXTS[kind]], "model_type": MEDIA_FAMILIES[TEXTS[kind]].model_type}
     made = transformers.CONFIG_MAPPING[kind]().to_dict()
     omits = model_spec_from_hf({**whole, "text_config": {"model_type": kind}})
     says = model_spec_from_hf({**whole, "text_config": made})
     assert text_alone(omits) == text_alone(says)
+
+
+@pytest.mark.parametrize(
+    ("whole", "kind"),
+    [
+        ({"architectures": ["KeyeForConditionalGeneration"]}, "qwen3"),
+        ({"architectures": ["MiniCPMV"], "version": 2.6}, "qwen2"),
+        ({"architectures": ["MiniCPMV"], "version": 4.0}, "llama"),
+        ({"architectures": ["MiniCPMO"], "version": "4.5"}, "qwen3"),
+    ],
+)
+def test_fields_that_a_model_with_code_of_its_own_omits_are_those_of_its_decoder(
+    whole: dict[str, Any], kind: str
+) -> None:
+    rope = {"type": "default", "mrope_section": [16, 24, 24]} if "version" not in whole else None
+    whole = {**whole, "hidden_size": 4096, "rope_scaling": rope}
+    made = {**transformers.CONFIG_MAPPING[kind]().to_dict(), **whole}
+    assert text_alone(model_spec_from_hf(whole)) == text_alone(model_spec_from_hf(made))
 
 
 @pytest.mark.parametrize("name", ["VoxtralForConditionalGeneration", "GlmAsrForConditionalGeneration"])
