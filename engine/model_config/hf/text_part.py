@@ -145,17 +145,17 @@ def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
 
-_MINICPM_DECODERS: Final[Mapping[str, Reader]] = {
-    **{"2.6": hf_dense.qwen2, "4.0": hf_dense.llama, "4": hf_dense.llama, "4.5": hf_dense.qwen3}
-}
-"""By version."""
+_MINICPM_DECODERS: Final = {"2.6": "qwen2", "4.0": "llama", "4": "llama", "4.5": "qwen3"}
+"""Model types by version."""
+_DECODERS: Final[Mapping[str, Reader]] = {"qwen2": hf_dense.qwen2, "llama": hf_dense.llama, "qwen3": hf_dense.qwen3}
 
 
 def _minicpmv(fields: Fields, name: str) -> ModelSpec:
     version = str(fields.get("version"))
     if version not in _MINICPM_DECODERS:
         raise ConfigError(f"version is {version[:40]!r}, expected one of {', '.join(_MINICPM_DECODERS)}")
-    return _MINICPM_DECODERS[version](fields, name)
+    kind = _MINICPM_DECODERS[version]
+    return _DECODERS[kind](Fields({**text_defaults("minicpmv", kind), **fields.values}), name)
 
 
 PARTS: Final[Mapping[str, Reader]] = {

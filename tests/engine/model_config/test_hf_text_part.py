@@ -77,6 +77,24 @@ def test_fields_that_a_text_part_omits_are_those_of_its_class(kind: str) -> None
     assert text_alone(omits) == text_alone(says)
 
 
+@pytest.mark.parametrize(
+    ("whole", "kind"),
+    [
+        ({"architectures": ["KeyeForConditionalGeneration"]}, "qwen3"),
+        ({"architectures": ["MiniCPMV"], "version": 2.6}, "qwen2"),
+        ({"architectures": ["MiniCPMV"], "version": 4.0}, "llama"),
+        ({"architectures": ["MiniCPMO"], "version": "4.5"}, "qwen3"),
+    ],
+)
+def test_fields_that_a_model_with_code_of_its_own_omits_are_those_of_its_decoder(
+    whole: dict[str, Any], kind: str
+) -> None:
+    rope = {"type": "default", "mrope_section": [16, 24, 24]} if "version" not in whole else None
+    whole = {**whole, "hidden_size": 4096, "rope_scaling": rope}
+    made = {**transformers.CONFIG_MAPPING[kind]().to_dict(), **whole}
+    assert text_alone(model_spec_from_hf(whole)) == text_alone(model_spec_from_hf(made))
+
+
 @pytest.mark.parametrize("name", ["VoxtralForConditionalGeneration", "GlmAsrForConditionalGeneration"])
 def test_fields_that_a_text_part_omits_are_those_of_the_whole_model_s_class(name: str) -> None:
     kind = MEDIA_FAMILIES[name].model_type
