@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.engine.model_config.speech.fast_conformer import FastConformerSpec
 from stentor.engine.models.speech.framewise import FramewiseStream, FramewiseTranscriber
 from stentor.tests.parity.framewise import tiny_ctc, tiny_nemotron, tiny_nemotron_3_5
 from stentor.tests.parity.test_framewise import expected_of, opened
@@ -69,6 +70,7 @@ def streamed(model: FramewiseTranscriber, pcms: list[bytes]) -> list[torch.Tenso
 
 
 def check_bounded(model: FramewiseTranscriber, stream: FramewiseStream) -> None:
+    assert isinstance(model.config.encoder, FastConformerSpec)
     causal = model.config.encoder.causal
     assert causal is not None
     assert len(stream.audio.samples) < 2000

@@ -7,6 +7,7 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.speech.fast_conformer import (
     CausalSpec,
+    FastConformerSpec,
     canary_config_from_hf,
     cohere_asr_config_from_hf,
 )
@@ -38,6 +39,7 @@ def test_an_encoder_config_leaves_out_the_defaults_of_parakeet() -> None:
 def test_a_causal_encoder_sees_the_published_chunks() -> None:
     streaming, told = nemotron_asr_config_from_hf({}, {}), nemotron_3_5_asr_config_from_hf({}, {})
     for config in (streaming, told):
+        assert isinstance(config.encoder, FastConformerSpec)
         assert config.encoder.causal == CausalSpec(14, 5)
         assert (config.encoder.sampled_bins, config.source_positions) == (11, 376)
     assert (told.blank, told.languages) == (13_087, LanguagePromptSpec(128, 2048, 101))
