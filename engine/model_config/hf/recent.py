@@ -86,11 +86,11 @@ def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
         gated=True,
         gate="gate_proj",
     )
-    spec = with_layers(spec, norms=replace(SANDWICH, out_eps=fields.positive("post_norm_eps", 1e-8)))
+    norms = replace(SANDWICH, out_eps=fields.positive("post_norm_eps", 1e-8), offsets=(("norm", 0.0),))
+    spec = with_layers(spec, norms=norms)
     spec = replace(
         spec,
         norm_plus_one=True,
-        final_norm_plain=True,
         embedding_norm=True,
         logits_divisor=1 / fields.positive("output_multiplier", 0.19611613513818404),
         logits_softcap=fields.positive("final_logit_softcapping", 20.0),

@@ -47,7 +47,7 @@ def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "architecture"),
-    [("seamless_m4t", "SeamlessM4TForSpeechToText"), ("vibevoice_asr", "VibeVoiceAsrForConditionalGeneration")],
+    [("granite_speech5_ctc", "GraniteSpeech5ForCTC"), ("vibevoice_asr", "VibeVoiceAsrForConditionalGeneration")],
 )
 def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, architecture: str) -> None:
     message = refusal({"architectures": [architecture], "model_type": kind})
