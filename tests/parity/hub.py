@@ -39,13 +39,6 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "long_factor": [1.5 + 0.3 * i for i in range(8)],
         "original_max_position_embeddings": 128,
     }
-    experts: Values = {
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "n_routed_experts": 8,
-        "use_qk_norm": True,
-    }
-    experts |= {"routed_scaling_factor": 1.5, "partial_rotary_factor": 0.5, "head_dim": 32}
     return {
         "internlm2": lambda: transformers.LlamaConfig(**shape),
         "internlm2-biased": lambda: transformers.LlamaConfig(
@@ -54,9 +47,6 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "exaone": lambda: transformers.LlamaConfig(**shape, rms_norm_eps=1e-5, rope_parameters=llama3),
         "minicpm": lambda: transformers.GraniteConfig(**minicpm, tie_word_embeddings=True),
         "minicpm4": lambda: transformers.GraniteConfig(**minicpm, rope_parameters=longrope),
-        "ling2": lambda: transformers.Glm4MoeConfig(
-            **shape, **experts, n_group=4, topk_group=2, n_shared_experts=2, rms_norm_eps=1e-6
-        ),
         "mimo": lambda: transformers.Qwen2Config(**shape),
         "step3.5": lambda: step(shape),
         "hy-v4": lambda: hy4(shape),
@@ -157,31 +147,6 @@ def _minicpm(config: Any) -> Values:
     if not config.tie_word_embeddings:
         own |= {"tie_word_embeddings": False, "sparse_config": {"dense_len": 64}}
     return {**own, **old_rope(config)}
-
-
-def _ling2(config: Any) -> Values:
-    own = {"model_type": "bailing_moe", "use_bias": False, "use_qkv_bias": False, "use_qk_norm": True}
-    own |= {"score_function": "sigmoid", "moe_router_enable_expert_bias": True, "norm_head": False}
-    own |= {"num_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
-    own |= {"tie_word_embeddings": False, "partial_rotary_factor": 0.5, "norm_topk_prob": True}
-    own |= {"rope_theta": config.rope_parameters["rope_theta"], "rope_scaling": None}
-    same = (
-        *("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group"),
-        *("topk_group", "routed_scaling_factor"),
-    )
-    return {**own, **{field: getattr(config, field) for field in same}}
-
-
-def _joined(tensors: Tensors, config: Any) -> Tensors:
-    """Queries, keys and values as one matrix, experts apart; a layer that predicts a further token beside them."""
-    found = {}
-    for name, tensor in tensors.items():
-        if "q_proj" in name:
-            parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-            found[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
-        elif "k_proj" not in name and "v_proj" not in name:
-            found[name] = tensor
-    return {**found, f"model.layers.{config.num_hidden_layers}.eh_proj.weight": torch.ones(1, 2)}
 
 
 def _mimo(config: Any) -> Values:
@@ -338,19 +303,6 @@ PUBLISHED: Mapping[str, Published] = {
     "step3.5": Published("Step3p5ForCausalLM", {}, _step, _text_alone, _beyond_limits),
     "minicpm": Published("MiniCPMForCausalLM", {}, _minicpm),
     "minicpm4": Published("MiniCPMForCausalLM", {}, _minicpm),
-    "ling2": Published(
-        "BailingMoeV2ForCausalLM",
-        {
-            "self_attn.o_proj": "attention.dense",
-            "self_attn.q_norm": "attention.query_layernorm",
-            "self_attn.k_norm": "attention.key_layernorm",
-            "self_attn.": "attention.",
-            "e_score_correction_bias": "expert_bias",
-            "embed_tokens": "word_embeddings",
-        },
-        _ling2,
-        _joined,
-    ),
     "mimo": Published("MiMoForCausalLM", {}, _mimo, _with_draft),
     "nemotron-nas": Published("DeciLMForCausalLM", {}, _nemotron_nas, _without_lacking, _lacking),
     **hub_llamas.PUBLISHED,

@@ -28,3 +28,29 @@ def old_rope(config: Any) -> Values:
     rope = dict(config.rope_parameters)
     theta = rope.pop("rope_theta")
     return {"rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope}
+
+
+def joined(into: str) -> Callable[[Tensors, Any], Tensors]:
+    """Queries, keys and values as one matrix, which is named ``into``."""
+
+    def join(tensors: Tensors, _config: Any) -> Tensors:
+        found = {}
+        for name, tensor in tensors.items():
+            if "q_proj" in name:
+                parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+                found[name.replace("q_proj", into)] = torch.cat(parts)
+            elif "k_proj" not in name and "v_proj" not in name:
+                found[name] = tensor
+        return found
+
+    return join
+
+
+def same(config: Any, *fields: str) -> Values:
+    """Fields that have the names of transformers."""
+    return {field: getattr(config, field) for field in fields}
+
+
+def with_draft(tensors: Tensors, config: Any) -> Tensors:
+    """With a layer that predicts a further token."""
+    return {**tensors, f"model.layers.{config.num_hidden_layers}.eh_proj.weight": torch.ones(1, 2)}

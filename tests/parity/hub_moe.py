@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity.hub_form import Published, Tensors, Values
+from stentor.tests.parity.hub_form import Published, Tensors, Values, joined, same, with_draft
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -18,6 +18,7 @@ _LING = {
     "e_score_correction_bias": "expert_bias",
     "embed_tokens": "word_embeddings",
 }
+_ling_joined = joined("query_key_value")
 _PUZZLE = ((3, 8, 32), (1, 6, 16))
 """Experts that a token uses, all of them, and inner units of one, in each layer with experts of a Nemotron Puzzle."""
 
@@ -49,6 +50,9 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "ling1": lambda: transformers.Qwen2MoeConfig(
             **qwen, shared_expert_intermediate_size=64, norm_topk_prob=True, rms_norm_eps=1e-5
+        ),
+        "ling2": lambda: transformers.Glm4MoeConfig(
+            **{**glm, "partial_rotary_factor": 0.5}, n_group=4, topk_group=2, n_shared_experts=2
         ),
         "sarvam-moe": lambda: transformers.Glm4MoeConfig(**glm, n_group=4, topk_group=2, n_shared_experts=2),
         "param2": lambda: transformers.Glm4MoeConfig(**glm, n_group=1, topk_group=1, n_shared_experts=2),
@@ -99,10 +103,6 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _same(config: Any, *fields: str) -> Values:
-    return {field: getattr(config, field) for field in fields}
-
-
 def _theta(config: Any) -> float:
     return float(config.rope_parameters["rope_theta"])
 
@@ -129,19 +129,7 @@ def _deepseek(config: Any) -> Values:
     own = {"model_type": "deepseek", "hidden_act": "silu", "tie_word_embeddings": False, "scoring_func": "softmax"}
     own |= {"n_routed_experts": config.num_experts, "n_shared_experts": 2, "moe_layer_freq": 1}
     own |= {"first_k_dense_replace": 1, "rope_theta": _theta(config), "rope_scaling": None}
-    return {**own, **_same(config, "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
-
-
-def _joined(tensors: Tensors, config: Any) -> Tensors:
-    """Queries, keys and values as one matrix."""
-    found = {}
-    for name, tensor in tensors.items():
-        if "q_proj" in name:
-            parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-            found[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
-        elif "k_proj" not in name and "v_proj" not in name:
-            found[name] = tensor
-    return found
+    return {**own, **same(config, "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
 
 
 @torch.no_grad()
@@ -155,22 +143,31 @@ def _ling1(tensors: Tensors, config: Any) -> Tensors:
     """With a head whose columns have other lengths than 1."""
     lengths = torch.linspace(0.5, 3.0, config.hidden_size)
     tensors = {**tensors, "lm_head.weight": tensors["lm_head.weight"] * lengths}
-    return _joined(_ungated(tensors, config), config)
+    return _ling_joined(_ungated(tensors, config), config)
 
 
 def _ling1_described(config: Any) -> Values:
     own = {"model_type": "bailing_moe", "hidden_act": "silu", "use_bias": False, "use_qkv_bias": False}
     own |= {"norm_head": True, "norm_softmax": False, "num_shared_experts": 2, "first_k_dense_replace": 0}
     own |= {"tie_word_embeddings": False, "rope_theta": _theta(config), "rope_scaling": None}
-    return {**own, **_same(config, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
+    return {**own, **same(config, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
 
 
 def _ling_like(config: Any) -> Values:
     own = {"hidden_act": "silu", "use_bias": False, "use_qkv_bias": False, "use_qk_norm": True, "rope_scaling": None}
     own |= {"score_function": "sigmoid", "moe_router_enable_expert_bias": True, "tie_word_embeddings": False}
     own |= {"num_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
-    same = ("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group")
-    return {**own, "rope_theta": _theta(config), **_same(config, *same, "topk_group", "routed_scaling_factor")}
+    fields = ("head_dim", "first_k_dense_replace", "moe_intermediate_size", "num_experts_per_tok", "n_group")
+    return {**own, "rope_theta": _theta(config), **same(config, *fields, "topk_group", "routed_scaling_factor")}
+
+
+def _ling2(config: Any) -> Values:
+    own = {"model_type": "bailing_moe", "norm_head": False, "partial_rotary_factor": 0.5, "norm_topk_prob": True}
+    return {**_ling_like(config), **own}
+
+
+def _ling2_stored(tensors: Tensors, config: Any) -> Tensors:
+    return with_draft(_ling_joined(tensors, config), config)
 
 
 def _sarvam_moe(config: Any) -> Values:
@@ -192,16 +189,16 @@ def _sarvam_mla(config: Any) -> Values:
     own = {"model_type": "sarvam_mla", "hidden_act": "silu", "num_experts": config.n_routed_experts}
     own |= {"num_shared_experts": config.n_shared_experts, "head_dim": 64, "tie_word_embeddings": False}
     own |= {"rope_theta": theta, "rope_scaling": rope, "num_key_value_heads": ...}
-    same = (*_LATENTS, "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
-    return {**own, **_same(config, *same)}
+    fields = (*_LATENTS, "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
+    return {**own, **same(config, *fields)}
 
 
 def _pangu(config: Any) -> Values:
     """The names of DeepSeek."""
     own = {"model_type": "pangu_ultra_moe", "hidden_act": "silu", "sandwich_norm": True, "tie_word_embeddings": False}
     own |= {"router_enable_expert_bias": True, "rope_theta": _theta(config), "num_nextn_predict_layers": 1}
-    same = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
-    return {**own, **_same(config, *same, "n_routed_experts", "n_shared_experts", "norm_topk_prob")}
+    fields = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
+    return {**own, **same(config, *fields, "n_routed_experts", "n_shared_experts", "norm_topk_prob")}
 
 
 def _pangu_renamed(config: Any) -> Values:
@@ -212,8 +209,8 @@ def _pangu_renamed(config: Any) -> Values:
     own |= {"attention_kv_lora_dim": config.kv_lora_rank, "attention_q_lora_dim": config.q_lora_rank}
     own |= {"attention_qk_dim": config.qk_nope_head_dim, "attention_qk_rope_dim": config.qk_rope_head_dim}
     own |= {"attention_v_dim": config.v_head_dim}
-    same = ("num_experts_per_tok", "routed_scaling_factor", "moe_intermediate_size", "norm_topk_prob")
-    return {**own, **_same(config, *same)}
+    fields = ("num_experts_per_tok", "routed_scaling_factor", "moe_intermediate_size", "norm_topk_prob")
+    return {**own, **same(config, *fields)}
 
 
 @torch.no_grad()
@@ -252,19 +249,14 @@ _PANGU = {
 }
 
 
-def _with_draft(tensors: Tensors, config: Any) -> Tensors:
-    """With a layer that predicts a further token."""
-    return {**tensors, f"model.layers.{config.num_hidden_layers}.eh_proj.weight": torch.ones(1, 2)}
-
-
 def _uncorrected(tensors: Tensors, config: Any) -> Tensors:
     found = {name: tensor for name, tensor in tensors.items() if "e_score_correction_bias" not in name}
-    return _with_draft(found, config)
+    return with_draft(found, config)
 
 
 def _fused(tensors: Tensors, config: Any) -> Tensors:
     """Queries, keys and values as one matrix, beside what draws sounds."""
-    found = {name.replace("query_key_value", "qkv_proj"): each for name, each in _joined(tensors, config).items()}
+    found = joined("qkv_proj")(tensors, config)
     return {**found, "visual.patch_embed.proj.weight": torch.ones(2, 2), "model.mtp.layers.0.x.weight": torch.ones(1)}
 
 
@@ -319,8 +311,8 @@ def _mimo_v2(config: Any) -> Values:
     own |= {"add_swa_attention_sink_bias": True, "tie_word_embeddings": False, "topk_method": "noaux_tc"}
     own |= {"layernorm_epsilon": config.rms_norm_eps, "rms_norm_eps": ..., "scoring_func": "sigmoid"}
     own |= {"vision_config": {"hidden_size": 2}, "routed_scaling_factor": None}
-    same = ("head_dim", "v_head_dim", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_group")
-    return {**own, **_same(config, *same, "topk_group", "attention_value_scale", "norm_topk_prob")}
+    fields = ("head_dim", "v_head_dim", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_group")
+    return {**own, **same(config, *fields, "topk_group", "attention_value_scale", "norm_topk_prob")}
 
 
 def _mimo_v2_fp8(config: Any) -> Values:
@@ -374,8 +366,8 @@ def mistral_large3(config: Any) -> Values:
     grows = {"beta": 0.3, "original_max_position_embeddings": rope["original_max_position_embeddings"]}
     own = {"model_type": "mistral_large3", "hidden_act": "silu", "scoring_func": "softmax", "llama_4_scaling": grows}
     own |= {"rope_parameters": {**rope, "mscale_all_dim": 1}, "tie_word_embeddings": False, "norm_topk_prob": True}
-    same = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
-    return {**own, **_same(config, *same, "n_routed_experts", "n_shared_experts", "n_group", "topk_group")}
+    fields = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
+    return {**own, **same(config, *fields, "n_routed_experts", "n_shared_experts", "n_group", "topk_group")}
 
 
 _LIMIT = 1.5
@@ -414,8 +406,15 @@ def _ling3(config: Any) -> Values:
     own |= {"moe_shared_expert_intermediate_size": config.moe_intermediate_size, "partial_rotary_factor": 0.5}
     own |= {"share_expert_swiglu_limit_list": [None, 0.0, 0.0, 0.0, _LIMIT, 0.0], "num_nextn_predict_layers": 1}
     own |= {"expert_swiglu_limit_list": [None] * 6, "tie_word_embeddings": False}
-    same = (*_LATENTS, "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group")
-    return {**own, **_same(config, *same, "norm_topk_prob", "short_conv_kernel_size")}
+    fields = (
+        *_LATENTS,
+        "first_k_dense_replace",
+        "num_experts_per_tok",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+    )
+    return {**own, **same(config, *fields, "norm_topk_prob", "short_conv_kernel_size")}
 
 
 def _sparse(model: Any) -> list[Any]:
@@ -460,20 +459,21 @@ def _puzzle(config: Any) -> Values:
         blocks.append(block)
     own: Values = {"model_type": "nemotron_h_puzzle", "block_configs": blocks, "num_nextn_predict_layers": 1}
     own |= {"num_hidden_layers": None, "rms_norm_eps": ..., "tie_word_embeddings": False}
-    same = ("head_dim", "ssm_state_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "moe_latent_size")
+    fields = ("head_dim", "ssm_state_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "moe_latent_size")
     others = ("moe_shared_expert_intermediate_size", "routed_scaling_factor", "norm_topk_prob", "layer_norm_epsilon")
-    return {**own, **_same(config, *same, *others)}
+    return {**own, **same(config, *fields, *others)}
 
 
 PUBLISHED: Mapping[str, Published] = {
     "deepseek": Published("DeepseekForCausalLM", {}, _deepseek, _ungated, _half_shared),
     "ling1": Published("BailingMoeForCausalLM", _LING, _ling1_described, _ling1, _with_normed_head),
-    "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, _joined),
-    "param2": Published("Param2MoEForCausalLM", _LING, _param2, _joined),
+    "ling2": Published("BailingMoeV2ForCausalLM", _LING, _ling2, _ling2_stored),
+    "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, _ling_joined),
+    "param2": Published("Param2MoEForCausalLM", _LING, _param2, _ling_joined),
     "sarvam-mla": Published("SarvamMLAForCausalLM", {}, _sarvam_mla),
     "pangu-ultra": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu_renamed, _uncorrected, _sandwiched_plainly),
-    "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, _with_draft, _sandwiched),
-    "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, _with_draft, _with_limit),
+    "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, with_draft, _sandwiched),
+    "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, with_draft, _with_limit),
     "mimo-v2": Published("MiMoV2ForCausalLM", {"sinks": "attention_sink_bias"}, _mimo_v2, _fused),
     "mimo-v2-fp8": Published("MiMoV2ForCausalLM", {}, _mimo_v2_fp8, _in_float8, _rounded_to_float8),
     "mistral-large3": Published("MistralLarge3ForCausalLM", _MISTRAL, mistral_large3, _experts_apart),
