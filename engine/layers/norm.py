@@ -242,20 +242,19 @@ def make_norm(
     model: Backbone,
     context: LayerContext,
     before: Linear | None = None,
-    *,
-    plain: bool = False,
 ) -> Norm:
-    """A norm of hidden states of the kind of ``like``, stored as ``name``; ``before``: see :class:`RMSNorm`. ``plain``:
-    its weights are factors, whatever those of the model's other norms are."""
-    if name.rpartition(".")[2] in like.gated:
+    """A norm of hidden states of the kind of ``like``, stored as ``name``; ``before``: see :class:`RMSNorm`."""
+    own = name.rpartition(".")[2]
+    if own in like.gated:
         return GatedNorm(weights, name, like, model, context)
-    size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one and not plain
-    if like.out_eps and name.rpartition(".")[2] in (like.mixer_out, like.mlp_out):
+    size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
+    if like.out_eps and own in (like.mixer_out, like.mlp_out):
         eps = like.out_eps
     stored = name if like.weighted else None
-    if (offset := dict(like.offsets).get(name.rpartition(".")[2])) is not None:
-        added = offset - float(plus_one)
-        weights.arrange(f"{name}.weight", (size,), lambda weight: weight.float() + added)
+    if (offset := dict(like.offsets).get(own)) is not None:
+        plus_one = False
+        if offset:
+            weights.arrange(f"{name}.weight", (size,), lambda weight: weight.float() + offset)
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
     return RMSNorm(weights, stored, size, eps, replace(context, dtype=context.stream), plus_one=plus_one, before=before)

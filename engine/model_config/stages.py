@@ -49,8 +49,8 @@ def part_of(spec: ModelSpec, ends: Mapping[int, int], own: int) -> ModelSpec:
 
 
 def _without_parts(layer: LayerSpec) -> LayerSpec:
-    norms = Norms(kind=layer.norms.kind, bias=layer.norms.bias, weighted=layer.norms.weighted)
-    return LayerSpec(None, None, norms)
+    like = layer.norms
+    return LayerSpec(None, None, Norms(kind=like.kind, bias=like.bias, weighted=like.weighted, offsets=like.offsets))
 
 
 def _kept(part: ModelSpec) -> object:

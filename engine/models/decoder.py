@@ -105,8 +105,7 @@ class Decoder:
             self._embedding_sum = ScaledStream(self.weights, config.embedding_sum, config.hidden_size, context)
         self._norm: Norm | Unnormalised = Unnormalised()
         if config.final_norm:
-            like, plain = config.layers[-1].norms, config.final_norm_plain
-            self._norm = make_norm(self.weights, config.final_norm, like, config, context, plain=plain)
+            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
         each_loop = len(config.layers) // config.loops
         self._loop_starts = range(each_loop, len(config.layers), each_loop) if config.loop_norm else range(0)
         """Layers before which the last norm stands too."""

@@ -1,6 +1,6 @@
-// Prompts multiply codes as weights of bfloat16 (EXPANDED_FROM of engine/worker/rows/rows.py): on the processor's tiles such
-// products of many rows take a third of the time, and writing the weights out, some tiles for as many rows as meet them, is
-// little beside them.
+// Prompts multiply codes as weights of bfloat16 (EXPANDED_FROM of engine/worker/rows/rows.py): on the processor's tiles
+// such products of many rows take a third of the time, and writing the weights out, some tiles for as many rows as meet
+// them, is little beside them.
 #pragma once
 
 #include "packed.h"

@@ -8,7 +8,7 @@ from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.attention import RopeConfig, alibi_slopes
 from ..spec.mlp import MLPSpec
 from ..spec.model import ModelSpec, Norms, SinusoidSpec, dense_mlp, with_layers, with_mixers
-from .common import clip_of, common, slide
+from .common import clip_of, common, expect, slide
 from .variants import LAYER_NORM
 
 _NAMES: Final = {
@@ -104,9 +104,7 @@ def _gpt(fields: Fields, name: str, activation: str) -> ModelSpec:
 
 def jais(fields: Fields, name: str) -> ModelSpec:
     """JAIS: a GPT-2 with ALiBi, a gated network, and factors on embeddings, scores and logits (µP)."""
-    for field, usual in (("position_embedding_type", "alibi"), ("activation_function", "swiglu")):
-        if (told := fields.text(field, usual)) != usual:
-            raise ConfigError(f"{field} is {told[:40]!r}, expected {usual!r}: no other form of {name} is known")
+    expect(fields, {"position_embedding_type": "alibi", "activation_function": "swiglu"})
     stretch = Fields(fields.table("alibi_scaling") or {})
     if stretch.has("factor"):
         raise ConfigError("alibi_scaling has a factor, expected none: slopes are not scaled")
@@ -269,9 +267,8 @@ def mpt(fields: Fields, name: str) -> ModelSpec:
     """MPT, with ALiBi and without biases. transformers takes no notice of ``alibi_bias_max``, which its authors' code
     does (MPT-7B-StoryWriter)."""
     attending = Fields(fields.table("attn_config") or {})
-    for part, field, usual in ((attending, "prefix_lm", False), (attending, "qk_ln", False), (fields, "no_bias", True)):
-        if part.flag(field, usual) is not usual:
-            raise ConfigError(f"{field} is {not usual}, expected {usual}: nothing else is known of {name}")
+    expect(attending, {"prefix_lm": False, "qk_ln": False})
+    expect(fields, {"no_bias": True})
     if not attending.flag("alibi", True) or attending.text("attn_type", "multihead_attention") != "multihead_attention":
         raise ConfigError(
             "attn_config asks for learned positions or one key-value head, expected alibi and multihead_attention"

@@ -30,14 +30,26 @@ def check_silu(fields: Fields, field: str = "hidden_act") -> None:
 
 
 def expect(fields: Fields, known: Mapping[str, object]) -> None:
-    """Raises :class:`ConfigError` if a field has another value than the ``known`` one."""
+    """Raises :class:`ConfigError` if a field has another value than the ``known`` one, which a missing field has."""
     for field, value in known.items():
-        if fields.has(field) and (found := fields.get(field)) != value:
-            raise ConfigError(f"{field} is {_spelled(found)}, expected {_spelled(value)}")
+        found = fields.get(field)
+        if found is not None and (found != value or isinstance(found, bool) is not isinstance(value, bool)):
+            raise ConfigError(f"{field} is {_spelled(found)}, expected {_spelled(value)}: no other form is known")
 
 
 def _spelled(value: object) -> str:
     return repr(value)[:40].lower() if isinstance(value, bool) else repr(value)[:40]
+
+
+def renamed(fields: Fields, names: Mapping[str, str], **defaults: object) -> Fields:
+    """The fields under their usual names too. ``names``: the usual name by that of the file, which comes first."""
+    found = {usual: fields.get(own) for own, usual in names.items() if fields.has(own)}
+    return Fields({**defaults, **fields.values, **found})
+
+
+def with_defaults(fields: Fields, **defaults: object) -> Fields:
+    """The fields with values for those that are missing or null."""
+    return Fields({**fields.values, **{name: value for name, value in defaults.items() if not fields.has(name)}})
 
 
 def gelu_tanh(fields: Fields) -> str:
@@ -134,9 +146,9 @@ def alternating(spec: ModelSpec, period: int) -> list[bool]:
     return [kind == "sliding" for kind in alternating_layers(len(spec.layers), period)]
 
 
-def window_of(fields: Fields) -> int:
-    """The window; null means none (0), and a missing field transformers' default."""
-    return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
+def window_of(fields: Fields, default: int = 4096) -> int:
+    """The window; null means none (0), and a missing field the default."""
+    return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else default, least=0)
 
 
 def slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -> ModelSpec:

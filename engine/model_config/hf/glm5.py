@@ -11,7 +11,7 @@ from ..spec.model import LayerSpec, ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import GLM5
 from ..spec.recurrent import GatedDeltaSpec
 from ..spec.streams import HyperSpec
-from .common import check_silu, common
+from .common import check_silu, common, expect
 from .hybrid import kinds_of, mixed
 from .latent import index_shares
 from .moe import deepseek_experts, sparse_kinds, with_experts
@@ -21,11 +21,13 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "n_routed_experts": 288,
     "routed_scaling_factor": 2.5,
 }
-_ALWAYS: Final = ("index_kpool_always_select_tail", "mhc", "mla_use_nope")
-"""Flags that must be set, as they are by default."""
-_NAMED: Final = (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"))
 _LIMIT: Final = 10.0
 """Of gates and ups, for which kernels have an activation."""
+_KNOWN: Final[Mapping[str, object]] = {
+    **dict.fromkeys(("index_kpool_always_select_tail", "mhc", "mla_use_nope"), True),
+    **{"scoring_func": "sigmoid", "topk_method": "noaux_tc", "swiglu_limit": _LIMIT},
+}
+"""Fields that must have these values, as they do by default."""
 _KINDS: Final = ("linear_attention", "indexed_attention", "full_attention")
 """The last two are one."""
 
@@ -76,16 +78,9 @@ def _head(fields: Fields, layer: LayerSpec) -> LayerSpec:
 
 def _check(fields: Fields) -> None:
     """Raise :class:`ConfigError` for what only other models have."""
-    for field in _ALWAYS:
-        if not fields.flag(field, True):
-            raise ConfigError(f"{field} is false, expected true")
-    for field, known in _NAMED:
-        if (found := fields.text(field, known)) != known:
-            raise ConfigError(f"{field} is {found[:40]!r}, expected {known!r}")
+    expect(fields, _KNOWN)
     if rotating := fields.integer("qk_rope_head_dim", 0, least=0):
         raise ConfigError(f"qk_rope_head_dim is {rotating}, expected 0: its heads have no positions")
-    if (limit := fields.number("swiglu_limit", _LIMIT)) != _LIMIT:
-        raise ConfigError(f"swiglu_limit is {limit:g}, expected {_LIMIT:g}")
     heads = fields.integer("num_attention_heads")
     if (keys := fields.integer("num_key_value_heads", heads)) != heads:
         raise ConfigError(f"num_key_value_heads is {keys}, expected {heads}, as num_attention_heads")

@@ -12,17 +12,11 @@ from ..spec.mlp import FUSED_MLP, MLPSpec
 from ..spec.model import Blend, LayerSpec, ModelSpec, Norms, dense_mlp, looped, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import MIMO
 from .classic import falcon
-from .common import alternating, common, local_rope, slide, sliding_layers
+from .common import alternating, common, expect, local_rope, renamed, slide, sliding_layers, window_of, with_defaults
 from .dense import gemma3, llama, qwen2, qwen_windows
 from .rope import rope_from_hf
 from .variants import LAYER_NORM, glm, stablelm
 
-_EXAONE: Final = {
-    "num_layers": "num_hidden_layers",
-    "activation_function": "hidden_act",
-    "layer_norm_epsilon": "rms_norm_eps",
-}
-"""Its names of common fields."""
 _FFN_MULTIPLE: Final = 256
 _UNKNOWN_PARTS: Final = (
     *("replace_with_linear", "sparsify", "window_length", "num_sink_tokens"),
@@ -31,6 +25,11 @@ _UNKNOWN_PARTS: Final = (
 """What blocks of Nemotron NAS may have in place of attention or a network."""
 _BAICHUAN2_VOCABULARY: Final = 125696
 _MOST_LOOPS: Final = 64
+_EXAONE: Final = {
+    "num_layers": "num_hidden_layers",
+    "activation_function": "hidden_act",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
 _GLM: Final = {
     "num_layers": "num_hidden_layers",
     "padded_vocab_size": "vocab_size",
@@ -54,7 +53,7 @@ _TELECHAT: Final = {
     "seq_length": "max_position_embeddings",
 }
 _STABLELM: Final = {"norm_eps": "layer_norm_eps", "rope_pct": "partial_rotary_factor"}
-"""Names of common fields in each family."""
+"""Names of common fields, by those of each family."""
 _NANBEIGE: Final = (
     *("enable_hyper_connection", "enable_mhc", "enable_depth_attention", "enable_double_loop_split", "loop_share_kv"),
     *("ngram_insert_all_layers", "insert_ngram_layer_idx", "emb_neighbor_num", "qk_layernorm"),
@@ -62,24 +61,10 @@ _NANBEIGE: Final = (
 """What its authors' code knows besides loops, and no published model uses."""
 
 
-def _renamed(fields: Fields, names: Mapping[str, str], **defaults: object) -> Fields:
-    """The fields under their usual names too."""
-    found = {ours: fields.get(theirs) for theirs, ours in names.items() if fields.has(theirs)}
-    return Fields({**defaults, **fields.values, **found})
-
-
-def _expect(fields: Fields, name: str, **expected: bool) -> None:
-    """Raise :class:`ConfigError` unless these flags are as expected, which they are if they are missing."""
-    for field, usual in expected.items():
-        if fields.flag(field, usual) is not usual:
-            told, meant = (str(value).lower() for value in (not usual, usual))
-            raise ConfigError(f"{field} is {told}, expected {meant}: no other form of {name} is known")
-
-
 def older_llama(fields: Fields, name: str) -> ModelSpec:
     """Llama as it was converted before transformers had it."""
     return llama(
-        _renamed(fields, {"max_sequence_length": "max_position_embeddings"}, max_position_embeddings=2048), name
+        renamed(fields, {"max_sequence_length": "max_position_embeddings"}, max_position_embeddings=2048), name
     )
 
 
@@ -111,8 +96,8 @@ def teleflm(fields: Fields, name: str) -> ModelSpec:
 def qwen1(fields: Fields, name: str) -> ModelSpec:
     """Qwen 1: biases of queries, keys and values alone, and GPT-2's names. Beyond ``seq_length`` its authors' code
     changes angles and scores with the length, so that is its context."""
-    _expect(fields, name, no_bias=True, scale_attn_weights=True)
-    fields = _renamed(fields, _QWEN)
+    expect(fields, {"no_bias": True, "scale_attn_weights": True})
+    fields = renamed(fields, _QWEN)
     stretched = fields.flag("use_dynamic_ntk", True) or fields.flag("use_logn_attn", True)
     if stretched and fields.has("seq_length"):
         fields = Fields({**fields.values, "max_position_embeddings": fields.integer("seq_length")})
@@ -129,7 +114,7 @@ def baichuan(fields: Fields, name: str) -> ModelSpec:
     """Baichuan: queries, keys and values are one matrix. Those of 13 billion parameters have ALiBi and name no
     ``max_position_embeddings``. The second generation normalises the rows of its head."""
     alibi = name == "BaichuanForCausalLM" and not fields.has("max_position_embeddings")
-    spec = llama(_renamed(fields, {"model_max_length": "max_position_embeddings"} if alibi else {}), name)
+    spec = llama(renamed(fields, {"model_max_length": "max_position_embeddings"} if alibi else {}), name)
     spec = with_mixers(spec, fused=True, into="W_pack")
     if alibi:
         mixer = spec.layers[0].attention
@@ -152,10 +137,10 @@ def chatglm(fields: Fields, name: str) -> ModelSpec:
             f"quantization_bit is {fields.get('quantization_bit')}, expected 0: its authors' integer weights are not "
             "read; use the files without quantisation, with --quantization"
         )
-    _expect(fields, name, rmsnorm=True, post_layer_norm=True, interleaved_qkv=False)
-    _expect(fields, name, apply_residual_connection_post_layernorm=False)
+    expect(fields, {"rmsnorm": True, "post_layer_norm": True, "interleaved_qkv": False})
+    expect(fields, {"apply_residual_connection_post_layernorm": False})
     usual = {"add_qkv_bias": False, "layernorm_epsilon": 1e-5, "seq_length": 2048}
-    fields = _renamed(Fields({**usual, **fields.values}), _GLM)
+    fields = renamed(Fields({**usual, **fields.values}), _GLM)
     bias = fields.flag("add_bias_linear")
     groups = fields.integer("num_attention_heads")
     if fields.flag("multi_query_attention"):
@@ -186,14 +171,13 @@ def chatglm(fields: Fields, name: str) -> ModelSpec:
 
 def stablelm_epoch(fields: Fields, name: str) -> ModelSpec:
     """StableLM under its authors' names."""
-    if fields.number("rotary_scaling_factor", 1.0) != 1.0:
-        raise ConfigError(f"rotary_scaling_factor is {fields.get('rotary_scaling_factor')}, expected 1.0")
-    return stablelm(_renamed(fields, _STABLELM), name)
+    expect(fields, {"rotary_scaling_factor": 1.0})
+    return stablelm(renamed(fields, _STABLELM), name)
 
 
 def refined_web(fields: Fields, name: str) -> ModelSpec:
     """Falcon under its authors' names. Those with several key-value heads (40B) have a norm for each part."""
-    _expect(fields, name, apply_residual_connection_post_layernorm=False)
+    expect(fields, {"apply_residual_connection_post_layernorm": False})
     grouped = fields.has("n_head_kv")
     usual = {"multi_query": False, "parallel_attn": False, "new_decoder_architecture": grouped}
     return falcon(Fields({**usual, **fields.values}), name)
@@ -202,14 +186,14 @@ def refined_web(fields: Fields, name: str) -> ModelSpec:
 def telechat(fields: Fields, name: str) -> ModelSpec:
     """TeleChat 1 and 2: keys and values are one matrix. Its context is that of its training, beyond which its authors'
     code changes angles with the length."""
-    _expect(fields, name, embed_layernorm=False, apply_residual_connection_post_layernorm=False)
+    expect(fields, {"embed_layernorm": False, "apply_residual_connection_post_layernorm": False})
     trained = fields.integer("training_seqlen", 8192)
     base = fields.integer("base_seqlen", 4096)
     if fields.has("base_seqlen") and trained > base:
         raise ConfigError(
             f"training_seqlen is {trained}, expected at most base_seqlen, {base}: its angles are not known"
         )
-    fields = _renamed(Fields({"seq_length": trained, **fields.values}), _TELECHAT)
+    fields = renamed(Fields({"seq_length": trained, **fields.values}), _TELECHAT)
     spec = common(fields, name, eps=1e-5)
     mixer = spec.layers[0].attention
     # without base_seqlen the base grew with every doubling of 4,096 tokens
@@ -240,7 +224,7 @@ def solar(fields: Fields, name: str) -> ModelSpec:
                 )
             if layer in blended and source < layer:
                 found.append(Blend(layer, source, share))
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 2047, least=0)
+    window = window_of(fields, 2047)
     return replace(slide(spec, window), blends=tuple(found))
 
 
@@ -267,7 +251,7 @@ def nanbeige(fields: Fields, name: str) -> ModelSpec:
 
 def plamo3(fields: Fields, name: str) -> ModelSpec:
     """PLaMo 3: a Gemma 3 without a factor on embeddings, whose norms behind parts begin at small numbers."""
-    _expect(fields, name, scale_embedding=False)
+    expect(fields, {"scale_embedding": False})
     fields = Fields({"tie_word_embeddings": True, **fields.values})
     window = fields.get("window_size") or fields.get("sliding_window")
     if isinstance(window, list):
@@ -400,11 +384,8 @@ def internlm2(fields: Fields, name: str) -> ModelSpec:
 
 def exaone(fields: Fields, name: str) -> ModelSpec:
     """EXAONE 3, 3.5 and Deep: a Llama with GPT-2's names."""
-    values = fields.values
-    usual = {ours: values[theirs] for theirs, ours in _EXAONE.items() if theirs in values}
-    fields = Fields({"tie_word_embeddings": True, **values, **usual})
-    if not fields.has("intermediate_size"):
-        fields = Fields({**fields.values, "intermediate_size": 4 * fields.integer("hidden_size")})
+    fields = renamed(fields, _EXAONE, tie_word_embeddings=True)
+    fields = with_defaults(fields, intermediate_size=4 * fields.integer("hidden_size"))
     spec = with_mixers(common(fields, name, eps=1e-5), name="attn.attention", out="out_proj")
     mlp = replace(dense_mlp(spec), into=("mlp.c_fc_0", "mlp.c_fc_1"), out="mlp.c_proj")
     spec = with_layers(spec, mlp=mlp, norms=Norms(mixer_in="ln_1", mlp_in="ln_2"))

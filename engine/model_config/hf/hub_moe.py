@@ -8,7 +8,7 @@ from ..config_fields import ConfigError, Fields
 from ..spec.mlp import APART, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, Norms, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
-from .common import check_silu, common, expect
+from .common import check_silu, common, expect, renamed
 from .latent import latent
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 
@@ -90,9 +90,8 @@ def sarvam_mla(fields: Fields, name: str) -> ModelSpec:
 def pangu_ultra(fields: Fields, name: str) -> ModelSpec:
     """openPangu Ultra: a DeepSeek-V3 with norms behind both parts of a layer, and all experts in one group."""
     check_silu(fields)
-    values = fields.values
-    usual = {ours: values[theirs] for theirs, ours in _PANGU.items() if theirs in values}
-    fields = Fields({"routed_scaling_factor": 2.5, "rope_theta": 10_000.0, **values, **usual, **_ONE_GROUP})
+    fields = renamed(fields, _PANGU, routed_scaling_factor=2.5, rope_theta=10_000.0)
+    fields = Fields({**fields.values, **_ONE_GROUP})
     if fields.has("rope_scaling"):
         raise ConfigError("rope_scaling is set, expected null: its context is not extended")
     # head_dim is the size of its rotating part

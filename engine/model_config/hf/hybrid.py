@@ -10,7 +10,7 @@ from ..spec.model import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp
 from ..spec.mtp_form import QWEN
 from ..spec.recurrent import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import NGramSpec, StreamMixSpec, hash_multipliers, primes_from
-from .common import attention_bias, check_silu, common, gelu_tanh, slide
+from .common import attention_bias, check_silu, common, gelu_tanh, slide, window_of
 from .dense import granite
 from .moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .rope import rope_from_hf
@@ -97,7 +97,7 @@ def lfm3(fields: Fields, name: str) -> ModelSpec:
     for kind in ("full_attention", "sliding_attention"):
         rope = rope_from_hf(told, spec.layers[0].attention.head_dim, layer_type=kind)
         spec = with_mixers(spec, [each == kind for each in kinds], rope=rope)
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 256, least=0)
+    window = window_of(fields, 256)
     spec = slide(spec, window, [kind == "sliding_attention" for kind in kinds])
     conv = ShortConvSpec(spec.hidden_size, fields.integer("conv_L_cache", 7), fields.flag("conv_bias"))
     return replace(mixed(spec, [kind != "conv" for kind in kinds], conv), final_norm="model.embedding_norm")

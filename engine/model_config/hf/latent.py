@@ -11,7 +11,7 @@ from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from ..spec.recurrent import GatedDeltaSpec
-from .common import attention_bias, check_silu, common, expect
+from .common import attention_bias, check_silu, common, expect, renamed
 from .hybrid import kinds_of, mixed
 from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .rope import rope_from_hf
@@ -252,12 +252,10 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     first have experts. Layers in lists count from 1."""
     if not fields.flag("mla_use_nope", True):
         raise ConfigError("mla_use_nope is false, expected true: nothing says how its heads rotate")
-    if (score := fields.text("moe_router_activation_func", "sigmoid")) != "sigmoid":
-        raise ConfigError(f"moe_router_activation_func is {score[:40]!r}, expected 'sigmoid'")
-    values, linear = fields.values, Fields(fields.table("linear_attn_config") or {})
-    old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
+    expect(fields, {"moe_router_activation_func": "sigmoid"})
+    linear = Fields(fields.table("linear_attn_config") or {})
     defaults = {"moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "n_routed_experts": 256}
-    fields = Fields({"max_position_embeddings": 1 << 20, "q_lora_rank": None, **defaults, **values, **old})
+    fields = renamed(fields, _KIMI_LINEAR, max_position_embeddings=1 << 20, q_lora_rank=None, **defaults)
     # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name, eps=1e-5)
     spec = latent(fields, spec)
@@ -297,12 +295,10 @@ def ling(fields: Fields, name: str) -> ModelSpec:
         raise ConfigError(
             f"gated_attention_proj_granularity_type is {gates[:40]!r}, expected 'head_wise' or 'element_wise'"
         )
-    values = fields.values
-    old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
     defaults = {"moe_intermediate_size": 768, "routed_scaling_factor": 2.5, "num_experts": 512, "n_group": 8}
     others = {"topk_group": 4, "norm_topk_prob": True, "rope_theta": 6_000_000.0, "max_position_embeddings": 1 << 18}
     rope = {"partial_rotary_factor": None, "rope_interleave": True}  # files tell the rotating part of a whole head
-    fields = Fields({**defaults, **others, "q_lora_rank": None, **values, **old, **rope})
+    fields = Fields({**renamed(fields, _KIMI_LINEAR, q_lora_rank=None, **defaults, **others).values, **rope})
     dim = fields.integer("linear_head_dim", fields.integer("head_dim", 128))
     # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)

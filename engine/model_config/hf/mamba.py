@@ -11,7 +11,7 @@ from ..spec.model import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, wi
 from ..spec.mtp_form import NEMOTRON
 from ..spec.recurrent import Mamba2Spec, MambaNorm, MambaSpec
 from ..spec.shared_block import SharedBlockSpec
-from .common import attention_bias, check_silu, common
+from .common import attention_bias, check_silu, common, renamed
 from .hybrid import mamba2, mixed
 from .moe import experts_of, with_experts
 
@@ -418,9 +418,8 @@ def zamba2(fields: Fields, name: str) -> ModelSpec:
     spec = common(Fields(values), name, eps=1e-5, activation="gelu")
     if spec.norm_eps != 1e-5:
         raise ConfigError(f"rms_norm_eps is {spec.norm_eps}, expected 1e-05: that of the norms within Mamba-2")
-    names = {"mamba_n_heads": "n_mamba_heads", "mamba_n_groups": "mamba_ngroups"}
-    renamed = {new: fields.get(old) for new, old in names.items() if fields.has(old)}
-    state = {"mamba_n_heads": 8, "mamba_d_state": 64, **fields.values, **renamed, "hidden_act": "silu"}
+    names = {"n_mamba_heads": "mamba_n_heads", "mamba_ngroups": "mamba_n_groups"}
+    state = {**renamed(fields, names, mamba_n_heads=8, mamba_d_state=64).values, "hidden_act": "silu"}
     least = fields.number("time_step_min", 0.001)
     mixer = replace(mamba2(Fields({**state, "time_step_limit": None}), hidden), least_step=least)
     attention = replace(

@@ -7,7 +7,7 @@ from ..spec.attention import BlockIndexSpec
 from ..spec.mlp import FUSED_MLP, STACKED, ExpertNames, MLPSpec, RouterSpec
 from ..spec.model import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from ..spec.recurrent import LightningSpec
-from .common import check_silu, common, slide
+from .common import check_silu, common, expect, slide
 from .hybrid import kinds_of
 from .moe import MIXTRAL, experts_of, with_experts
 
@@ -81,13 +81,9 @@ def _layer(
 def minimax_m3(fields: Fields, name: str) -> ModelSpec:
     """Gemma's norms, attention that an index limits to some blocks of tokens in most layers, and experts with gpt-oss's
     activation beside a shared one."""
-    for field, known in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
-        if fields.number(field, known) != known:
-            raise ConfigError(f"{field} is {fields.number(field)}, expected {known}")
+    expect(fields, {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "n_shared_experts": 1})
     if (activation := fields.text("hidden_act", "swigluoai")) not in ("swigluoai", "silu"):
         raise ConfigError(f"hidden_act is {activation!r}, expected 'swigluoai'")
-    if fields.integer("n_shared_experts", 1) != 1:
-        raise ConfigError(f"n_shared_experts is {fields.integer('n_shared_experts')}, expected 1")
     head_dim = fields.integer("head_dim", 128)
     rotary = fields.integer("rotary_dim", min(64, head_dim)) / head_dim
     fields = Fields({"partial_rotary_factor": rotary, **fields.values, "hidden_act": "silu"})

@@ -7,7 +7,7 @@ from ..config_fields import ConfigError, Fields
 from ..spec.mlp import APART, STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
-from .common import attention_bias, common, slide, sliding_layers, window_of
+from .common import attention_bias, common, expect, slide, sliding_layers, window_of
 from .dense import granite
 
 MIXTRAL = replace(
@@ -84,9 +84,7 @@ def olmoe(fields: Fields, name: str) -> ModelSpec:
 
 def gpt_oss(fields: Fields, name: str) -> ModelSpec:
     """gpt-oss (arXiv:2508.10925): attention with sinks, experts with biases and a special activation."""
-    for field, known in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
-        if fields.number(field, known) != known:
-            raise ConfigError(f"{field} is {fields.number(field)}, expected {known}")
+    expect(fields, {"swiglu_limit": 7.0, "swiglu_alpha": 1.702})
     fields = Fields({"head_dim": 64, "rope_theta": 150_000.0, **fields.values})
     if not (fields.has("rope_parameters") or fields.has("rope_scaling")):
         fields = Fields({**fields.values, "rope_parameters": _GPT_OSS_ROPE})
@@ -99,7 +97,7 @@ def gpt_oss(fields: Fields, name: str) -> ModelSpec:
         router_bias=True,
         names=(replace(STACKED, router="mlp.router", transposed=True, interleaved=True),),
     )
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 128, least=0)
+    window = window_of(fields, 128)
     slides = sliding_layers(fields) or [layer % 2 == 0 for layer in range(len(spec.layers))]
     return slide(with_layers(spec, mlp=moe), window, slides)
 

@@ -158,7 +158,7 @@ def mellum(fields: Fields, name: str) -> ModelSpec:
     router = RouterSpec(fields.integer("num_experts_per_tok", 8), renormalize=fields.flag("norm_topk_prob", True))
     moe = experts_of(fields, spec, router, experts=64)
     spec = with_experts(spec, moe, sparse_kinds(fields, spec, 0))
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 1024, least=0)
+    window = window_of(fields, 1024)
     slides = sliding_layers(fields) or [False] * len(spec.layers)
     spec = slide(spec, window, slides)
     heads = fields.integer("num_nextn_predict_layers", fields.integer("num_mtp_layers", 0, least=0), least=0)

@@ -10,7 +10,7 @@ from ..config_fields import ConfigError, Fields
 from ..spec.attention import ConvolvedSpec
 from ..spec.mlp import APART, STACKED, RouterNetworkSpec, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, Norms, with_layers, with_mixers
-from .common import attention_bias, common, slide, sliding_layers, softcap_of
+from .common import attention_bias, common, expect, slide, sliding_layers, softcap_of, window_of, with_defaults
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, sparse_steps, with_experts
 from .rope import rope_from_hf
 from .variants import COHERE
@@ -28,11 +28,6 @@ _KOLIBRI_NAMES: Final = (
 _BEAM_SCALING: Final = {"temperature_power": 0.1, "temperature_floor": 2048, "temperature_first": 1}
 
 
-def _with_default(fields: Fields, **defaults: object) -> Fields:
-    """The fields with values for those that are missing or null."""
-    return Fields({**fields.values, **{name: value for name, value in defaults.items() if not fields.has(name)}})
-
-
 def _slides(fields: Fields, spec: ModelSpec, full: Sequence[bool]) -> list[bool]:
     """Which layers have a window; without a list of types, those that are not ``full``."""
     return sliding_layers(fields) or [not each for each in full]
@@ -45,7 +40,7 @@ def _still(spec: ModelSpec, layers: Sequence[bool]) -> ModelSpec:
 
 def flint(fields: Fields, name: str) -> ModelSpec:
     """Flint: heads are normed and have sinks; layers with a window rotate; experts with plain sigmoid scores."""
-    fields = _with_default(fields, head_dim=128, moe_intermediate_size=512, mlp_only_layers=[0, 1])
+    fields = with_defaults(fields, head_dim=128, moe_intermediate_size=512, mlp_only_layers=[0, 1])
     spec = attention_bias(fields, common(fields, name))
     spec = with_mixers(spec, qk_norm="head", sinks=True, sinks_name="softmax_offset")
     renormalize = fields.flag("norm_topk_prob", True)
@@ -62,7 +57,7 @@ def kolibri1(fields: Fields, name: str) -> ModelSpec:
     """Kolibri 1: norms behind each part; layers with a window rotate; experts are chosen by corrected logits and
     weighted by their sigmoid."""
     inner = fields.integer("shared_expert_intermediate_size", 512)
-    fields = _with_default(fields, head_dim=128, moe_intermediate_size=512, intermediate_size=inner)
+    fields = with_defaults(fields, head_dim=128, moe_intermediate_size=512, intermediate_size=inner)
     spec = with_layers(with_mixers(common(fields, name), qk_norm="head"), norms=_KOLIBRI_NORMS)
     router = RouterSpec(
         fields.integer("num_experts_per_tok", 6),
@@ -80,7 +75,7 @@ def kolibri1(fields: Fields, name: str) -> ModelSpec:
 def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
     """Muse Glimmer: gated attention over normed heads, norms around each part and of embeddings; full layers do not
     rotate."""
-    fields = _with_default(fields, head_dim=128, hidden_act=fields.text("hidden_activation", "silu"))
+    fields = with_defaults(fields, head_dim=128, hidden_act=fields.text("hidden_activation", "silu"))
     spec = attention_bias(fields, common(fields, name, eps=1e-5))
     mixer = spec.layers[0].attention
     spec = with_mixers(
@@ -91,18 +86,18 @@ def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
         gated=True,
         gate="gate_proj",
     )
-    spec = with_layers(spec, norms=replace(SANDWICH, out_eps=fields.positive("post_norm_eps", 1e-8)))
+    norms = replace(SANDWICH, out_eps=fields.positive("post_norm_eps", 1e-8), offsets=(("norm", 0.0),))
+    spec = with_layers(spec, norms=norms)
     spec = replace(
         spec,
         norm_plus_one=True,
-        final_norm_plain=True,
         embedding_norm=True,
         logits_divisor=1 / fields.positive("output_multiplier", 0.19611613513818404),
         logits_softcap=fields.positive("final_logit_softcapping", 20.0),
     )
     last = len(spec.layers) - 1
     full = [(last - at) % 4 == 0 for at in range(last + 1)]
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 2048, least=0)
+    window = window_of(fields, 2048)
     return slide(_still(spec, _unturned(fields, spec, full)), window, _slides(fields, spec, full))
 
 
@@ -119,12 +114,12 @@ def _unturned(fields: Fields, spec: ModelSpec, full: Sequence[bool]) -> list[boo
 
 def cohere_compass(fields: Fields, name: str) -> ModelSpec:
     """North: a Command R whose halves of heads rotate together, with a rotation for each type of layer, or none."""
-    fields = _with_default(fields, tie_word_embeddings=True)
+    fields = with_defaults(fields, tie_word_embeddings=True)
     spec = common(_unturned_fields(fields), name, eps=1e-5, eps_field="layer_norm_eps")
     spec = with_layers(attention_bias(fields, spec), norms=COHERE, parallel=True)
     spec = replace(spec, logits_divisor=1 / fields.positive("logit_scale", 1.0))
     slides = sliding_layers(fields) or [False] * len(spec.layers)
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
+    window = window_of(fields)
     return slide(_turned_by_type(fields, spec, slides), window, slides)
 
 
@@ -153,8 +148,8 @@ def beam(fields: Fields, name: str) -> ModelSpec:
     """Beam: gated attention, norms around each part, sums that give every part equal weight; layers that do not rotate
     scale queries by position."""
     defaults = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "num_experts": 256}
-    fields = _with_default(fields, head_dim=128, moe_intermediate_size=2560, **defaults)
-    fields = _with_default(fields, rope_parameters={"sliding_attention": {}, "full_attention": None})
+    fields = with_defaults(fields, head_dim=128, moe_intermediate_size=2560, **defaults)
+    fields = with_defaults(fields, rope_parameters={"sliding_attention": {}, "full_attention": None})
     spec = attention_bias(fields, common(_unturned_fields(fields), name))
     spec = with_mixers(spec, qk_norm="head", gated=True, gate="gate_proj", gate_bias="gate_bias")
     moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
@@ -177,7 +172,7 @@ def beam(fields: Fields, name: str) -> ModelSpec:
         ),
         logits_softcap=softcap_of(fields, "final_logit_softcapping", 30.0),
     )
-    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 512, least=0)
+    window = window_of(fields, 512)
     return slide(spec, window, slides)
 
 
@@ -192,13 +187,11 @@ _ZAYA_NAMES: Final = replace(STACKED, correction="mlp.gate.balancing_biases")
 def zaya(fields: Fields, name: str) -> ModelSpec:
     """ZAYA1: convolutions of queries and keys, scaled sums, and one expert a token, which a network chooses and may
     leave out."""
-    for field, known in (("num_experts_per_tok", 1), ("attention_bias", False)):
-        if fields.has(field) and fields.get(field) != known:
-            raise ConfigError(f"{field} is {fields.get(field)!r}, expected {known!r}: nothing else is known of {name}")
+    expect(fields, {"num_experts_per_tok": 1, "attention_bias": False})
     inner = fields.integer("moe_intermediate_size", 2048)
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 40, "vocab_size": 262_272}
     defaults |= {"hidden_size": 2048, "max_position_embeddings": 131_072, "moe_intermediate_size": inner}
-    fields = _with_default(fields, **defaults, head_dim=128, tie_word_embeddings=True, rope_parameters=_ZAYA_ROPE)
+    fields = with_defaults(fields, **defaults, head_dim=128, tie_word_embeddings=True, rope_parameters=_ZAYA_ROPE)
     plain = Fields({**_unturned_fields(fields).values, "intermediate_size": inner})
     spec = common(plain, name, eps=1e-5)
     kinds = fields.texts("layer_types") or ("hybrid",) * len(spec.layers)

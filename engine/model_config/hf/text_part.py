@@ -223,9 +223,9 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
-    "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
     "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
+    "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
     "Cosmos3EdgeForConditionalGeneration": MediaFamily("cosmos3_edge", "cosmos3_edge_text", "images, video"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
     "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
@@ -344,12 +344,12 @@ ALIASES: Final[Mapping[str, str]] = {
 """Architectures whose files are those of others, but for the names of architecture and model type."""
 _SHARED: Final = {name: _FAMILIES[other] for name, other in ALIASES.items()}
 MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
+"""By architecture."""
 _TYPED_HERE: Final = (
     *_SHARED,
     *(f"{name}ForConditionalGeneration" for name in ("Keye", "KeyeVL1_5", "StepVL")),
 )
 """Architectures that determine the model type."""
-"""By architecture."""
 
 
 def text_reader(family: MediaFamily, known: Mapping[str, Reader]) -> Reader:

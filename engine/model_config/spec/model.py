@@ -60,7 +60,8 @@ class Norms:
     out_eps: float = 0.0
     """Epsilon of the norms of outputs, if it is another one (Muse Glimmer); 0: the model's."""
     offsets: tuple[tuple[str, float], ...] = ()
-    """Stored names of those that multiply by their weight and this number (PLaMo 3)."""
+    """Stored names of those that multiply by their weight and this number (PLaMo 3), whatever
+    :attr:`Backbone.norm_plus_one` is: 0 for a last norm that alone multiplies by its weight (Muse Glimmer)."""
     gated: tuple[str, ...] = ()
     """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
     gate_rank: int = 0
@@ -364,8 +365,6 @@ class ModelSpec(Backbone):
     """Whether the last norm also stands between two loops."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the model does not use."""
-    final_norm_plain: bool = False
-    """Whether it multiplies by its weight, where other norms multiply by (1 + weight) (Muse Glimmer)."""
     embedding_scale: float = 1.0
     scales_media: bool = False
     """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""

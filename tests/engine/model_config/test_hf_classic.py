@@ -117,10 +117,10 @@ def test_mpt_reads_the_fields_of_its_attention() -> None:
     [
         ("MptForCausalLM", {"attn_config": {"alibi": False}}, "learned positions"),
         ("MptForCausalLM", {"attn_config": {"attn_type": "multiquery_attention"}}, "one key-value head"),
-        ("MptForCausalLM", {"attn_config": {"qk_ln": True}}, "qk_ln is True"),
-        ("MptForCausalLM", {"attn_config": {"prefix_lm": True}}, "prefix_lm is True"),
+        ("MptForCausalLM", {"attn_config": {"qk_ln": True}}, "qk_ln is true"),
+        ("MptForCausalLM", {"attn_config": {"prefix_lm": True}}, "prefix_lm is true"),
         ("MptForCausalLM", {"attn_config": {"clip_qkv": -1}}, "clip_qkv is '-1', expected a number above 0"),
-        ("MptForCausalLM", {"no_bias": False}, "no_bias is False"),
+        ("MptForCausalLM", {"no_bias": False}, "no_bias is false"),
         ("MptForCausalLM", {"logit_scale": 0.5}, "logit_scale is 0.5"),
         ("BloomForCausalLM", {"apply_residual_connection_post_layernorm": True}, "whose stream goes on from norms"),
         ("GPTNeoForCausalLM", {"attention_types": [[["global", "local"], 1]]}, "gives 2 layers, expected 3"),

@@ -110,7 +110,7 @@ def test_a_parameter_count_is_that_of_the_published_model() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"swiglu_limit": 7.0}, "swiglu_limit is 7, expected 10"),
+        ({"swiglu_limit": 7.0}, "swiglu_limit is 7.0, expected 10.0"),
         ({"mhc": False}, "mhc is false, expected true"),
         ({"mla_use_nope": False}, "mla_use_nope is false, expected true"),
         ({"index_kpool_always_select_tail": False}, "index_kpool_always_select_tail is false, expected true"),
