@@ -19,6 +19,7 @@ HEAVY_MODULES = (
         f"stentor.engine.tts.{name}" for name in ("codec_stream", "codec_weights", "pocket", "snac", "vits", "vocos")
     ),
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
+    "stentor.server.media.videos_of_models",
     "stentor.server.media.grid_processors",
     "stentor.server.media.picture_processors",
     "stentor.server.media.slice_processors",

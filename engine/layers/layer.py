@@ -1,4 +1,4 @@
-"""One layer of a decoder or encoder, described by a :class:`..model_config.spec.model.LayerSpec`."""
+"""One layer of a decoder or encoder, described by a :class:`..model_config.spec.layer.LayerSpec`."""
 
 from copy import copy
 
@@ -10,8 +10,9 @@ from stentor.kernels.quantize import Quantized
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.compressed_attention import CompressedAttentionSpec
 from ..model_config.spec.latent_attention import LatentAttentionSpec
+from ..model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
 from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
-from ..model_config.spec.model import Backbone, BesideSpec, LayerSpec, MixerSpec
+from ..model_config.spec.model import Backbone
 from ..model_config.spec.streams import LaurelSpec
 from .attention.attention import Attention
 from .attention.compressed_attention import CompressedAttention

@@ -9,7 +9,8 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.spec.model import Backbone, Norms
+from ..model_config.spec.layer import Norms
+from ..model_config.spec.model import Backbone
 from .elementwise import elementwise
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear

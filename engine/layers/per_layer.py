@@ -7,7 +7,8 @@ import torch
 
 from stentor.kernels.forward import Traced
 
-from ..model_config.spec.model import Backbone, PerLayerSpec
+from ..model_config.spec.layer import PerLayerSpec
+from ..model_config.spec.model import Backbone
 from ..model_config.spec.projection import Projection
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, MediaBatch

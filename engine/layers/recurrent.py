@@ -16,7 +16,8 @@ from torch.nn.functional import gelu, pad, silu, softplus
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.spec.model import Backbone, RecurrentSpec
+from ..model_config.spec.layer import RecurrentSpec
+from ..model_config.spec.model import Backbone
 from ..model_config.spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from ..model_config.spec.attention import RopeConfig
+from ..model_config.spec.positions import RopeConfig
 from .linear.layer_context import LayerContext
 from .linear.weights import WeightMap
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from .config_fields import ConfigError
 from .spec.attention import AttentionSpec
 from .spec.latent_attention import LatentAttentionSpec
+from .spec.layer import LayerSpec, Norms
 from .spec.mlp import MoESpec
-from .spec.model import LayerSpec, ModelSpec, Norms
+from .spec.model import ModelSpec
 
 
 def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:

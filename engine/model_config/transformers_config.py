@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from .config_fields import ConfigError, Fields
 from .spec.attention import AttentionSpec
+from .spec.layer import LayerSpec
 from .spec.mlp import OpaqueSpec
-from .spec.model import LayerSpec, ModelSpec, checked
+from .spec.model import ModelSpec, checked
 
 _ATTENDING: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _FOREIGN: Final = ("auto_map", "transformers_version", "_name_or_path")

@@ -22,7 +22,7 @@ from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
-from ..layers.linear.quantized import Stream
+from ..layers.linear.quantized import Delta, Stream
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
 from ..layers.per_layer import PerLayerInputs
@@ -253,8 +253,7 @@ class Decoder:
             residual = residual.settled() if isinstance(residual, Traced) else residual
         if self._embedding_sum is not None:
             residual = self._embedding_sum(residual)
-        media = batch.media
-        if media is not None:
+        if (media := batch.media) is not None:
             residual = _changed(residual, "media in place of tokens", self._put_media, batch)
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
@@ -266,26 +265,22 @@ class Decoder:
         tapped = () if batch.taps is None else batch.taps.layers
         for number, layer in enumerate(self._layers):
             if number in tapped:
-                summed = residual if delta is None else added_(residual, delta)
-                delta, residual = None, _changed(summed, "the stream, for a head that drafts", _take, batch)
+                delta, residual = None, _changed(_summed(delta, residual), "a stream for drafts", _take, batch)
             if number in self._blended:
-                summed = residual if delta is None else added_(residual, delta)
-                delta, residual = None, self._blend(number, summed, batch)
+                delta, residual = None, self._blend(number, _summed(delta, residual), batch)
             if number in self._loop_starts:
-                summed = residual if delta is None else added_(residual, delta)
-                delta, residual = None, self._between_loops(summed)
+                delta, residual = None, self._between_loops(_summed(delta, residual))
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
             if number in self._stage_ends:
-                summed = residual if delta is None else added_(residual, delta)
                 broadcast = partial(self._broadcast, self._stage_ends[number])
-                delta, residual = None, _changed(summed, "the stream of a stage", broadcast, batch)
+                delta, residual = None, _changed(_summed(delta, residual), "the stream of a stage", broadcast, batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         if self._streams is not None:
             return self._streams.narrowed(residual)
-        return residual if delta is None else added_(residual, delta)
+        return _summed(delta, residual)
 
     def _blend(self, number: int, x: Stream, batch: ForwardBatch) -> Stream:
         """The stream before layer ``number``, which is kept or blended with a kept one there; may mutate x."""
@@ -479,6 +474,10 @@ def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.T
         return x.call(what, change, x.width)
     assert isinstance(x, torch.Tensor)
     return change(x, batch)
+
+
+def _summed(delta: Delta | None, residual: Stream) -> Stream:
+    return residual if delta is None else added_(residual, delta)
 
 
 def _blended(share: float, x: torch.Tensor, earlier: torch.Tensor, _batch: Any = None) -> torch.Tensor:

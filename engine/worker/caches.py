@@ -16,7 +16,7 @@ from stentor.protocols.ipc.cache_groups import CacheGroup, CacheKind
 from stentor.protocols.ipc.config import CacheDType
 
 from ..layers.forward_batch import LayerCache
-from ..model_config.spec.attention import CacheSpec
+from ..model_config.spec.cache import CacheSpec
 from .errors import SetupError
 from .memory import format_bytes
 

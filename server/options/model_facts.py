@@ -18,11 +18,13 @@ from stentor.engine.loading.stored_cuts import stored_block
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.encoders.pooling import PoolingConfig
 from stentor.engine.model_config.encoders.transformers_config import TransformersEncoder
-from stentor.engine.model_config.spec.attention import AttentionSpec, CacheSpec
+from stentor.engine.model_config.spec.attention import AttentionSpec
+from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
 from stentor.engine.model_config.spec.latent_attention import IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
 from stentor.engine.model_config.spec.mlp import FeedForwardSpec, MLPSpec, OpaqueSpec
-from stentor.engine.model_config.spec.model import BesideSpec, LayerSpec, MixerSpec, ModelSpec
+from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.spec.recurrent import (
     GatedDeltaSpec,
     LightningSpec,

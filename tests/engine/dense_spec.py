@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from stentor.engine.model_config.spec.attention import AttentionSpec, RopeConfig
+from stentor.engine.model_config.spec.attention import AttentionSpec
+from stentor.engine.model_config.spec.layer import PRE, LayerSpec, Norms
 from stentor.engine.model_config.spec.mlp import FUSED_MLP, SPLIT_MLP, Activation, MLPSpec
-from stentor.engine.model_config.spec.model import PRE, LayerSpec, ModelSpec, Norms, with_mixers
+from stentor.engine.model_config.spec.model import ModelSpec, with_mixers
+from stentor.engine.model_config.spec.positions import RopeConfig
 
 
 def dense_spec(

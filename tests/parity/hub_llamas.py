@@ -12,7 +12,7 @@ import torch
 import transformers as untyped_transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from stentor.engine.model_config.spec.attention import alibi_slopes
+from stentor.engine.model_config.spec.positions import alibi_slopes
 from stentor.tests.parity import hub_loops
 from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
 

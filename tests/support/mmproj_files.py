@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from stentor.server.text.pieces import byte_alphabet
-from stentor.tests.engine.loading.gguf_families import add_value, finish, write_family
+from stentor.tests.engine.loading.gguf_families import write_family
+from stentor.tests.engine.loading.gguf_writing import add_value, finish
 from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.engine.loading.tiny_gguf import as_converted, experts_apart, write_metadata
 from stentor.tests.support.mmproj_sounds import HEARING, converted_sounds, said_of_sounds

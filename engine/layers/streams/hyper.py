@@ -10,7 +10,8 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ...model_config.spec.model import Backbone, LayerSpec
+from ...model_config.spec.layer import LayerSpec
+from ...model_config.spec.model import Backbone
 from ...model_config.spec.streams import HyperSpec
 from ..elementwise import elementwise
 from ..forward_batch import ForwardBatch

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ...model_config.spec.layer import LayerSpec
 from ...model_config.spec.mlp import MLPSpec
-from ...model_config.spec.model import LayerSpec
 from ...model_config.towers.vision_spec import ProjectorSpec, VisionSpec
 
 _BLOCK: Final = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")

@@ -13,8 +13,9 @@ from typing import Final, Literal
 from ...model_config.hf.draft_head import mtp_head_stored, mtp_layer, mtp_prefix
 from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.latent_attention import LatentAttentionSpec
+from ...model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
 from ...model_config.spec.mlp import MLPSpec, MoESpec
-from ...model_config.spec.model import BesideSpec, LayerSpec, MixerSpec, ModelSpec
+from ...model_config.spec.model import ModelSpec
 from ...model_config.spec.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from ...model_config.spec.streams import AltUpSpec, LaurelSpec
 from ..errors import CheckpointError

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from ..hf.rope import rope_from_hf
-from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.attention import AttentionSpec
 from ..spec.encoder import EncoderConfig, EncoderFamily
+from ..spec.layer import PRE, LayerSpec
 from ..spec.mlp import UP_MLP, Activation, MLPSpec
-from ..spec.model import POST_SUM, PRE, LayerSpec, TaskAdapters, checked, dense_mlp, with_layers, with_mixers
+from ..spec.model import POST_SUM, TaskAdapters, checked, dense_mlp, with_layers, with_mixers
+from ..spec.positions import RopeConfig
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from ..hf.variants import COHERE, GLM4, LAYER_NORM
 from ..spec.attention import QKNorm
+from ..spec.layer import PRE, Norms
 from ..spec.mlp import FUSED_MLP, UP_MLP
-from ..spec.model import POST, PRE, SANDWICH, Norms
+from ..spec.model import POST, SANDWICH
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec
 from ..spec.mlp import FUSED_MLP, SPLIT_MLP, MLPSpec, MoESpec, RouterSpec
-from ..spec.model import LayerSpec, ModelSpec, alternating_layers, checked, with_mixers
+from ..spec.model import ModelSpec, alternating_layers, checked, with_mixers
+from ..spec.positions import RopeConfig
 from .architectures import ARCHITECTURES, GGUFArchitecture
 from .families import TRANSLATIONS
 from .fields import ReadFloats, Shapes, head_dim_of, once, rope_of

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import RopeConfig
+from ..spec.positions import RopeConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 """By tensor name, in GGUF's order."""

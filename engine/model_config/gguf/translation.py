@@ -11,8 +11,9 @@ from typing import Final
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.config import DECODERS
 from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec
 from ..spec.mlp import SPLIT_MLP, UP_MLP, ExpertNames, MLPSpec, MoESpec
-from ..spec.model import LayerSpec, ModelSpec, alternating_layers, checked, with_mixers
+from ..spec.model import ModelSpec, alternating_layers, checked, with_mixers
 from ..spec.mtp_form import DEEPSEEK, QWEN
 from .fields import ReadFloats, Shapes, head_dim_of, once, rope_of
 

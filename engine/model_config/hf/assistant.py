@@ -7,7 +7,8 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec
-from ..spec.model import LayerSpec, ModelSpec
+from ..spec.layer import LayerSpec
+from ..spec.model import ModelSpec
 from .draft_head import DraftHeadSpec
 from .gemma4 import gemma4
 from .text_defaults import text_defaults

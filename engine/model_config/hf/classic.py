@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
-from ..spec.attention import RopeConfig, alibi_slopes
+from ..spec.layer import Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import ModelSpec, Norms, SinusoidSpec, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, SinusoidSpec, dense_mlp, with_layers, with_mixers
+from ..spec.positions import RopeConfig, alibi_slopes
 from .common import clip_of, common, expect, slide
 from .variants import LAYER_NORM
 

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec
 from ..spec.mlp import Activation, MLPSpec
-from ..spec.model import LayerSpec, LayerType, ModelSpec, alternating_layers, with_mixers
+from ..spec.model import LayerType, ModelSpec, alternating_layers, with_mixers
+from ..spec.positions import RopeConfig
 from .rope import rope_from_hf, stretched_context
 
 _ACTIVATIONS: Mapping[str, Activation] = {

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import RopeConfig
 from ..spec.compressed_attention import CompressedAttentionSpec, EntryIndexSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import ExpertNames, MLPSpec, MoESpec, RouterSpec
-from ..spec.model import LayerSpec, ModelSpec, Norms
+from ..spec.model import ModelSpec
+from ..spec.positions import RopeConfig
 from ..spec.streams import HyperSpec
 from .common import check_silu, common
 from .rope import rope_from_hf

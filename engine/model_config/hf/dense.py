@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
+from ..spec.layer import LayerSpec
 from ..spec.mlp import FUSED_MLP
-from ..spec.model import POST, SANDWICH, LayerSpec, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
+from ..spec.model import POST, SANDWICH, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import QWEN
 from .common import (
     alternating,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.model import LayerSpec, ModelSpec, Norms, with_layers, with_mixers
+from ..spec.layer import LayerSpec, Norms
+from ..spec.model import ModelSpec, with_layers, with_mixers
 from .common import attention_bias, common
 
 _LAYER: Final = "layers.0."

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import Fields
+from ..spec.layer import PerLayerSpec
 from ..spec.mlp import MoESpec
-from ..spec.model import ModelSpec, PerLayerSpec, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.recurrent import ShortConvSpec
 from .common import attention_bias, common, slide
 from .dense import llama, qwen3

@@ -6,7 +6,8 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from ..config_fields import ConfigError, Fields
-from ..spec.model import SANDWICH, ModelSpec, PerLayerSpec, dense_mlp, with_layers, with_mixers
+from ..spec.layer import PerLayerSpec
+from ..spec.model import SANDWICH, ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.streams import AltUpSpec, LaurelSpec
 from .common import alternating, attention_bias, common, gelu_tanh, local_rope, slide, sliding_layers, softcap_of
 from .rope import rope_from_hf

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, PerLayerSpec
 from ..spec.mlp import ExpertNames, PartNorms, RouterSpec
-from ..spec.model import SANDWICH, LayerSpec, ModelSpec, PerLayerSpec, dense_mlp, with_mixers
+from ..spec.model import SANDWICH, ModelSpec, dense_mlp, with_mixers
 from .common import attention_bias, common, gelu_tanh, softcap_of
 from .moe import experts_of
 from .rope import rope_from_hf

@@ -7,7 +7,8 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
-from ..spec.model import LayerSpec, ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.layer import LayerSpec
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import GLM5
 from ..spec.recurrent import GatedDeltaSpec
 from ..spec.streams import HyperSpec

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
-from ..spec.attention import LoopSpec, RopeConfig, alibi_slopes
+from ..spec.attention import LoopSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import FUSED_MLP, MLPSpec
-from ..spec.model import Blend, LayerSpec, ModelSpec, Norms, dense_mlp, looped, with_layers, with_mixers, with_mtp
+from ..spec.model import Blend, ModelSpec, dense_mlp, looped, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import MIMO
+from ..spec.positions import RopeConfig, alibi_slopes
 from .classic import falcon
 from .common import alternating, common, expect, local_rope, renamed, slide, sliding_layers, window_of, with_defaults
 from .dense import gemma3, llama, qwen2, qwen_windows
@@ -286,7 +288,7 @@ def plamo3(fields: Fields, name: str) -> ModelSpec:
 def domyn_edge(fields: Fields, name: str) -> ModelSpec:
     """Domyn Edge: norms before and behind parts, and layers that differ in size of heads, window and rotation. Queries
     are normed without weights."""
-    _expect(fields, name, attention_bias=False)
+    expect(fields, {"attention_bias": False})
     fields = Fields({"tie_word_embeddings": True, "num_key_value_heads": 8, **fields.values})
     spec = common(fields, name)
     count, layers = len(spec.layers), list[LayerSpec]()

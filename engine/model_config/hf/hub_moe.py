@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
+from ..spec.layer import Norms
 from ..spec.mlp import APART, MoESpec, RouterSpec
-from ..spec.model import ModelSpec, Norms, with_layers, with_mixers, with_mtp
+from ..spec.model import ModelSpec, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from .common import check_silu, common, expect, renamed
 from .latent import latent

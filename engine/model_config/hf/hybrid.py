@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config_fields import ConfigError, Fields
+from ..spec.layer import LayerSpec, MixerSpec, Norms
 from ..spec.mlp import ExpertNames, MoESpec, RouterSpec
-from ..spec.model import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
+from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import QWEN
 from ..spec.recurrent import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import NGramSpec, StreamMixSpec, hash_multipliers, primes_from

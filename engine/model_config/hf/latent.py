@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import RopeConfig
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
+from ..spec.positions import RopeConfig
 from ..spec.recurrent import GatedDeltaSpec
 from .common import attention_bias, check_silu, common, expect, renamed
 from .hybrid import kinds_of, mixed

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
+from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
-from ..spec.model import PRE, LayerSpec, ModelSpec, Norms, dense_mlp, with_mtp
+from ..spec.model import ModelSpec, dense_mlp, with_mtp
 from ..spec.mtp_form import LONGCAT
 from .common import common, softcap_of
 from .latent import index_shares, latent

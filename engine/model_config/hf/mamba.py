@@ -6,8 +6,9 @@ from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import ExpertNames, MLPSpec, MoESpec, RouterSpec
-from ..spec.model import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers, with_mtp
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import NEMOTRON
 from ..spec.recurrent import Mamba2Spec, MambaNorm, MambaSpec
 from ..spec.shared_block import SharedBlockSpec

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import BlockIndexSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import FUSED_MLP, STACKED, ExpertNames, MLPSpec, RouterSpec
-from ..spec.model import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.recurrent import LightningSpec
 from .common import check_silu, common, expect, slide
 from .hybrid import kinds_of

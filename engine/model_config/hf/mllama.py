@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.model import LayerSpec, ModelSpec, Norms
+from ..spec.layer import LayerSpec, Norms
+from ..spec.model import ModelSpec
 from .dense import llama
 
 _UNSAID: Final = 8

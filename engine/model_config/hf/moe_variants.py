@@ -6,18 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
+from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import APART, STACKED, ExpertNames, MoESpec, RouterSpec
-from ..spec.model import (
-    POST,
-    PRE,
-    LayerSpec,
-    ModelSpec,
-    Norms,
-    dense_mlp,
-    with_layers,
-    with_mixers,
-    with_mtp,
-)
+from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import ERNIE, HUNYUAN, MIMO_V2, QWEN
 from .common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
 from .dense import exaone4, exaone_head, llama

@@ -8,8 +8,9 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import ConvolvedSpec
+from ..spec.layer import Norms
 from ..spec.mlp import APART, STACKED, RouterNetworkSpec, RouterSpec
-from ..spec.model import SANDWICH, ModelSpec, Norms, with_layers, with_mixers
+from ..spec.model import SANDWICH, ModelSpec, with_layers, with_mixers
 from .common import attention_bias, common, expect, slide, sliding_layers, softcap_of, window_of, with_defaults
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, sparse_steps, with_experts
 from .rope import rope_from_hf

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import RopeConfig, RopeKind
+from ..spec.positions import RopeConfig, RopeKind
 
 _OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 

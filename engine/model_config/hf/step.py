@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import RopeConfig
 from ..spec.mlp import STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_mixers, with_mtp
 from ..spec.mtp_form import STEP
+from ..spec.positions import RopeConfig
 from .common import attention_bias, common, slide, sliding_layers
 from .moe import experts_of, shared_experts, sparse_kinds
 from .rope import rope_from_hf

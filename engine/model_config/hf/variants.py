@@ -4,9 +4,10 @@ parts, rotating dimensions, activations without a gate."""
 from dataclasses import replace
 
 from ..config_fields import Fields
-from ..spec.attention import RopeConfig
+from ..spec.layer import PRE, Norms
 from ..spec.mlp import FUSED_MLP, UP_MLP
-from ..spec.model import PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
+from ..spec.positions import RopeConfig
 from .common import alternating, attention_bias, clip_of, common, slide, sliding_layers, softcap_of, window_of
 from .dense import gemma2, granite, llama, mistral
 

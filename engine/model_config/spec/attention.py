@@ -1,58 +1,18 @@
 """Describes attention mixers as values, and the cache of their layers. Torch-free."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..config_fields import ConfigError
+from .cache import CacheSpec, seen_pairs
+from .positions import RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 QKNorm = Literal["none", "head", "full", "layer", "layer_own"]
 """``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
 norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+)."""
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary embedding (RoFormer, arXiv:2104.09864) with its context extension.
-
-    Fields have transformers' names; those that a kind does not use keep their defaults.
-    """
-
-    theta: float = 10000.0
-    kind: RopeKind = "default"
-    rotary_dim: int = 0
-    """Dimensions of a head that rotate; the rest pass through. 0: all."""
-    interleaved: bool = False
-    """Whether dimension 2i rotates with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of the rotating ones
-    (Llama)."""
-    backwards: bool = False
-    """Whether it rotates by negative angles (nanochat)."""
-    rotating: int = 0
-    """Dimensions that actually rotate, at the frequencies that they have if all do (proportional)."""
-    factor: float = 1.0
-    original_max_position: int = 0
-    """Training context before the extension (dynamic, llama3, yarn, longrope)."""
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    attention_factor: float | None = None
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-    short_factor: tuple[float, ...] = ()
-    long_factor: tuple[float, ...] = ()
-    frequency_divisors: tuple[float, ...] = ()
-    """Divisors of the frequencies of rotating pairs: GGUF's form of ``llama3``."""
-    learned: str = ""
-    """Stored name of the logarithms of learned factors on the frequencies (LeRoPE, Mistral Large 4); "": none."""
-    axes: tuple[int, ...] = ()
-    """The axis of each rotating pair: frame (0), row (1) or column (2) of a media token (m-rope, arXiv:2409.12191), or
-    another list of axes (:data:`..towers.media_spec.MediaAxes`). Empty: one position for all. Text has equal ones."""
 
 
 @dataclass(frozen=True)
@@ -443,87 +403,3 @@ class AttentionSpec:
             raise ConfigError(
                 f"keys of the index have {index.head_dim} dimensions, expected at least as many as rotate"
             )
-
-
-@dataclass(frozen=True)
-class CacheSpec:
-    """Layers with equal caches: the same amount a token, for the same time."""
-
-    kind: Literal["full", "window", "latent", "cross"]
-    layers: tuple[int, ...]
-    window: int
-    """Tokens after which one is no longer seen; 0: never."""
-    kv_heads: int
-    """1 for latents."""
-    head_dim: int
-    index_dim: int = 0
-    """Size of the index's key beside a latent, or beside keys and values; 0: none."""
-    index_block: int = 0
-    """Tokens of a block that the index chooses, which blocks of the cache must divide; 0: it chooses tokens."""
-    positions: int = 0
-    """Encoder positions of a cross group, which every token of a sequence sees."""
-    every: int = 1
-    """Tokens for which one entry is cached."""
-    index_every: int = 0
-    """Tokens for which one key of the index is cached; 0: as many as for an entry."""
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers a token in each tensor of a layer: keys and values, or latents; and possibly index keys."""
-        index = (self.index_dim,) if self.index_dim else ()
-        return (self.head_dim, *index) if self.kind == "latent" else ((self.kv_heads * self.head_dim,) * 2 + index)
-
-    def token_bytes(self, itemsize: int) -> int:
-        """Bytes of one token, or encoder position, over all layers; rounded up if entries are of several tokens."""
-        places = math.lcm(self.every, self.index_every or self.every)  # tokens of whole entries and keys
-        return -(-self.block_bytes(places, itemsize) // places)
-
-    def block_bytes(self, tokens: int, itemsize: int) -> int:
-        """Bytes of a block of so many tokens, over all layers."""
-        held = sum(width * places for width, places in zip(self.widths, self.entries(tokens), strict=True))
-        return held * len(self.layers) * itemsize
-
-    def entries(self, tokens: int) -> tuple[int, ...]:
-        """Places in a block of so many tokens: for each of :attr:`widths`, as many as it has entries or keys."""
-        places, keys = -(-tokens // self.every), -(-tokens // (self.index_every or self.every))
-        of_index = (keys,) if self.index_dim else ()
-        return (*(places,) * (len(self.widths) - len(of_index)), *of_index)
-
-    def cached_bytes(self, length: int, itemsize: int) -> int:
-        """Bytes of a sequence of ``length`` tokens without those that are no longer seen."""
-        seen = min(length, self.window) if self.window else length
-        return self.token_bytes(itemsize) * (self.positions or seen)
-
-
-def seen_pairs(tokens: int, context: int, most: int = 0) -> int:
-    """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included.
-
-    ``most``: limit a token; 0: none.
-    """
-    growing = max(0, min(tokens, most - context)) if most else tokens
-    return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * most
-
-
-def alibi_slopes(heads: int, steepest: float = 8.0) -> tuple[float, ...]:
-    """ALiBi's slopes (arXiv:2108.12409): powers of two down to 2 ** -steepest, for numbers of heads between two powers
-    of two with every other one of twice as many."""
-    whole = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-steepest * head / whole) for head in range(1, whole + 1)]
-    between = [2.0 ** (-steepest * head / (2 * whole)) for head in range(1, 2 * whole, 2)]
-    return tuple((slopes + between)[:heads])
-
-
-def check_rope(rope: RopeConfig, head_dim: int) -> None:
-    """Raise :class:`..config_fields.ConfigError` if the rotation does not fit the heads."""
-    rotary = rope.rotary_dim or head_dim
-    if rotary > head_dim or rotary % 2:
-        raise ConfigError(f"{rotary} dimensions of each head rotate, expected an even number up to {head_dim}")
-    stretches = (rope.short_factor, rope.long_factor) if rope.kind == "longrope" else ()
-    divisors = (rope.frequency_divisors,) if rope.frequency_divisors else ()
-    for factors in (*stretches, *divisors):
-        if len(factors) != rotary // 2 or min(factors) <= 0:
-            raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
-    if rope.learned and rope.axes:
-        raise ConfigError("learned frequencies with several axes of positions are not known")
-    if rope.theta <= 0 or rope.factor <= 0:
-        raise ConfigError(f"rotary base and factor are {rope.theta} and {rope.factor}, expected both above 0")

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..config_fields import ConfigError
-from .attention import CacheSpec, RopeConfig, check_rope, seen_pairs
+from .cache import CacheSpec, seen_pairs
+from .positions import RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..config_fields import ConfigError
-from .attention import AttentionSpec, CacheSpec
+from .attention import AttentionSpec
+from .cache import CacheSpec
 from .mlp import MLPSpec
 from .projection import Projection
 

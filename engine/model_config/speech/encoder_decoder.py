@@ -4,7 +4,7 @@ Torch-free."""
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from ..spec.attention import CacheSpec
+from ..spec.cache import CacheSpec
 from ..spec.model import Backbone
 
 ENCODER_BLOCK = 16

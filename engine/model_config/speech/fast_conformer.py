@@ -10,8 +10,9 @@ from stentor.protocols.ipc.inputs import StreamShape
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
-from ..spec.model import Backbone, LayerSpec, Norms
+from ..spec.model import Backbone
 from .encoder_decoder import LONGEST_TRANSCRIPT, MOST_POSITIONS, EncoderDecoderConfig
 from .moonshine import activation_of
 

@@ -8,9 +8,11 @@ from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.rope import rope_from_hf
-from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
-from ..spec.model import Backbone, LayerSpec, Norms
+from ..spec.model import Backbone
+from ..spec.positions import RopeConfig
 from .encoder_decoder import MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE = "MoonshineForConditionalGeneration"

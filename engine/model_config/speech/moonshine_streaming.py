@@ -8,8 +8,9 @@ from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
-from ..spec.model import Backbone, LayerSpec, Norms
+from ..spec.model import Backbone
 from .encoder_decoder import LONGEST_TRANSCRIPT, MOST_POSITIONS
 from .moonshine import MoonshineDecoderConfig, activation_of, moonshine_rope
 

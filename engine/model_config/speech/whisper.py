@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import Backbone, LayerSpec, Norms
+from ..spec.model import Backbone
 from .encoder_decoder import MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE = "WhisperForConditionalGeneration"

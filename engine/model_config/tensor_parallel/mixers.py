@@ -10,7 +10,7 @@ from ..config_fields import ConfigError
 from ..spec.attention import AttentionSpec
 from ..spec.compressed_attention import CompressedAttentionSpec
 from ..spec.latent_attention import LatentAttentionSpec
-from ..spec.model import MixerSpec
+from ..spec.layer import MixerSpec
 from ..spec.projection import Projection
 from .cuts import Cut, Cuts, Ranges, Rank
 from .recurrent import split_recurrent

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ..spec.model import BesideSpec, RecurrentSpec
+from ..spec.layer import BesideSpec, RecurrentSpec
 from ..spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import LaurelSpec
 from .cuts import Cut, Cuts, Ranges, Rank

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from ..config_fields import ConfigError
 from ..spec.encoder import EncoderConfig
+from ..spec.layer import LayerSpec
 from ..spec.mlp import MoESpec
-from ..spec.model import Backbone, LayerSpec, ModelSpec
+from ..spec.model import Backbone, ModelSpec
 from .cuts import BlockOf, Cut, Rank
 from .mixers import split_mixer
 from .networks import split_network

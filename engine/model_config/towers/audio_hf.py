@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.model import LayerSpec
+from ..spec.layer import LayerSpec
 from ..speech.encoder_decoder import MOST_POSITIONS
 from ..speech.whisper import MOST_MEL_BINS, whisper_layer
 from .audio_spec import AudioSpec, SoundGroups

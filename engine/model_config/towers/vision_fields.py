@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.attention import AttentionSpec
+from ..spec.positions import RopeConfig
 from .vision_spec import ProductActivation, ProjectorProduct, VisionSpec
 
 _ACTIVATIONS: Final[Mapping[str, ProductActivation]] = {

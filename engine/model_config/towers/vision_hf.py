@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import AttentionSpec, RopeConfig
+from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec
 from ..spec.mlp import MLPSpec
-from ..spec.model import SANDWICH, LayerSpec
+from ..spec.model import SANDWICH
+from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.layer import LayerSpec, NormKind, Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import LayerSpec, NormKind, Norms
 from .vision_fields import VisionFields, activation_of, attention_of, side_of, two_products
 from .vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 from .vision_tiled import merged_by

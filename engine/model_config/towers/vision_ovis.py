@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import LayerSpec, Norms
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, side_of
 from .vision_spec import MARKS, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 

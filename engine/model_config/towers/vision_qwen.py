@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.layer import LayerSpec, NormKind, Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import LayerSpec, NormKind, Norms, dense_mlp
+from ..spec.model import dense_mlp
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, layer_numbers, side_of, theta_of
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 

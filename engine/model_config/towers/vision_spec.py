@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from ..config_fields import ConfigError
-from ..spec.model import Backbone, NormKind, dense_mlp
+from ..spec.layer import NormKind
+from ..spec.model import Backbone, dense_mlp
 
 PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
 """Form of the input. ``pixels``: rectangles of pixels. ``sized``: the same, with the size of each picture (Pixtral).

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import RopeConfig
+from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import LayerSpec, Norms
+from ..spec.positions import RopeConfig
 from .vision_fields import VisionFields, attention_of, side_of, theta_of, up_to
 from .vision_siglip import siglip_tower
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec

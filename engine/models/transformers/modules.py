@@ -11,7 +11,7 @@ import torch
 from ...layers.linear.weights import WeightError
 from ...model_config.config_fields import ConfigError
 from ...model_config.spec.attention import AttentionSpec
-from ...model_config.spec.model import LayerSpec
+from ...model_config.spec.layer import LayerSpec
 from ...model_config.transformers_config import KeptKeys, TransformersSpec, configuration, drawing_class, first_line
 from .attention import HANDED, PAGED, PROBED, PassAttention, ProbedAttention, register
 from .falcon import FALCON, AttentionAsCache, register_falcon

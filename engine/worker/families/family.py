@@ -18,7 +18,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.rank_group import RankGroup
 from ...loading.checkpoint import Checkpoint
-from ...model_config.spec.attention import CacheSpec
+from ...model_config.spec.cache import CacheSpec
 from ...models.decoder import Decoder
 from ...models.transformers.decoder import TransformersDecoder
 from ..adapters.setup import adapter_lines, as_adapted

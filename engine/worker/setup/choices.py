@@ -16,7 +16,7 @@ from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.rank_group import RankGroup
 from ...model_config.encoders.transformers_config import TransformersEncoder
 from ...model_config.spec.attention import AttentionSpec
-from ...model_config.spec.model import LayerSpec
+from ...model_config.spec.layer import LayerSpec
 from ..adapters.setup import places_for
 from ..caches import check_index_blocks, choose_cache_dtype
 from ..device.device import Device

@@ -21,7 +21,7 @@ from ...loading.weight_files import weight_format, weight_index
 from ...model_config.config_fields import ConfigError
 from ...model_config.hf.assistant import assistant
 from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefix
-from ...model_config.spec.attention import CacheSpec
+from ...model_config.spec.cache import CacheSpec
 from ...model_config.spec.model import ModelSpec
 from ...model_config.transformers_config import TransformersSpec
 from ...models.decoder import Decoder

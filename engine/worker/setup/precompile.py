@@ -13,7 +13,8 @@ from stentor.kernels.precompiled import fill
 from stentor.kernels.tuning import tuned_for
 from stentor.protocols.ipc.config import WorkerConfig
 
-from ...model_config.spec.model import LayerSpec, ModelSpec
+from ...model_config.spec.layer import LayerSpec
+from ...model_config.spec.model import ModelSpec
 from ..compute.sync_compute import SyncCompute
 from ..device.dry import dry_device
 from ..families.family import Family, Text

@@ -18,6 +18,8 @@ from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.parity import hub, hub_loops
 from stentor.tests.parity.hub_loops import LOOPS
 
+from .gguf_writing import add_value, finish, rope_values
+
 Named = Iterator[tuple[str, torch.Tensor]]
 Kinds = Mapping[str, gguf.GGMLQuantizationType]
 """By a part of the name of tensors."""
@@ -52,7 +54,7 @@ def write_family(
         key: field(config) if callable(field) else getattr(config, field, None)
         for key, field in {**COMMON, **METADATA[arch]}.items()
     }
-    for key, value in {**said, **_rope(config), **(metadata or {})}.items():
+    for key, value in {**said, **rope_values(config), **(metadata or {})}.items():
         add_value(writer, f"{arch}.{key}", value)
     if vocabulary is not None:
         vocabulary(writer)
@@ -76,47 +78,6 @@ def write_family(
             rows = quantize(values.reshape(-1, values.shape[-1]), kind)
             writer.add_tensor(stored, rows.reshape(*values.shape[:-1], -1), raw_dtype=kind)
     finish(writer)
-
-
-def finish(writer: gguf.GGUFWriter) -> None:
-    """Writes what it was told."""
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """None is not said."""
-    match value:
-        case bool():
-            writer.add_bool(key, value)
-        case int():
-            writer.add_uint32(key, value)
-        case float():
-            writer.add_float32(key, value)
-        case str():
-            writer.add_string(key, value)
-        case list() | tuple():
-            writer.add_array(key, list(value))
-
-
-def _rope(config: Any) -> dict[str, Any]:
-    rope = getattr(config, "rope_parameters", None) or {"rope_theta": 10000.0}
-    rope = rope.get("full_attention", rope)
-    found: dict[str, Any] = {"rope.freq_base": float(rope["rope_theta"])}
-    if rope.get("rope_type") == "yarn":
-        found |= {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": float(rope["factor"]),
-            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
-            "rope.scaling.yarn_beta_fast": float(rope.get("beta_fast", 32.0)),
-            "rope.scaling.yarn_beta_slow": float(rope.get("beta_slow", 1.0)),
-        }
-        if "mscale_all_dim" in rope:
-            tenth = 1.0 if config.model_type == "ministral3" else 0.1  # as their converters have it
-            found["rope.scaling.yarn_log_multiplier"] = tenth * rope["mscale_all_dim"]
-    return found
 
 
 Convert = Callable[[str, torch.Tensor, Any], Named]

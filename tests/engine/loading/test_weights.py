@@ -24,8 +24,8 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weight_files import tensors_of
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import RopeConfig
 from stentor.engine.model_config.spec.model import with_mixers
+from stentor.engine.model_config.spec.positions import RopeConfig
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
 from stentor.tests.examples import examples
 

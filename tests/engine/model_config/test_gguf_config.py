@@ -6,8 +6,9 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.gguf.config import model_spec_from_gguf
-from stentor.engine.model_config.spec.attention import AttentionSpec, RopeConfig
+from stentor.engine.model_config.spec.attention import AttentionSpec
 from stentor.engine.model_config.spec.model import ModelSpec, with_mixers
+from stentor.engine.model_config.spec.positions import RopeConfig
 
 FACTORS = {"rope_factors_short.weight": (1.0,) * 4, "rope_factors_long.weight": (2.0,) * 4}
 

@@ -11,8 +11,8 @@ import transformers as untyped_transformers
 from stentor.engine.model_config.config_fields import ConfigError, UnknownArchitectureError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.registry import read_config
-from stentor.engine.model_config.spec.attention import alibi_slopes
 from stentor.engine.model_config.spec.model import ModelSpec, dense_mlp
+from stentor.engine.model_config.spec.positions import alibi_slopes
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity.classic import configs

@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import RopeConfig
 from stentor.engine.model_config.spec.model import POST, SANDWICH, alternating_layers
+from stentor.engine.model_config.spec.positions import RopeConfig
 from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.engine.plain_shapes import plain_shapes
 

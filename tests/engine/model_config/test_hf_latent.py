@@ -12,7 +12,7 @@ from safetensors import safe_open
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import CacheSpec
+from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.latent_attention import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec, RouterSpec
 from stentor.engine.model_config.spec.model import ModelSpec, with_layers

@@ -10,7 +10,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.text_part import text_name
-from stentor.engine.model_config.spec.attention import CacheSpec
+from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec

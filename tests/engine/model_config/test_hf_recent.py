@@ -59,7 +59,7 @@ def test_zaya_rotates_by_the_kind_of_a_layer() -> None:
     ("architecture", "fields", "message"),
     [
         ("ZayaForCausalLM", {"num_experts_per_tok": 2}, "num_experts_per_tok is 2, expected 1"),
-        ("ZayaForCausalLM", {"attention_bias": True}, "attention_bias is True, expected False"),
+        ("ZayaForCausalLM", {"attention_bias": True}, "attention_bias is true, expected false"),
         ("ZayaForCausalLM", {"layer_types": ["mamba"] * 8}, "layer_types holds 'mamba', expected 'hybrid' or"),
         ("ZayaForCausalLM", {"cca_time0": 1, "cca_time1": 1}, "convolutions see 0 tokens before each"),
         (

@@ -10,8 +10,8 @@ import transformers as untyped_transformers
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import RopeConfig
 from stentor.engine.model_config.spec.model import ModelSpec, dense_mlp
+from stentor.engine.model_config.spec.positions import RopeConfig
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity.variants import configs
 

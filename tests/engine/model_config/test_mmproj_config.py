@@ -15,9 +15,11 @@ from stentor.engine.model_config.gguf.mmproj_config import (
     tower_spec,
 )
 from stentor.engine.model_config.gguf.mmproj_file import ProjectorFile, TextFile
-from stentor.engine.model_config.spec.attention import AttentionSpec, RopeConfig
+from stentor.engine.model_config.spec.attention import AttentionSpec
+from stentor.engine.model_config.spec.layer import PRE, LayerSpec
 from stentor.engine.model_config.spec.mlp import MLPSpec
-from stentor.engine.model_config.spec.model import PRE, LayerSpec, ModelSpec
+from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.spec.positions import RopeConfig
 from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
 
 transformers: Any = untyped_transformers

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.spec.attention import CacheSpec, RopeConfig
+from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.model import ModelSpec, checked, with_mixers
+from stentor.engine.model_config.spec.positions import RopeConfig
 from stentor.tests.engine.dense_spec import dense_spec
 
 SPEC = dense_spec(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stentor.engine.model_config.spec.attention import CacheSpec
+from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.worker.caches import (
     BlockGroup,
     allocate_caches,
