@@ -48,7 +48,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             attention_bias=True,
             tie_word_embeddings=False,
         ),
-        "beam": lambda: transformers.BeamConfig(**deep, num_experts=8, n_group=4, topk_group=2),
+        "beam": lambda: transformers.BeamConfig(**deep, num_experts=8, n_group=4, topk_group=3),
         "beam-turned": lambda: transformers.BeamConfig(
             **sizes,
             head_dim=32,
