@@ -191,7 +191,7 @@ def _forget_values(file: Path) -> None:
     [
         (lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), 0),
         # imports transformers twice
-        pytest.param(lambda: library.ElectraModel(library.ElectraConfig(**BERT)), 1, marks=pytest.mark.proof),
+        pytest.param(lambda: library.DebertaModel(library.DebertaConfig(**BERT)), 1, marks=pytest.mark.proof),
     ],
     ids=["native", "by transformers"],
 )
