@@ -1,7 +1,7 @@
 """``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's protocol."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final, TypeVar
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor.protocols.anthropic.content import InputMessage
-from stentor.protocols.anthropic.context_management import COMPACTING_TOKENS, AppliedEdits, OriginalTokens
+from stentor.protocols.anthropic.context_management import COMPACTING_TOKENS, AppliedEdits, Compact, OriginalTokens
 from stentor.protocols.anthropic.objects import Message, TokensCount
 from stentor.protocols.anthropic.request import (
     ConversationFields,
@@ -36,7 +36,7 @@ from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
-from ...http.sse import EVENTS, EventStream
+from ...http.sse import Batches, Encoder, EventStream
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..common.described import Operations, generation
@@ -62,6 +62,7 @@ OPERATIONS: Final[Operations] = {
         errors=ANTHROPIC,
     ),
 }
+T = TypeVar("T")
 Fields = TypeVar("Fields", bound=ConversationFields)
 _BETWEEN_CALLS: Final = "interleaved-thinking"
 """The beginning of a beta's name."""
@@ -80,20 +81,64 @@ async def messages(chat: ChatModel, request: Request, content: bytes, context: R
     caller = caller_of(request.scope)
     with in_their_names(body):
         body, edits = await _edited(chat, body)
-        compaction = await _compacted(chat, body, caller, context)
-        if compaction is not None and compaction.pauses:
-            return _paused(body, edits, compaction)
-        if compaction is not None:
+        compact = await _asks_to_compact(chat, body)
+        if compact is not None and body.stream:
+            return _event_stream(context, _after_compaction(chat, body, compact, edits, caller, context), _Written())
+        compaction = None
+        if compact is not None:
+            compaction = await summarize(chat, body, compact, _counter(chat, body), caller, context)
+            if compaction.pauses:
+                return json_response(paused_message(_paused(body, edits, compaction), compaction))
             body = msgspec.structs.replace(body, messages=compaction.shorten(body.messages))
         prepared = await prepare_generation(chat, chat_request(body), caller, context, fill_context=True)
     shape = _shape(body, prepared, edits, compaction)
     if body.stream:
-        to_frame = partial(error_frame, shape=ANTHROPIC)
-        return EventStream(
-            prepared.batches, MessageStream(shape), bounds=context.bounded, to_frame=to_frame, sign_of_life=PING
-        )
+        return _event_stream(context, prepared.batches, MessageStream(shape))
     async with aclosing(prepared.batches):
         return json_response(await whole_message(shape, prepared.batches))
+
+
+def _event_stream(context: RequestContext, batches: Batches[T], encoder: Encoder[T]) -> ASGIApp:
+    to_frame = partial(error_frame, shape=ANTHROPIC)
+    return EventStream(batches, encoder, bounds=context.bounded, to_frame=to_frame, sign_of_life=PING)
+
+
+class _Written:
+    """The encoder of frames that are written already."""
+
+    failed: Final = False
+
+    def encode(self, batch: bytes) -> bytes:
+        return batch
+
+    def end(self) -> bytes:
+        return b""
+
+
+async def _after_compaction(
+    chat: ChatModel,
+    body: MessagesRequest,
+    compact: Compact,
+    edits: AppliedEdits | UnsetType,
+    caller: Caller,
+    context: RequestContext,
+) -> AsyncGenerator[bytes, None]:
+    """The frames of a stream that begins with a summary. It is written while the client already listens, since that
+    can take longer than the client waits without a sign of life. Raises as :func:`prepare_generation`."""
+    with in_their_names(body):
+        compaction = await summarize(chat, body, compact, _counter(chat, body), caller, context)
+        if compaction.pauses:
+            yield paused_stream(_paused(body, edits, compaction), compaction)
+            return
+        shortened = msgspec.structs.replace(body, messages=compaction.shorten(body.messages))
+        prepared = await prepare_generation(chat, chat_request(shortened), caller, context, fill_context=True)
+    stream = MessageStream(_shape(body, prepared, edits, compaction))
+    async with aclosing(prepared.batches):
+        async for batch in prepared.batches:
+            yield stream.encode(batch)
+            if stream.failed:
+                return
+    yield stream.end()
 
 
 async def count_tokens(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
@@ -123,25 +168,17 @@ async def _edited(chat: ChatModel, body: Fields) -> tuple[Fields, AppliedEdits |
     return msgspec.structs.replace(body, messages=edited.messages), AppliedEdits(edited.applied)
 
 
-async def _compacted(
-    chat: ChatModel, body: MessagesRequest, caller: Caller, context: RequestContext
-) -> Compaction | None:
-    """The summary of a conversation that is longer than the request wants it to be. Raises as
-    :func:`prepare_generation`."""
+async def _asks_to_compact(chat: ChatModel, body: MessagesRequest) -> Compact | None:
+    """What the request says of a compaction, if its conversation is longer than it wants it to be."""
     asked = None if body.context_management is None else body.context_management.compact
     if asked is None:
         return None
-    count = _counter(chat, body)
-    if await count(body.messages) <= tokens_or_share(asked.trigger, COMPACTING_TOKENS, context_length(chat)):
-        return None
-    return await summarize(chat, body, asked, count, caller, context)
+    tokens = await _counter(chat, body)(body.messages)
+    return asked if tokens > tokens_or_share(asked.trigger, COMPACTING_TOKENS, context_length(chat)) else None
 
 
-def _paused(body: MessagesRequest, edits: AppliedEdits | UnsetType, compaction: Compaction) -> Response:
-    shape = MessageShape(_message_id(), body.model, 0, False, compaction=compaction, applied=edits)
-    if body.stream:
-        return Response(paused_stream(shape, compaction), headers={"content-type": EVENTS})
-    return json_response(paused_message(shape, compaction))
+def _paused(body: MessagesRequest, edits: AppliedEdits | UnsetType, compaction: Compaction) -> MessageShape:
+    return MessageShape(_message_id(), body.model, 0, False, compaction=compaction, applied=edits)
 
 
 def _message_id() -> str:

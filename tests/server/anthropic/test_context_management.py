@@ -11,6 +11,7 @@ from anthropic.types.beta import BetaMessage, BetaMessageTokensCount, BetaRawMes
 from stentor.protocols.anthropic.content import InputMessage, ThinkingBlock
 from stentor.protocols.anthropic.context_management import ContextManagement, ThinkingCleared
 from stentor.server.api.anthropic.context_edits import CLEARED, edit
+from stentor.server.http import sse
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory
 from stentor.tests.wire.messages import check_stream
@@ -236,6 +237,22 @@ async def test_a_client_may_look_at_the_summary_before_it_is_used() -> None:
     stream = await post(engine, asked, messages=LONG, stream=True)
     assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert_same_answer(response.json(), check_stream(stream.content, event=BetaRawMessageStreamEvent), ("id",))
+
+
+async def test_a_client_that_streams_hears_of_the_server_while_the_summary_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.02)
+    engine = summarizes()
+    engine.delay = 0.01
+    stream = (await post(engine, AT_ONCE, messages=LONG, stream=True)).text
+    assert stream.startswith("event: ping\n")
+    assert stream.index("event: ping") < stream.index("event: message_start") < stream.index("compaction_delta")
+
+
+async def test_a_summary_that_cannot_be_begun_has_a_status_of_its_own_in_a_stream_too() -> None:
+    response = await post(summarizes(), AT_ONCE, messages=LONG, system="x" * 5000, stream=True, status=400)
+    assert response.json()["error"]["message"].startswith("prompt is too long: ")
 
 
 async def test_an_answer_that_was_begun_goes_on_behind_the_summary() -> None:
