@@ -53,11 +53,11 @@ from stentor.server.parsing.output import OutputFormat
 from stentor.server.pooling.model import EmbeddingModel
 from stentor.server.storage.database import Database
 from stentor.server.storage.opening import make_store
-from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.choose import TemplateRenderer
 from stentor.server.text.renderers.interface import Renderer
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.pieces import byte_alphabet
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.server.tools.gateway import McpGateway
 
 BOS, EOS = 256, 257

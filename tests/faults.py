@@ -58,7 +58,7 @@ FAULTS: Final = (
     ),
     Fault(
         "detokenizer: bytes that are no character are lost",
-        "server/text/detokenizer.py",
+        "server/text/tokenizers/detokenizer.py",
         'codecs.getincrementaldecoder("utf-8")("replace")',
         'codecs.getincrementaldecoder("utf-8")("ignore")',
         ("tests/server/text/test_detokenizer.py",),

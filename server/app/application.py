@@ -42,8 +42,8 @@ from ..api.ops import (
     tokens,
     weights,
 )
-from ..api.realtime import calls
 from ..api.realtime import route as realtime
+from ..api.realtime.connections import calls
 from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker

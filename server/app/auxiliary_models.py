@@ -27,8 +27,8 @@ from ..media.collect import Accepted
 from ..media.mmproj_processor import given_files
 from ..pooling.model import EmbeddingModel
 from ..text.errors import TokenizerError
-from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget
+from ..text.tokenizers.loading import load_tokenizer
 from ..tts.metrics import SpeechMetrics
 from ..tts.model import SpeechModel, open_speech
 from .engines import Engines

@@ -53,8 +53,8 @@ from ..overload.memory_budget import Trimmer, default_budget
 from ..overload.slow_readers import ReaderLimits
 from ..state.admission_control import ModelRunner
 from ..storage.opening import StoreRefused, opened_store
-from ..text.grammar_tokens import vocabulary_of
 from ..text.pool import TokenizationBudget
+from ..text.tokenizers.grammar_tokens import vocabulary_of
 from .application import create_answering_app, create_app
 from .auxiliary_models import Opening, open_auxiliary_models
 from .draining import drain_on_signals

@@ -11,7 +11,7 @@ from ..api.audio.transcriptions import TranscriptionServices
 from ..api.chat.route import ChatServices
 from ..api.embeddings.requests import EmbeddingServices
 from ..api.ops.weights import WeightServices
-from ..api.realtime.services import RealtimeServices
+from ..api.realtime.common.services import RealtimeServices
 from ..api.responses.services import ResponseServices
 from ..asr.asking import Asking
 from ..asr.model import TranscriptionModel
@@ -40,7 +40,7 @@ from ..state.live_responses import LiveResponses
 from ..state.other_weights import OtherWeights
 from ..state.store_services import StoreServices
 from ..storage.database import Database
-from ..text.grammar_tokens import token_bytes_of
+from ..text.tokenizers.grammar_tokens import token_bytes_of
 from ..tools.gateway import McpGateway
 from ..tts.model import SpeechModel
 from .main_model import open_main

@@ -19,14 +19,14 @@ from ..config.models import ModelConfig
 from ..generation.chat_model import GenerationDefaults
 from ..parsing.output import OutputFormat, settle_output
 from ..text.errors import TokenizerError
-from ..text.grammar_tokens import special_tokens_of
-from ..text.loading import check_same_tokens, has_tokenizer, load_tokenizer, number_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
 from ..text.renderers.interface import Renderer
 from ..text.renderers.mistral import RendererError
 from ..text.renderers.plain import CodedRenderer
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.grammar_tokens import special_tokens_of
+from ..text.tokenizers.loading import check_same_tokens, has_tokenizer, load_tokenizer, number_tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

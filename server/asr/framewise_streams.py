@@ -13,7 +13,7 @@ from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..text.slices import EngineEvent
+from ..text.output.slices import EngineEvent
 from .framewise_vocabulary import FramewiseVocabulary
 from .streaming import TextToken, Transcribed
 

@@ -20,8 +20,8 @@ from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..text.loading import load_tokenizer
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.loading import load_tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 from .language_prompts import LanguagePrompts, language_prompts_of
 from .languages import code_of
 from .letters import SPACE, has_letters, letters_of

@@ -16,7 +16,7 @@ from stentor.engine.loading.ctc_adapters import adapter_files
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 from .language_prompts import LanguagePrompts
 
 _FILE: Final = "vocab.json"

@@ -7,7 +7,7 @@ import anyio
 
 from stentor.protocols.common.errors import refused
 
-from ..text.generation import ModelEngine
+from ..text.output.generation import ModelEngine
 from .streaming import StreamingTranscriptionModel
 from .untimed_vocabulary import UntimedVocabulary
 from .vocabulary import Vocabulary

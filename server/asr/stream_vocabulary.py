@@ -24,9 +24,9 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.errors import TokenizerError
-from ..text.loading import load_tokenizer
-from ..text.slices import EngineEvent
-from ..text.tekken import TEKKEN, Tekken
+from ..text.output.slices import EngineEvent
+from ..text.tokenizers.loading import load_tokenizer
+from ..text.tokenizers.tekken import TEKKEN, Tekken
 from .streaming import TextToken, Transcribed
 
 MODEL_TYPE: Final = "voxtral_realtime"

@@ -16,8 +16,8 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 from ..audio.quiet import cut_quietly
 from ..common.errors import MediaFull, Unavailable, generation_error
-from ..text.generation import EngineEventStream
-from ..text.slices import EngineEvent
+from ..text.output.generation import EngineEventStream
+from ..text.output.slices import EngineEvent
 from .observers import OpenAccount, RequestObserver
 
 if TYPE_CHECKING:

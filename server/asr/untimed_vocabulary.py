@@ -13,7 +13,7 @@ from stentor.engine.model_config.speech import moonshine as moonshine_config
 from stentor.engine.model_config.speech import moonshine_streaming as moonshine_streaming_config
 from stentor.protocols.ipc.audio import SAMPLE_RATE, TokenRules
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 from .languages import code_of
 from .vocabulary import settings_of
 

@@ -14,7 +14,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.protocols.ipc.audio import TokenRules
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 from .languages import NAMES, code_of
 from .options import MAX_TOKENS, TEMPERATURE_FALLBACK
 

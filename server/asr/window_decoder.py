@@ -20,7 +20,7 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.beams import Beams
 
 from ..common.errors import MediaFull, generation_error
-from ..text.generation import EngineEventStream, ModelEngine, Submitter
+from ..text.output.generation import EngineEventStream, ModelEngine, Submitter
 from .observers import OpenAccount, RequestObserver
 from .options import SamplingOptions, TranscriptionOptions
 
@@ -182,7 +182,7 @@ class WindowDecoder:
                 request = msgspec.structs.replace(request, **given)
             client: Submitter = self._client
             if beams is not None:
-                from ..text.beam_search import BeamSubmitter  # few servers get such a request
+                from ..text.output.beam_search import BeamSubmitter  # few servers get such a request
 
                 client = BeamSubmitter(client, beams)
             stream = client.submit(request)

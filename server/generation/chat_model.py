@@ -19,10 +19,10 @@ from ..observability.metrics import Metrics
 from ..observability.request_metrics import RequestMetrics
 from ..parsing.output import OutputFormat
 from ..state.admission_control import AdmissionControl
-from ..text.grammar_tokens import special_tokens_of
-from ..text.infill import Infill, infill_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
+from ..text.tokenizers.grammar_tokens import special_tokens_of
+from ..text.tokenizers.infill import Infill, infill_of
 
 
 @dataclass(frozen=True)

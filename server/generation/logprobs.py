@@ -11,7 +11,7 @@ from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
 
 from ..http.whole_answer import AnswerBudget, JsonList
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""

@@ -18,7 +18,7 @@ from ..common.keys import Caller
 from ..http.sse import Batches
 from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
-from ..text.generation import GenerationRequest, Submitter
+from ..text.output.generation import GenerationRequest, Submitter
 from .admission import (
     Budget,
     check_prompt,

@@ -17,9 +17,9 @@ from ..overload.memory_budget import MemoryShare
 from ..parsing.interface import Tool
 from ..parsing.thinking import ThinkingOptions, thinking_options
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
-from ..text.placeholders import MediaText
 from ..text.renderers.interface import RenderRequest
 from ..text.renderers.mistral import MistralRenderer
+from ..text.templates.placeholders import MediaText
 from .admission import too_long
 from .chat_model import ChatModel
 from .tool_prompt import inject_tool_prompt, mentions_tools

@@ -19,7 +19,7 @@ from ..observability.request import current_record, current_request_id
 from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
-from ..text.generation import Generation, GenerationRequest, Submitter, generate
+from ..text.output.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
 from .chat_model import ChatModel
 from .constraints import FREE, Constraints
@@ -90,7 +90,7 @@ class ObservedGeneration:
         self._media_bytes = media_bytes
         self._client = client or chat.client
         if beams is not None:
-            from ..text.beam_search import BeamSubmitter  # few servers get such a request
+            from ..text.output.beam_search import BeamSubmitter  # few servers get such a request
 
             self._client = BeamSubmitter(self._client, beams)
         self._chat = chat

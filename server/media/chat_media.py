@@ -18,8 +18,8 @@ from stentor.protocols.ipc.cache_groups import group_of
 
 from ..common.fair_queue import current_owner
 from ..overload.memory_budget import MemoryShare
-from ..text.placeholders import MediaText
-from ..text.tokenizer import Tokenizer
+from ..text.templates.placeholders import MediaText
+from ..text.tokenizers.tokenizer import Tokenizer
 from .collect import Accepted, collect_media
 from .document_reader import DocumentReader
 from .files import Message, has_files, read_files

@@ -31,7 +31,7 @@ from ..batches.calls import post
 from ..batches.lines import InProcessResponse
 from ..config.config import Config
 from ..middleware.access_control import AccessControl
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 
 _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 
 Render = Callable[[dict[str, Any]], list[int]]
 """Token ids of a conversation; its argument is the body of a request to ``/tokenize``."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.pooling import PoolingTask
 from ..config.model_facts import ModelFacts
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
-from ..text.generation import ModelEngine
+from ..text.output.generation import ModelEngine
 from ..text.pool import TokenizerPool
 from .affix_tokens import AffixTokens, PairAffixTokens
 from .metrics import EmbeddingMetrics

@@ -18,10 +18,10 @@ from ..config.models import EmbeddingConfig
 from ..media.chat_media import ChatMedia
 from ..media.collect import TEXT_ONLY, Accepted
 from ..text.errors import TokenizerError
-from ..text.generation import ModelEngine
-from ..text.loading import load_tokenizer
+from ..text.output.generation import ModelEngine
 from ..text.pool import TokenizationBudget, TokenizerPool
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.loading import load_tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 from .affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from .metrics import EmbeddingMetrics
 from .model import EmbeddingModel, LateInteraction, PairForm

@@ -23,7 +23,7 @@ from ..media.helpers import arena_room
 from ..observability.request import EngineUsage, RequestRecord
 from ..overload.memory_budget import TOKEN_BYTES, MemoryShare
 from ..overload.queue_slots import QueueSlot
-from ..text.generation import EngineEventStream
+from ..text.output.generation import EngineEventStream
 from .model import EmbeddingModel
 from .reading import Prompt
 

@@ -16,12 +16,12 @@ from ..common.errors import Overloaded, Unavailable
 from ..common.fair_queue import FairSemaphore, QueueFull, current_owner
 from ..config.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from ..sandbox.killable_child import ChildNotStarted, Starved
-from .chat_template import ChatTemplate, RenderOptions
-from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLong
-from .placeholders import MediaText
-from .template_process import RenderJob, TemplateProcess
-from .tokenizer import Tokenizer
+from .templates.chat_template import ChatTemplate, RenderOptions
+from .templates.placeholders import MediaText
+from .templates.template_process import RenderJob, TemplateProcess
+from .tokenizers.detokenizer import Detokenizers
+from .tokenizers.tokenizer import Tokenizer
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from stentor.protocols.ipc.speech import CodecBackend
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 
 
 class Reference(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.speech import SpeechPiece
 
 from ..common.errors import Unavailable, generation_error
-from ..text.generation import ModelEngine
+from ..text.output.generation import ModelEngine
 from ..text.pool import TokenizerPool
 from .code_chunks import CodeChunks
 from .families import Reference, SpeechFamily

@@ -14,9 +14,9 @@ from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
 from ..config.config import Config
 from ..text.errors import TokenizerError
-from ..text.grammar_tokens import vocabulary_of
-from ..text.loading import load_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
+from ..text.tokenizers.grammar_tokens import vocabulary_of
+from ..text.tokenizers.loading import load_tokenizer
 from .families import DEFAULT_VOICE, Reference, SpeechFamily, family_of
 from .language_model import LanguageModelSpeech
 from .model import SpeechModel, speech_threads

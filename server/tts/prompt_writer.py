@@ -7,7 +7,7 @@ from stentor.engine.tts.client import SpeechClient
 from stentor.engine.tts.codecs import Codec
 
 from ..text.pool import TokenizerPool
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizers.tokenizer import Tokenizer
 from .families import SpeechFamily
 
 

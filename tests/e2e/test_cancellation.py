@@ -26,8 +26,8 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.state import ServerState
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.overload.slow_readers import ReaderLimits
-from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.server.text.tokenizers.loading import number_tokenizer
 from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until

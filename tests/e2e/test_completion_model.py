@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.tokenizers.pieces import byte_alphabet
 from stentor.tests.parity import tiny
 
 PROMPT = [5, 6, 7, 8, 9]

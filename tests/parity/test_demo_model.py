@@ -13,7 +13,7 @@ from stentor.loadtest.quality.command import check, corpus, make_cases, make_wor
 from stentor.loadtest.quality.reference import Reference
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.support.gguf_reference import read_once

@@ -21,10 +21,10 @@ from stentor.engine.core.loop import engine_ready
 from stentor.protocols.ipc.actors import EngineReady, Resumed, Stats, Submit, TokensBatch
 from stentor.server.app.state import ServerState
 from stentor.server.parsing.output import settle_output
-from stentor.server.text.grammar_tokens import vocabulary_of
-from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.grammar_tokens import vocabulary_of
+from stentor.server.text.tokenizers.pieces import byte_alphabet
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.fakes import EOS, fake_state
 from stentor.tests.parity import tiny

@@ -12,10 +12,10 @@ import pytest
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.actors import Stats
 from stentor.protocols.openai.realtime.session import RealtimeSession
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.serving import ServedModels
-from stentor.server.api.realtime.session import SessionRules
-from stentor.server.api.realtime.transcribing import ModelTranscriber
+from stentor.server.api.realtime.connections.serving import ServedModels
+from stentor.server.api.realtime.conversation.session import SessionRules
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.transcribing import ModelTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.config.adapters import AdapterModule, AdapterRegistry, AdaptersConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.text.beams import Beam, BeamSearch
+from stentor.server.text.output.beams import Beam, BeamSearch
 from stentor.tests.examples import examples
 
 Tokens = tuple[int, ...]

@@ -9,7 +9,7 @@ from openai.types import Completion
 
 from stentor.protocols.common.limits import Limits
 from stentor.server.config.limits import OverloadConfig
-from stentor.server.text.stop import StopStrings
+from stentor.server.text.output.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
 

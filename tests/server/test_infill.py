@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from stentor.server.text.infill import infill_of
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.infill import infill_of
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import COMPLETIONS, in_memory
 

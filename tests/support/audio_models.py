@@ -13,7 +13,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.tokenizers.pieces import byte_alphabet
 
 transformers: Any = untyped_transformers
 

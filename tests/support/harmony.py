@@ -6,7 +6,7 @@ from typing import Final
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from stentor.server.text.pretokenizers import PRE_TOKENIZERS
+from stentor.server.text.tokenizers.pretokenizers import PRE_TOKENIZERS
 
 VOCAB: Final = 400
 SPECIAL: Final = (

@@ -14,7 +14,7 @@ import gguf
 import torch
 from safetensors.torch import load_file
 
-from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.tokenizers.pieces import byte_alphabet
 from stentor.tests.engine.loading.gguf_families import write_family
 from stentor.tests.engine.loading.gguf_writing import add_value, finish
 from stentor.tests.engine.loading.k_quants import quantize

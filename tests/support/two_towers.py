@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
-from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.tokenizers.pieces import byte_alphabet
 
 transformers: Any = untyped_transformers
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import transformers as untyped_transformers
 
-from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.support import audio_models
 from stentor.tests.support.vision_models import SIZES, randomised
 

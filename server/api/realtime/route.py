@@ -26,10 +26,10 @@ from ...middleware.auth import caller_of
 from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
-from . import calls
-from .beta import session_now, session_then
-from .services import RealtimeServices
-from .serving import RealtimeServing
+from .common.services import RealtimeServices
+from .connections import calls
+from .connections.beta import session_now, session_then
+from .connections.serving import RealtimeServing
 
 _RETRY_SECONDS: Final = 10
 _TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")

@@ -15,8 +15,8 @@ from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
 
 from ...state.event_log import Step, kind_of
-from ...text.generation import EngineEventStream, Submitter
-from ...text.slices import EngineEvent
+from ...text.output.generation import EngineEventStream, Submitter
+from ...text.output.slices import EngineEvent
 
 _BEGINNINGS: Final = (
     b"response.mcp_call_arguments.done",

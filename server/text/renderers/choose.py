@@ -22,7 +22,7 @@ _CODED: Final[Mapping[RendererName, tuple[Callable[[RenderRequest], str], str]]]
 
 
 class TemplateRenderer:
-    """Jinja in a sandbox; see :mod:`..chat_template`."""
+    """Jinja in a sandbox; see :mod:`..templates.chat_template`."""
 
     def __init__(self, pool: TokenizerPool) -> None:
         self._pool = pool

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..placeholders import MediaText
+from ..templates.placeholders import MediaText
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import TemplateError
-from ..placeholders import MediaText
 from ..pool import TokenizerPool
+from ..templates.placeholders import MediaText
 from .interface import RenderRequest
 from .plain import refuse_template
 
@@ -82,7 +82,7 @@ class _CountedAudio:
 
 def _put_audio(request: Any, messages: Sequence[Mapping[str, Any]], media: MediaText) -> None:
     """Renders each sound of a request as a text with the number of its tokens; mutates
-    :attr:`..placeholders.MediaText.order`."""
+    :attr:`..templates.placeholders.MediaText.order`."""
     from mistral_common.protocol.instruct.chunk import AudioChunk, RawAudio
 
     following = iter(media.texts(_AUDIO))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TemplateError
-from ..messages import prepare_messages
 from ..pool import TokenizerPool
+from ..templates.messages import prepare_messages
 from .interface import RenderRequest
 
 

@@ -23,8 +23,8 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.asr.model import TranscriptionModel
 from stentor.server.asr.untimed_vocabulary import UntimedVocabulary
 from stentor.server.asr.vocabulary import Vocabulary
-from stentor.server.text.pieces import byte_alphabet
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.pieces import byte_alphabet
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 
 LANGUAGES = ("en", "de", "ja")
 

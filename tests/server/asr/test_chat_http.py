@@ -19,9 +19,9 @@ from safetensors.numpy import load
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.cache_groups import CacheGroup
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.serving import RealtimeServing, ServedModels
-from stentor.server.api.realtime.transcribing import ChatTurnTranscriber
+from stentor.server.api.realtime.connections.serving import RealtimeServing, ServedModels
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.transcribing import ChatTurnTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.asr.asking import ASKING, Asking
 from stentor.server.audio import quiet
@@ -38,9 +38,9 @@ from stentor.server.media.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
 from stentor.server.storage.opening import make_store
-from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.choose import choose_renderer
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.asr.test_http import TRANSCRIPTIONS, TRANSLATIONS, WavReader, post, wav
 from stentor.tests.server.audio.voices import tone

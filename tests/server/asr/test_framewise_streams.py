@@ -15,10 +15,10 @@ from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import PromptDone, PromptPart
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.inputs import StreamShape
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.interfaces import TokenProbability
-from stentor.server.api.realtime.serving import RealtimeServing
-from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.common.interfaces import TokenProbability
+from stentor.server.api.realtime.connections.serving import RealtimeServing
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.app.auxiliary_models import open_transcription
 from stentor.server.asr.framewise_streams import FramewiseStreams
 from stentor.server.asr.framewise_vocabulary import framewise_vocabulary_of

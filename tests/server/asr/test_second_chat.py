@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.cache_groups import CacheGroup
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.serving import RealtimeServing, ServedModels
-from stentor.server.api.realtime.transcribing import ChatTurnTranscriber
+from stentor.server.api.realtime.connections.serving import RealtimeServing, ServedModels
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.transcribing import ChatTurnTranscriber
 from stentor.server.app.state import OpenedChat, ServerState
 from stentor.server.app.text_side import TextSide
 from stentor.server.asr.asking import ASKING
@@ -33,9 +33,9 @@ from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.storage.opening import make_store
-from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.choose import TemplateRenderer
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post
 from stentor.tests.server.audio.voices import tone

@@ -11,8 +11,8 @@ import torch
 from transformers import VoxtralRealtimeForConditionalGeneration
 
 from stentor.protocols.ipc.config import EngineConfig
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.app.auxiliary_models import open_streaming
 from stentor.server.asr.stream_vocabulary import StreamVocabulary, is_streaming_model
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole

@@ -7,8 +7,8 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.api.realtime.serving import RealtimeServing, ServedModels
-from stentor.server.api.realtime.streamed import StreamTranscriber
+from stentor.server.api.realtime.connections.serving import RealtimeServing, ServedModels
+from stentor.server.api.realtime.listening.streamed import StreamTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.model_registry import ModelRegistry, ServedModel

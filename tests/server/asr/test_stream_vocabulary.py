@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.server.asr.stream_vocabulary import is_streaming_model, stream_vocabulary_of
-from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.tokenizers.pieces import byte_alphabet
 from stentor.tests.server.asr.tekken import NAMES, SPECIAL, tekken
 
 CONFIG: dict[str, Any] = {

@@ -21,7 +21,7 @@ from stentor.server.grammar.checker import Grammars
 from stentor.server.parsing.output import FORMATS, TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options
-from stentor.server.text.grammar_tokens import token_bytes_of
+from stentor.server.text.tokenizers.grammar_tokens import token_bytes_of
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 from stentor.tests.wire.chat import check_stream

@@ -7,9 +7,9 @@ import pytest
 
 from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.vocabulary import TokenBytes
-from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
-from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.grammar_tokens import special_tokens_of, token_bytes_of
+from stentor.server.text.tokenizers.loading import load_tokenizer
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.answers import compose
 from stentor.server.grammar.lark import Lark
-from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
+from stentor.server.text.tokenizers.grammar_tokens import special_tokens_of, token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler

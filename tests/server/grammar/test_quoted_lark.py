@@ -16,7 +16,7 @@ from stentor.protocols.openai.tools import MAX_LARK
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.quoted_lark import COMMON, MAX_LENGTH, _quoted, quoted_lark
 from stentor.server.grammar.quoted_regex import quoted_text
-from stentor.server.text.grammar_tokens import token_bytes_of
+from stentor.server.text.tokenizers.grammar_tokens import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler, matches, written

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stentor.engine.core.grammar.matcher import Compiler, GrammarError
 from stentor.server.grammar.quoted_regex import CHANGED, UnquotableError, quoted_literal, quoted_pattern, quoted_text
-from stentor.server.text.grammar_tokens import token_bytes_of
+from stentor.server.text.tokenizers.grammar_tokens import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.grammar.walking import matches

@@ -15,7 +15,7 @@ from safetensors.numpy import load
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_processor import ModelProcessor
 from stentor.server.media.refusal import Refusal
-from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.audio.voices import tone
 from stentor.tests.support import audio_models
 

@@ -32,9 +32,9 @@ from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.processor import MediaProcessor
 from stentor.server.storage.opening import make_store
 from stentor.server.text.errors import TemplateError
-from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.placeholders import MediaText
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.templates.placeholders import MediaText
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.support.vision_models import BOS

@@ -27,7 +27,7 @@ from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.text.errors import TemplateError
-from stentor.server.text.placeholders import INDEX
+from stentor.server.text.templates.placeholders import INDEX
 from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE, Whole

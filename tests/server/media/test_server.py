@@ -25,8 +25,8 @@ from stentor.server.media.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
 from stentor.server.storage.opening import make_store
-from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, chunks_of, in_memory
 from stentor.tests.server.media.pictures import png

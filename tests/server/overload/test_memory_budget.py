@@ -31,10 +31,10 @@ from stentor.server.overload.memory_budget import (
     default_budget,
     memory_limit,
 )
-from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_process import RenderJob, TemplateProcess
+from stentor.server.text.templates import template_process
+from stentor.server.text.templates.template_process import RenderJob, TemplateProcess
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 

@@ -15,8 +15,8 @@ from stentor.server.parsing.harmony import MARKERS
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Thought, Tool
 from stentor.server.parsing.output import HARMONY_TOOLS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
-from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.grammar_tokens import special_tokens_of, token_bytes_of
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.fakes import EOS, byte_tokenizer
 from stentor.tests.server.grammar.walking import ids_in_sample
 from stentor.tests.server.parsing.pieces import of_kind, parse

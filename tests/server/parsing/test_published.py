@@ -8,8 +8,8 @@ import pytest
 
 from stentor.server.parsing.interface import Content, Parser, Thought
 from stentor.server.parsing.output import OutputFormat, settle_output
-from stentor.server.text.chat_template import ChatTemplate
 from stentor.server.text.errors import TemplateError
+from stentor.server.text.templates.chat_template import ChatTemplate
 from stentor.tests.server.parsing.pieces import check_every_split, of_kind
 
 FOLDERS = sorted((Path.home() / ".cache/stentor/peers/llama.cpp").glob("source-*/llama.cpp/models/templates"))

@@ -27,7 +27,7 @@ from stentor.server.config.model_registry import ModelRegistry, ModelRole, Serve
 from stentor.server.pooling.affix_tokens import affix_tokens_of, pair_affix_tokens_of
 from stentor.server.pooling.model import EmbeddingModel
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.fakes import FakeEngine, fake_state
 
 WORDS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", ".", "query", "title")

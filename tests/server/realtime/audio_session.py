@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from stentor.server.api.realtime.session import SessionRules
+from stentor.server.api.realtime.conversation.session import SessionRules
 from stentor.tests.fakes import FakeEngine, says
 from stentor.tests.server.realtime.session_fakes import FakeInputAudio, Running, voice_state
 from stentor.tests.server.realtime.wire import Ledger

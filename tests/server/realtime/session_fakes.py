@@ -15,9 +15,7 @@ from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
 from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
-from stentor.server.api.realtime.connection import Connection, SessionAudio
-from stentor.server.api.realtime.event_queue import CurrentDialect, Dialect, EventQueue
-from stentor.server.api.realtime.interfaces import (
+from stentor.server.api.realtime.common.interfaces import (
     OnPartial,
     OnSpeechEvent,
     SpeechEvent,
@@ -26,9 +24,11 @@ from stentor.server.api.realtime.interfaces import (
     TimedOut,
     Transcript,
 )
-from stentor.server.api.realtime.pacing import PlaybackPacer
-from stentor.server.api.realtime.serving import ServedModels
-from stentor.server.api.realtime.session import SessionRules
+from stentor.server.api.realtime.connections.connection import Connection, SessionAudio
+from stentor.server.api.realtime.connections.event_queue import CurrentDialect, Dialect, EventQueue
+from stentor.server.api.realtime.connections.serving import ServedModels
+from stentor.server.api.realtime.conversation.pacing import PlaybackPacer
+from stentor.server.api.realtime.conversation.session import SessionRules
 from stentor.server.api.responses.ids import short_id
 from stentor.server.app.state import ServerState
 from stentor.server.common.errors import GenerationFailed

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import anyio
 from prometheus_client import CollectorRegistry
 
-from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
-from stentor.server.api.realtime.interfaces import TokenProbability
+from stentor.server.api.realtime.common.interfaces import TokenProbability
+from stentor.server.api.realtime.listening.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.observability.realtime_figures import PassFigures
 
 WORD_MS = 480

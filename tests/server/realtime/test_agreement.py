@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.api.realtime.agreement import LocalAgreement, Word, words_of
+from stentor.server.api.realtime.listening.agreement import LocalAgreement, Word, words_of
 from stentor.tests.examples import examples
 
 

@@ -1,7 +1,7 @@
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.server import Response, ServerEvent, StatusDetails
-from stentor.server.api.realtime.answer import ResponseWriter
-from stentor.server.api.realtime.conversation import RealtimeConversation
+from stentor.server.api.realtime.answering.answer import ResponseWriter
+from stentor.server.api.realtime.conversation.conversation import RealtimeConversation
 
 
 def test_what_a_model_says_after_its_answer_has_ended_is_told_to_nobody() -> None:

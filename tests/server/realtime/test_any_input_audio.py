@@ -14,10 +14,10 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
-from stentor.server.api.realtime.formats import TICKS, Wire
-from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.api.realtime.interfaces import CommittedAudio, SpeechEvent, SpeechStarted
-from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.common.formats import TICKS, Wire
+from stentor.server.api.realtime.common.interfaces import CommittedAudio, SpeechEvent, SpeechStarted
+from stentor.server.api.realtime.listening.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
 from stentor.tests.examples import examples
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, silence, words
 

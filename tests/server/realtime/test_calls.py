@@ -17,11 +17,11 @@ from stentor.engine.tts.backend import Part
 from stentor.engine.tts.client import SpeechClient
 from stentor.engine.tts.voices import Voices
 from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
-from stentor.server.api.realtime import calls
-from stentor.server.api.realtime.calls import Call
-from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
-from stentor.server.api.realtime.playback import CallPlayer
-from stentor.server.api.realtime.serving import RealtimeServing
+from stentor.server.api.realtime.connections import calls
+from stentor.server.api.realtime.connections.calls import Call
+from stentor.server.api.realtime.connections.playback import CallPlayer
+from stentor.server.api.realtime.connections.serving import RealtimeServing
+from stentor.server.api.realtime.listening.hypotheses import Hypothesis, TranscriptionSettings
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import RealtimeConfig
@@ -85,7 +85,7 @@ async def answering(
     """A server with an ear for loudness, and its address."""
     heard.clear()
     monkeypatch.setattr(RealtimeServing, "transcriber", lambda self, caller: _measure)
-    monkeypatch.setattr("stentor.server.api.realtime.serving.SpeechProbabilities", LoudnessDetector)
+    monkeypatch.setattr("stentor.server.api.realtime.connections.serving.SpeechProbabilities", LoudnessDetector)
     engine = FakeEngine(answer=says(answer), max_model_len=4096)
     state = voice_state(engine, speech=loud_speech(), **fields)
     assert state.auxiliary.speech is not None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stentor.server.api.realtime.completeness import Completeness, Eagerness, read, wait_ms
-from stentor.server.api.realtime.turns import SEMANTIC_MAX_MS
+from stentor.server.api.realtime.listening.completeness import Completeness, Eagerness, read, wait_ms
+from stentor.server.api.realtime.listening.turns import SEMANTIC_MAX_MS
 
 
 @pytest.mark.parametrize(

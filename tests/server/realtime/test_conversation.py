@@ -7,12 +7,12 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import decode_audio, encode_audio, read_item
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
-from stentor.server.api.realtime import conversation as module
-from stentor.server.api.realtime.answer_generator import chat_request, whole_calls
-from stentor.server.api.realtime.audio_budget import AudioFull, HeldAudio
-from stentor.server.api.realtime.conversation import Entry, RealtimeConversation
-from stentor.server.api.realtime.interfaces import Transcript
-from stentor.server.api.realtime.machine import Event
+from stentor.server.api.realtime.answering.answer_generator import chat_request, whole_calls
+from stentor.server.api.realtime.common.audio_budget import AudioFull, HeldAudio
+from stentor.server.api.realtime.common.interfaces import Transcript
+from stentor.server.api.realtime.conversation import conversation as module
+from stentor.server.api.realtime.conversation.conversation import Entry, RealtimeConversation
+from stentor.server.api.realtime.conversation.machine import Event
 from stentor.tests.server.realtime.test_session import BEGUN
 from stentor.tests.support.counting import lines_executed
 

@@ -20,15 +20,20 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
-from stentor.server.api.realtime.audio_budget import RESERVED, AudioFull, AudioShare, HeldAudio
-from stentor.server.api.realtime.conversation import RealtimeConversation
-from stentor.server.api.realtime.incremental_transcriber import IncrementalTranscriber
-from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.api.realtime.input_buffer import InputBuffer
-from stentor.server.api.realtime.machine import State
-from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.streamed import AnyTranscriber, AnyTranscription, StreamedTurn, StreamTranscriber
-from stentor.server.api.realtime.vllm import VllmSession
+from stentor.server.api.realtime.common.audio_budget import RESERVED, AudioFull, AudioShare, HeldAudio
+from stentor.server.api.realtime.connections.vllm import VllmSession
+from stentor.server.api.realtime.conversation.conversation import RealtimeConversation
+from stentor.server.api.realtime.conversation.machine import State
+from stentor.server.api.realtime.listening.incremental_transcriber import IncrementalTranscriber
+from stentor.server.api.realtime.listening.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.listening.input_buffer import InputBuffer
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
+from stentor.server.api.realtime.listening.streamed import (
+    AnyTranscriber,
+    AnyTranscription,
+    StreamedTurn,
+    StreamTranscriber,
+)
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import RealtimeConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel

@@ -8,11 +8,15 @@ import anyio
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.api.realtime import partial_pace
-from stentor.server.api.realtime.formats import to_ticks
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
-from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.common.formats import to_ticks
+from stentor.server.api.realtime.listening import partial_pace
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.incremental_transcriber import (
+    MAX_WINDOW_MS,
+    SETTLE_MS,
+    IncrementalTranscriber,
+)
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
 from stentor.server.common.errors import GenerationFailed
 from stentor.tests.server.realtime.sounds import WORD_MS, DeliveredText, Model, silence, until, word, words
 

@@ -19,12 +19,18 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
-from stentor.server.api.realtime import input_audio_pipeline as input_audio_module
-from stentor.server.api.realtime import partial_pace
-from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
-from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
-from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.common.interfaces import (
+    SpeechEvent,
+    SpeechStarted,
+    SpeechStopped,
+    TimedOut,
+    TokenProbability,
+)
+from stentor.server.api.realtime.listening import input_audio_pipeline as input_audio_module
+from stentor.server.api.realtime.listening import partial_pace
+from stentor.server.api.realtime.listening.hypotheses import Hypothesis, TranscriptionSettings
+from stentor.server.api.realtime.listening.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
 from stentor.server.audio.g711 import encode
 from stentor.server.common.errors import GenerationFailed
 from stentor.tests.examples import examples

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import AudioPcm, AudioPcma, AudioPcmu
-from stentor.server.api.realtime.formats import MODEL_AUDIO, TICKS, Wire, to_ms, to_ticks
-from stentor.server.api.realtime.input_buffer import InputBuffer
+from stentor.server.api.realtime.common.formats import MODEL_AUDIO, TICKS, Wire, to_ms, to_ticks
+from stentor.server.api.realtime.listening.input_buffer import InputBuffer
 from stentor.tests.examples import examples
 
 PCM = Wire.of(AudioPcm())

@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from stentor.server.api.realtime.pacing import PlaybackPacer, SpokenText
+from stentor.server.api.realtime.conversation.pacing import PlaybackPacer, SpokenText
 
 
 class Clock:

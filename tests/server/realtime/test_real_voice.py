@@ -9,10 +9,10 @@ import pytest
 from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.realtime import Speech, speech_of
 from stentor.protocols.openai.realtime.session import AudioInput, AudioPcma, AudioPcmu, ServerVad
-from stentor.server.api.realtime.hypotheses import Hypothesis, TranscriptionSettings
-from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
-from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.common.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
+from stentor.server.api.realtime.listening.hypotheses import Hypothesis, TranscriptionSettings
+from stentor.server.api.realtime.listening.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
 from stentor.server.audio.g711 import Law, encode
 from stentor.server.audio.vad import SpeechProbabilities
 from stentor.tests.server.realtime.sounds import silence

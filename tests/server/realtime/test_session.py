@@ -13,8 +13,8 @@ from openai.types.realtime import RealtimeSessionCreateRequest, RealtimeTranscri
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.session import RealtimeSession, ServerVad, Session
-from stentor.server.api.realtime.machine import TABLE, Event, Illegal, SessionMachine, State
-from stentor.server.api.realtime.session import SessionRules
+from stentor.server.api.realtime.conversation.machine import TABLE, Event, Illegal, SessionMachine, State
+from stentor.server.api.realtime.conversation.session import SessionRules
 from stentor.tests.server.realtime.test_any_session import SESSIONS
 from stentor.tests.server.realtime.wire import EXTENSIONS
 from stentor.tests.wire.validate import check_object

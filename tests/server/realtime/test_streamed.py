@@ -11,14 +11,14 @@ import anyio
 import pytest
 
 from stentor.protocols.openai.realtime.session import AudioInput, SemanticVad, ServerVad, Transcription
-from stentor.server.api.realtime import streamed as streamed_module
-from stentor.server.api.realtime.formats import to_ticks
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.api.realtime.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
-from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
-from stentor.server.api.realtime.vllm import VllmSession
+from stentor.server.api.realtime.common.formats import to_ticks
+from stentor.server.api.realtime.common.interfaces import SpeechEvent, SpeechStarted, SpeechStopped
+from stentor.server.api.realtime.connections.vllm import VllmSession
+from stentor.server.api.realtime.listening import streamed as streamed_module
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
+from stentor.server.api.realtime.listening.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
 from stentor.tests.server.asr.streams import STEP, STREAMS, StreamingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import DeliveredText, LoudnessDetector, passes, silence, until, words

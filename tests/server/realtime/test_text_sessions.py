@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.api.realtime.response_manager import MAX_ASIDE
+from stentor.server.api.realtime.answering.response_manager import MAX_ASIDE
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.tests.fakes import Answer, FakeEngine, says
 from stentor.tests.server.realtime.session_fakes import Running, voice_state

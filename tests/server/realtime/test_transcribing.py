@@ -5,9 +5,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.client.errors import EngineUnavailable
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
-from stentor.server.api.realtime.transcribing import ModelTranscriber
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.streamed import StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.listening.transcribing import ModelTranscriber
 from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
 from stentor.server.observability.realtime_figures import PassFigures
 from stentor.tests.server.asr.scripted import Asked, Said, engine_of, model_of, says, sound

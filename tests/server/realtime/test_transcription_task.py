@@ -3,10 +3,10 @@
 import anyio
 import pytest
 
-from stentor.server.api.realtime.audio_budget import HeldAudio
-from stentor.server.api.realtime.hypotheses import TranscriptionSettings
-from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.streamed import StreamTranscriber, begin_transcription
+from stentor.server.api.realtime.common.audio_budget import HeldAudio
+from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
+from stentor.server.api.realtime.listening.streamed import StreamTranscriber, begin_transcription
 from stentor.tests.server.asr.streams import StreamingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import Model, passes, words
 

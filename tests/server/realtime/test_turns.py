@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.api.realtime.turns import (
+from stentor.server.api.realtime.listening.turns import (
     STRETCH_MS,
     IdleTimedOut,
     TurnDetector,

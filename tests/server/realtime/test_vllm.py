@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.api.realtime import partial_pace, vllm
-from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.vllm import VllmSession, is_vllm_client
+from stentor.server.api.realtime.connections import vllm
+from stentor.server.api.realtime.connections.vllm import VllmSession, is_vllm_client
+from stentor.server.api.realtime.listening import partial_pace
+from stentor.server.api.realtime.listening.partial_pace import PartialPace
 from stentor.server.common.errors import GenerationFailed
 from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, words
 

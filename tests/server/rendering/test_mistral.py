@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stentor.server.text.errors import TemplateError
-from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import MistralRenderer, RendererError, find_file
+from stentor.server.text.tokenizers.loading import number_tokenizer
 from stentor.tests.fakes import byte_pool
 
 mistral_common = pytest.importorskip("mistral_common")

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from stentor.server.config.limits import DEFAULT_CHARS
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_process import TemplateProcess
+from stentor.server.text.templates.template_process import TemplateProcess
 from stentor.tests.fakes import byte_tokenizer
 
 PATIENT: Final = 60.0

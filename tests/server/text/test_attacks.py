@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError
+from stentor.server.text.templates import template_process
 from stentor.tests.server.text.attacks import COSTLY, CURIOUS, WRONG
 from stentor.tests.server.text.patience import PATIENT, patient_pool
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from stentor.server.text import chat_template, sandbox
-from stentor.server.text.chat_template import ChatTemplate
 from stentor.server.text.errors import TemplateError
-from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.messages import content_format
+from stentor.server.text.templates import chat_template, sandbox
+from stentor.server.text.templates.chat_template import ChatTemplate
+from stentor.server.text.templates.messages import content_format
+from stentor.server.text.tokenizers.loading import load_tokenizer
 
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = {"role": "user", "content": "Hi"}

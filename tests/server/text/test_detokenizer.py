@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.text.detokenizer import (
+from stentor.server.text.tokenizers.detokenizer import (
     ByteLevelDetokenizer,
     Detokenizers,
     SentencePieceDetokenizer,
     WindowDetokenizer,
 )
-from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.pieces import byte_alphabet
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.loading import load_tokenizer
+from stentor.server.text.tokenizers.pieces import byte_alphabet
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.examples import examples
 from stentor.tests.server.text.vocabularies import FAMILIES, byte_level, id_of, sentencepiece, wordpiece
 

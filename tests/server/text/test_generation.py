@@ -14,9 +14,9 @@ from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.server.text.generation import GenerationRequest, generate
+from stentor.server.text.output.generation import GenerationRequest, generate
+from stentor.server.text.output.slices import EngineEvent
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.slices import EngineEvent
 from stentor.tests.examples import examples
 from stentor.tests.fakes import EOS, byte_tokenizer
 

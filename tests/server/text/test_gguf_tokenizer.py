@@ -9,8 +9,8 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from stentor.server.text.errors import TokenizerError
-from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.pretokenizers import PRE_TOKENIZERS
+from stentor.server.text.tokenizers.loading import load_tokenizer
+from stentor.server.text.tokenizers.pretokenizers import PRE_TOKENIZERS
 from stentor.tests.server.text.reference import transformers_tokenizer
 from stentor.tests.server.text.texts import TEXTS
 from stentor.tests.server.text.vocabularies import write_sentencepiece_gguf
@@ -117,7 +117,7 @@ def test_named_chat_templates_are_read(tmp_path: Path) -> None:
 
 
 def byte_level_gguf(file: Path, pre: str, **values: Any) -> None:
-    from stentor.server.text.pieces import byte_alphabet
+    from stentor.server.text.tokenizers.pieces import byte_alphabet
 
     writer = gguf.GGUFWriter(file, "llama")
     tokens = [*byte_alphabet().values(), "12", "123", "Ġ1", "<\uff5cbegin\uff5c>"]
@@ -162,7 +162,7 @@ def test_the_family_decides_how_digits_are_cut(tmp_path: Path, pre: str, pieces:
     ],
 )
 def test_a_family_cuts_text_at_scripts_and_spaces_of_its_own(name: str, text: str, words: list[str]) -> None:
-    from stentor.server.text.pieces import byte_level_bytes
+    from stentor.server.text.tokenizers.pieces import byte_level_bytes
 
     cut = PRE_TOKENIZERS[name].build().pre_tokenize_str(text)
     assert [byte_level_bytes(word).decode() for word, _ in cut] == words
@@ -170,7 +170,7 @@ def test_a_family_cuts_text_at_scripts_and_spaces_of_its_own(name: str, text: st
 
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
 def test_every_family_cuts_text_without_losing_any(name: str) -> None:
-    from stentor.server.text.pieces import byte_level_bytes
+    from stentor.server.text.tokenizers.pieces import byte_level_bytes
 
     cutter = PRE_TOKENIZERS[name].build()
     for text in TEXTS:
@@ -197,7 +197,7 @@ def test_types_that_do_not_fit_the_tokens_are_refused(tmp_path: Path) -> None:
 
 
 def test_tokens_that_share_a_text_keep_their_ids(tmp_path: Path) -> None:
-    from stentor.server.text.pieces import byte_alphabet
+    from stentor.server.text.tokenizers.pieces import byte_alphabet
 
     byte_level_gguf(
         tmp_path / "model.gguf", "gpt-2", tokens=[*byte_alphabet().values(), "12", "12", "", "<x>"], merges=["1 2"]

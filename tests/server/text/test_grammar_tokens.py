@@ -7,8 +7,8 @@ from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
 from stentor.engine.core.grammar.vocabulary import VocabularyReader
-from stentor.server.text.grammar_tokens import special_tokens_of, vocabulary_of
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.grammar_tokens import special_tokens_of, vocabulary_of
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.server.text.vocabularies import id_of, metaspace
 
 

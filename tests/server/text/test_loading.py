@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.server.text.errors import TokenizerError
-from stentor.server.text.loading import check_same_tokens, load_tokenizer
+from stentor.server.text.tokenizers.loading import check_same_tokens, load_tokenizer
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.text.vocabularies import write_sentencepiece_gguf
 
@@ -139,8 +139,8 @@ def test_a_server_starts_with_neither_torch_nor_transformers_nor_numpy_nor_httpx
     program = (
         "import sys; sys.modules |= dict.fromkeys(['torch', 'transformers', 'numpy', 'httpx'])\n"
         "from pathlib import Path\n"
-        "import stentor.server.app.lifecycle, stentor.server.text.generation\n"
-        "from stentor.server.text.loading import load_tokenizer\n"
+        "import stentor.server.app.lifecycle, stentor.server.text.output.generation\n"
+        "from stentor.server.text.tokenizers.loading import load_tokenizer\n"
         "print(load_tokenizer(Path(sys.argv[1])).encode('Hello'))\n"
     )
     out = subprocess.run(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stentor.server.text.chat_template import ChatTemplate
+from stentor.server.text.templates.chat_template import ChatTemplate
 from stentor.tests.support.harmony import TEMPLATE
 
 ONE_CALL = (

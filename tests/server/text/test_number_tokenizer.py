@@ -1,5 +1,5 @@
-from stentor.server.text.detokenizer import Detokenizers
-from stentor.server.text.loading import number_tokenizer
+from stentor.server.text.tokenizers.detokenizer import Detokenizers
+from stentor.server.text.tokenizers.loading import number_tokenizer
 
 
 def test_a_token_is_written_as_its_number() -> None:

@@ -19,11 +19,11 @@ from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
-from stentor.server.text.detokenizer import Detokenizers
-from stentor.server.text.generation import GenerationRequest, generate
+from stentor.server.text.output.generation import GenerationRequest, generate
+from stentor.server.text.output.slices import EngineEvent
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.slices import EngineEvent
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.detokenizer import Detokenizers
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 from stentor.tests.examples import examples
 from stentor.tests.fakes import EOS, byte_tokenizer
 from stentor.tests.server.text.test_generation import Script, ends

@@ -14,10 +14,10 @@ import pytest
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.common.errors import Overloaded
-from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError, TextTooLong
-from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, TokenizationBudget, TokenizerPool
+from stentor.server.text.templates import template_process
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.harness import until
 from stentor.tests.server.text.patience import PATIENT, patient_pool

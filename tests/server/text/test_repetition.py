@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.protocols.openai.sampling import RepetitionDetection
-from stentor.server.text.repetition import RepetitionDetector
+from stentor.server.text.output.repetition import RepetitionDetector
 from stentor.tests.examples import examples
 
 

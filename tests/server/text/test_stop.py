@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.text.stop import StopMatcher, StopStrings
+from stentor.server.text.output.stop import StopMatcher, StopStrings
 from stentor.tests.examples import examples
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stentor.server.text.errors import TokenizerError
-from stentor.server.text.loading import has_tokenizer, load_tokenizer
+from stentor.server.text.tokenizers.loading import has_tokenizer, load_tokenizer
 from stentor.tests.support.audio_models import voxtral
 
 mistral_common = pytest.importorskip("mistral_common")

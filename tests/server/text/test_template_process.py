@@ -13,11 +13,11 @@ import pytest
 from stentor.loadtest.processes import alive
 from stentor.server.common.errors import ServerError
 from stentor.server.sandbox.killable_child import ChildNotStarted, Starved
-from stentor.server.text import template_process
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_child import MAX_COMPILED, Renderer
-from stentor.server.text.template_process import RenderJob, Setup, TemplateProcess
+from stentor.server.text.templates import template_process
+from stentor.server.text.templates.template_child import MAX_COMPILED, Renderer
+from stentor.server.text.templates.template_process import RenderJob, Setup, TemplateProcess
 from stentor.tests.fakes import byte_tokenizer
 
 OPTIONS: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": False}

@@ -11,8 +11,8 @@ import pytest
 import regex  # type: ignore[import-untyped]
 
 from stentor.server.text.errors import TokenizerError
-from stentor.server.text.loading import has_tokenizer, load_tokenizer
-from stentor.server.text.tiktoken import tiktoken_file
+from stentor.server.text.tokenizers.loading import has_tokenizer, load_tokenizer
+from stentor.server.text.tokenizers.tiktoken import tiktoken_file
 
 HAN = r"[\p{Han}]+"
 UPPER, LOWER = r"[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]", r"[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]"

@@ -6,8 +6,8 @@ import gguf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from stentor.server.text.pieces import byte_alphabet
-from stentor.server.text.tokenizer import Tokenizer
+from stentor.server.text.tokenizers.pieces import byte_alphabet
+from stentor.server.text.tokenizers.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 

@@ -9,8 +9,8 @@ import pytest
 from stentor.engine.loading.errors import CheckpointError
 from stentor.server.app.first_engine import fetch
 from stentor.server.options.reading import read_config
-from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import TokenizationBudget
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.server.tts import opening
 from stentor.server.tts.families import family_of
 from stentor.server.tts.opening import codec_of, language_of, open_language_model

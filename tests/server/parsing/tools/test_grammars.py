@@ -24,8 +24,8 @@ from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.json_calls import JsonCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
 from stentor.server.parsing.tools.nested import NestedCalls
-from stentor.server.text.grammar_tokens import special_tokens_of, token_bytes_of
-from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.tokenizers.grammar_tokens import special_tokens_of, token_bytes_of
+from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.grammar.walking import KeepingCompiler, written
 from stentor.tests.server.parsing.tools.reading import Reading, cut, read
 

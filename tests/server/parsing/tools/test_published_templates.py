@@ -8,8 +8,8 @@ import pytest
 
 from stentor.loadtest.peers.places import home
 from stentor.server.parsing.output import detected
-from stentor.server.text.chat_template import ChatTemplate
 from stentor.server.text.errors import TemplateError
+from stentor.server.text.templates.chat_template import ChatTemplate
 from stentor.tests.server.parsing.tools.reading import TOOLS, cut, read
 
 FOLDERS: Final = sorted(home("llama.cpp").glob("source-*/llama.cpp/models/templates"))

@@ -8,7 +8,7 @@ import pytest
 
 import stentor
 from stentor.server.parsing.output import FORMATS, TOOL_FORMATS, detected
-from stentor.server.text.chat_template import ChatTemplate
+from stentor.server.text.templates.chat_template import ChatTemplate
 from stentor.tests.server.parsing.tools.reading import cut, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
 

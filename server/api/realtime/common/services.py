@@ -1,0 +1,48 @@
+"""Services of the server for realtime sessions."""
+
+from dataclasses import dataclass, field
+
+from stentor.protocols.common.limits import Limits
+
+from ....asr.model import TranscriptionModel
+from ....asr.streaming import StreamingTranscriptionModel
+from ....config.config import RealtimeConfig
+from ....config.limits import ConnectionLimits
+from ....generation.chat_model import ChatModel
+from ....generation.transcription import ChatTranscriber
+from ....middleware.client_secrets import ClientSecrets
+from ....observability.metrics import Metrics
+from ....state.admission_control import AdmissionControl
+from ....tts.model import SpeechModel
+from .live_calls import LiveCalls
+
+
+@dataclass(frozen=True)
+class RealtimeServices:
+    """The parts of the server that realtime sessions use."""
+
+    config: RealtimeConfig
+    connection: ConnectionLimits
+    chat: ChatModel
+    transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
+    """None without a transcription model."""
+    speech: SpeechModel | None
+    """None without a speech model."""
+    secrets: ClientSecrets
+    """Keys that open sessions."""
+    host: str
+    """The server's configured address."""
+    calls: LiveCalls = field(default_factory=LiveCalls)
+
+    @property
+    def admission(self) -> AdmissionControl:
+        return self.chat.admission
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of one request."""
+        return self.chat.limits
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.chat.metrics

@@ -1,0 +1,466 @@
+"""One connection: an actor that owns a session, handles its client's events, and sends events.
+
+::
+
+    reader ── handles one event after the other ──► machine, session, conversation, input_audio
+    responses ── a task each ─────────────────────► events
+    transcribing ── a task for each turn ─────────► transcripts            all end with the connection
+    input_audio ── runs beside ───────────────────► partial transcripts
+    writer ◄── event_queue, bounded: producers wait until the client has read
+
+Everything runs on one event loop, and nothing is awaited between a change and its events, so events have the order of
+the changes.
+"""
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.abc
+
+from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.errors import ErrorBody, missing, refused
+from stentor.protocols.openai.realtime import server as server_events
+from stentor.protocols.openai.realtime.client import (
+    AnyClientEvent,
+    BufferAppend,
+    BufferClear,
+    BufferCommit,
+    ItemCreate,
+    ItemDelete,
+    ItemRetrieve,
+    ItemTruncate,
+    OutputClear,
+    ResponseCancel,
+    ResponseCreate,
+    SessionUpdate,
+    TranscriptionSessionUpdate,
+    event_id_of,
+)
+from stentor.protocols.openai.realtime.given import decode_audio, read_item
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, MessageItem
+from stentor.protocols.openai.realtime.server import (
+    ServerEvent,
+)
+from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session
+
+from ....common.keys import Caller
+from ....http.error_responses import describe
+from ....observability.realtime_figures import SessionFigures
+from ...common.sockets import ReadPace
+from ...responses.ids import short_id
+from ..answering.responding import ResponseHost
+from ..answering.response_manager import ResponseManager
+from ..common.audio_budget import AudioShare
+from ..common.interfaces import (
+    CommittedAudio,
+    InputAudio,
+    MakePacer,
+    MakePlayer,
+    OpenInputAudio,
+    Sound,
+    SpeechEvent,
+    SpeechStarted,
+    SpeechStopped,
+    TimedOut,
+    TokenProbability,
+    Transcript,
+)
+from ..common.services import RealtimeServices
+from ..conversation.conversation import Entry, RealtimeConversation
+from ..conversation.images import check_images
+from ..conversation.machine import Event, SessionMachine, State
+from ..conversation.session import SessionRules
+from .event_queue import Dialect, EventQueue
+
+Receive = Callable[[], Awaitable[bytes | Sound | None]]
+"""The next message, or received audio; None after the client has disconnected."""
+
+APPENDS: Final = 4
+"""This many appends count as one message: their audio has its own limit."""
+
+
+class SessionAudio(NamedTuple):
+    """How a session's audio gets in and out. Either the audio of responses is paced, and the client plays it; or the
+    server plays it."""
+
+    open_input: OpenInputAudio
+    make_pacer: MakePacer | None = None
+    make_player: MakePlayer | None = None
+    share: AudioShare | None = None
+    """The session's share of audio memory; its creator closes it."""
+
+
+class Connection:
+    """One session of OpenAI's protocol. :meth:`serve` lasts as long as it does."""
+
+    def __init__(
+        self,
+        services: RealtimeServices,
+        caller: Caller,
+        rules: SessionRules,
+        session: Session,
+        dialect: Dialect,
+        event_queue: EventQueue,
+        audio: SessionAudio,
+        *,
+        keeps_type: bool = False,
+    ) -> None:
+        """``keeps_type``: it cannot change its type, as others can before other events."""
+        self._services = services
+        self._rules = rules
+        self._session: Session = session
+        self._dialect = dialect
+        self._event_queue = event_queue
+        self._open_input_audio = audio.open_input
+        realtime = isinstance(session, RealtimeSession)
+        self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
+        self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio.share)
+        self._input_audio: InputAudio | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._pristine = not keeps_type
+        self._deaf = False
+        """The client knows why its audio is not used."""
+        player = None
+        if audio.make_player is not None:
+            player = audio.make_player(self._started_playing, self._stopped_playing)
+        make_pacer = audio.make_pacer if player is None else player.pacer
+        assert make_pacer is not None
+        self._answering = ResponseManager(
+            ResponseHost(services, caller, self._wait_for_transcript, event_queue.room, make_pacer, player),
+            rules,
+            self._machine,
+            self._conversation,
+            emit=self._emit,
+            start=self._start,
+            input_audio=lambda: self._input_audio,
+            opened_input_audio=self._opened_input_audio,
+        )
+        self.figures: Final = SessionFigures(services.metrics.realtime)
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    @property
+    def conversation(self) -> RealtimeConversation:
+        return self._conversation
+
+    async def serve(self, receive: Receive, first: bytes | None = None) -> None:
+        """Until the client has gone. ``first`` is a message that has been received already."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            if first is not None:
+                await self.take(first)
+            pace = ReadPace(self._services.connection.max_messages_per_second)
+            while (message := await receive()) is not None:
+                is_append = await self.take(message)
+                await self._event_queue.room()
+                await pace.wait(1 / APPENDS if is_append else 1)
+            self._machine.take(Event.END)
+            tasks.cancel_scope.cancel()
+
+    async def take(self, message: bytes | Sound) -> bool:
+        """Handles one message and reports its errors. Returns whether it brought audio."""
+        if isinstance(message, Sound):
+            await self._append_sound(message)
+            return True
+        event_id = None
+        try:
+            with self._services.admission.memory.share() as share:
+                share.add(len(message) + decoded_bytes(message, self._services.limits))
+                event = self._dialect.decode(message, self._services.limits)
+                event_id = event.event_id
+                await self._handle(event)
+                return isinstance(event, BufferAppend)
+        except Exception as error:
+            self._tell_error(error, event_id or event_id_of(message))
+            return False
+
+    async def _handle(self, event: AnyClientEvent) -> None:
+        match event:
+            case BufferAppend():
+                await self._append(decode_audio(event.audio, "audio"))
+            case SessionUpdate():
+                self._update(event)
+            case ItemCreate():
+                await self._room_to_hear()
+                self._create_item(event)
+            case ItemRetrieve():
+                self._machine.take(Event.RETRIEVE_ITEM)
+                self._emit(server_events.ItemRetrieved(item=self._conversation.retrieved(event.item_id)))
+            case ItemDelete():
+                self._machine.check(Event.DELETE_ITEM)
+                self._conversation.delete(event.item_id)
+                self._emit(server_events.ItemDeleted(item_id=event.item_id))
+            case ItemTruncate():
+                self._truncate(event)
+            case ResponseCreate():
+                await self._room_to_hear()
+                self._answering.respond_as_asked(self._session, event)
+                self._pristine = False
+            case ResponseCancel():
+                self._answering.cancel_as_asked(event)
+            case BufferCommit():
+                self._commit()
+            case BufferClear():
+                self._clear()
+            case OutputClear():
+                self._answering.clear_output()
+            case TranscriptionSessionUpdate():
+                raise refused("type", "there is no event `transcription_session.update`", "invalid_value")
+
+    # ---- the session
+
+    def _update(self, event: SessionUpdate) -> None:
+        self._machine.check(Event.UPDATE)
+        if not isinstance(event.session, dict):
+            raise missing("session")
+        before = self._session
+        session = self._rules.updated(
+            before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken
+        )
+        if self._input_audio is not None:
+            self._input_audio.check(session.audio.input)
+        if type(session) is not type(before):
+            into = Event.BECOME_REALTIME if isinstance(session, RealtimeSession) else Event.BECOME_TRANSCRIPTION
+            self._machine.take(into)
+        self._session = session
+        if self._input_audio is not None:
+            self._configure(self._input_audio)
+        self._emit(server_events.SessionUpdated(session=session))
+
+    @property
+    def _input(self) -> AudioInput:
+        return self._session.audio.input
+
+    @property
+    def _tells_transcripts(self) -> bool:
+        return self._input.transcription is not None
+
+    def _configure(self, input_audio: InputAudio) -> None:
+        input_audio.configure(self._input, logprobs=bool(self._session.include))
+
+    def _opened_input_audio(self) -> InputAudio:
+        """Raises BadRequest without a transcription model."""
+        if self._input_audio is None:
+            input_audio = self._open_input_audio(self._tell_partial, self._take_notice)
+            self._configure(input_audio)
+            self._input_audio = input_audio
+            self._start(input_audio.run)
+        return self._input_audio
+
+    async def _room_to_hear(self) -> None:
+        if self._input_audio is not None:
+            await self._input_audio.room()
+
+    # ---- items
+
+    def _create_item(self, event: ItemCreate) -> None:
+        self._machine.check(Event.CREATE_ITEM)
+        given = read_item(event.item, "item", self._services.limits)
+        given.item.id = given.item.id or short_id("item")
+        if isinstance(given.item, FunctionCallItem):
+            given.item.call_id = given.item.call_id or short_id("call")
+        check_images(given, "item", self._services.chat.accepted)
+        entry = Entry(given.item, images=given.images)
+        if given.audio is not None:
+            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be transcribed for nothing
+            entry.turn = self._opened_input_audio().turn_of(entry.item.id, given.audio)
+        before = self._conversation.insert(entry, event.previous_item_id)
+        self._pristine = False
+        self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
+        self._begin_transcription(entry)
+
+    def _truncate(self, event: ItemTruncate) -> None:
+        self._machine.check(Event.TRUNCATE_ITEM)
+        entry = self._conversation.check_truncate(event.item_id, event.content_index)
+        end_ms = event.audio_end_ms
+        if entry.open:
+            # by its own clock the client may have played a little more of it than has been sent
+            end_ms = min(end_ms, math.ceil(entry.spoken.duration_ms))
+            self._answering.cancel_making(entry)
+        self._conversation.truncate(event.item_id, event.content_index, end_ms)
+        self._emit(
+            server_events.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms)
+        )
+
+    # ---- input audio
+
+    async def _append_sound(self, sound: Sound) -> None:
+        """Errors are reported once until audio is accepted again, since audio arrives all the time."""
+        try:
+            await self._append(sound.pcm)
+            self._deaf = False
+        except Exception as error:
+            if not self._deaf:
+                self._deaf = True
+                self._tell_error(error, None)
+
+    async def _append(self, audio: bytes) -> None:
+        self._machine.take(Event.APPEND)
+        input_audio = self._opened_input_audio()
+        self._pristine = False
+        for found in await input_audio.append(audio):
+            self._take_notice(found)
+
+    def _commit(self) -> None:
+        self._machine.check(Event.COMMIT)
+        self._conversation.check_room()
+        turn = self._opened_input_audio().commit()
+        self._machine.take(Event.COMMIT)
+        self._add_turn(turn)
+
+    def _clear(self) -> None:
+        self._machine.take(Event.CLEAR)
+        if self._input_audio is not None:
+            self._input_audio.clear()
+        self._emit(server_events.BufferCleared())
+
+    def _take_notice(self, event: SpeechEvent) -> None:
+        """Reports an error in an event, whatever else was found."""
+        try:
+            self._notice(event)
+        except Exception as error:
+            self._tell_error(error, None)
+
+    def _notice(self, event: SpeechEvent) -> None:
+        detection = self._input.turn_detection
+        match event:
+            case SpeechStarted():
+                self._machine.take(Event.SPEECH_STARTED)
+                self._emit(server_events.SpeechStartedEvent(audio_start_ms=event.audio_start_ms, item_id=event.item_id))
+                interrupts = detection is not None and detection.interrupt_response
+                if interrupts and self._answering.interrupt():
+                    self.figures.interrupted()
+            case SpeechStopped():
+                self._machine.take(Event.SPEECH_STOPPED)
+                self.figures.turn_ended(event.spoke_until)
+                self._emit(server_events.SpeechStoppedEvent(audio_end_ms=event.audio_end_ms, item_id=event.item_id))
+                self._add_turn(event.turn)
+                if detection is not None and detection.create_response:
+                    self._answering.respond_to_speech(self._session, answers_speech=True)
+            case TimedOut():
+                self._machine.take(Event.TIMED_OUT)
+                self._emit(
+                    server_events.TimeoutTriggered(
+                        audio_start_ms=event.audio_start_ms, audio_end_ms=event.audio_end_ms, item_id=event.item_id
+                    )
+                )
+                self._add_turn(event.turn)
+                self._answering.respond_to_speech(self._session, answers_speech=False)
+
+    def _add_turn(self, turn: CommittedAudio) -> None:
+        """Audio that has been committed becomes an item at the end of the conversation."""
+        entry = Entry(MessageItem(turn.item_id, "user", [Content("input_audio", transcript=None)]), turn)
+        before = self._conversation.append(entry)
+        self._emit(server_events.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
+        self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
+        self._begin_transcription(entry)
+
+    def _begin_transcription(self, entry: Entry) -> None:
+        if entry.turn is not None:
+            self._start(self._transcribe_and_emit, entry, self._tells_transcripts)
+
+    async def _transcribe_and_emit(self, entry: Entry, tells: bool) -> None:
+        id = entry.item.id
+        try:
+            transcript = await self._transcript(entry)
+        except Exception as error:
+            _, body = describe(error)
+            if tells:
+                failure = server_events.TranscriptionError(body.type, body.code, body.message, body.param)
+                self._emit(server_events.TranscriptionFailed(item_id=id, content_index=_place(entry), error=failure))
+            return
+        finally:
+            self._conversation.forget_audio()
+        if tells and transcript is not None:
+            event = server_events.TranscriptionCompleted(
+                item_id=id,
+                content_index=_place(entry),
+                transcript=transcript.text,
+                usage=server_events.DurationUsage(transcript.seconds),
+            )
+            if self._session.include and transcript.logprobs is not None:
+                event.logprobs = _logprobs(transcript.logprobs)
+            item = entry.item
+            assert isinstance(item, MessageItem)
+            item.content[_place(entry)].transcript = transcript.text
+            self._emit(event)
+
+    async def _transcript(self, entry: Entry) -> Transcript | None:
+        """The transcript of an item, noted in it; None if it needs no transcription."""
+        if entry.turn is None:
+            return None
+        try:
+            transcript = await entry.turn.transcript()
+        except Exception as error:
+            entry.failure = error
+            raise
+        entry.transcript = transcript.text
+        self._conversation.count(entry)
+        return transcript
+
+    async def _wait_for_transcript(self, entry: Entry) -> None:
+        """Waits for an item's transcript. Raises as :meth:`..common.interfaces.CommittedAudio.transcript` does."""
+        if entry.failure is not None:
+            raise entry.failure
+        if entry.waits:
+            await self._transcript(entry)
+
+    def _tell_partial(self, item_id: str, delta: str, logprobs: list[TokenProbability] | None) -> None:
+        if self._tells_transcripts and delta:
+            event = server_events.TranscriptionDelta(item_id=item_id, delta=delta)
+            if self._session.include and logprobs is not None:
+                event.logprobs = _logprobs(logprobs)
+            self._emit(event)
+
+    # ---- telling
+
+    def begin(self, *, foreign: bool = False) -> None:
+        """Sends ``session.created``; ``foreign``: in a form that other dialects understand as well."""
+        event = server_events.SessionCreated(session=self._session)
+        if foreign:
+            event.id, event.created = self._session.id, int(time.time())
+        self._emit(event)
+
+    def expire(self) -> None:
+        """Tells that the session has lasted as long as it may."""
+        message = "The session has lasted as long as it may; open another one."
+        self._event_queue.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
+
+    def _started_playing(self, response_id: str) -> None:
+        self.figures.audio_sent()
+        self._emit(server_events.OutputStarted(response_id=response_id))
+
+    def _stopped_playing(self, response_id: str) -> None:
+        self._emit(server_events.OutputStopped(response_id=response_id))
+
+    def _tell_error(self, error: Exception, event_id: str | None) -> None:
+        self._event_queue.tell(describe(error)[1], event_id)
+
+    def _emit(self, event: ServerEvent) -> None:
+        if type(event) is server_events.AudioDelta:
+            self.figures.audio_sent()
+        self._event_queue.put(event)
+
+    def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(task, *args)
+
+
+def _place(entry: Entry) -> int:
+    """Index of the audio part."""
+    item = entry.item
+    assert isinstance(item, MessageItem)
+    return next(place for place, part in enumerate(item.content) if part.type == "input_audio")
+
+
+def _logprobs(tokens: list[TokenProbability]) -> list[server_events.TokenLogprob]:
+    return [
+        server_events.TokenLogprob(one.token, one.logprob, one.bytes) for one in tokens if math.isfinite(one.logprob)
+    ]

@@ -1,0 +1,1 @@
+"""From the engine's tokens to typed deltas: choices, stop strings, parsed parts, beams."""
