@@ -4,39 +4,36 @@ They differ by :class:`ModelSpec`, not by code: where norms stand and of what ki
 biases, how queries and keys are normed and rotated, and a handful of scalar factors.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import normalize
 
-from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
 from ..layers.attention.chunked_heads import whole_heads
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBatch, Taps
 from ..layers.layer import Layer
-from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
+from ..layers.linear.adapters import NOBODY, AdapterRows
 from ..layers.linear.layer_context import LayerContext
-from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Delta, Stream
 from ..layers.linear.weights import WeightMap
-from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
+from ..layers.norm import added_
 from ..layers.per_layer import PerLayerInputs
 from ..layers.picture_layer import PictureLayer
 from ..layers.rotary import RotaryTables
-from ..layers.scaled_sum import ScaledStream
 from ..layers.shared_block import SharedWeights
-from ..layers.sinusoids import sinusoid_table
 from ..layers.streams.altup import AltUp, Streams
 from ..layers.streams.hyper import HyperConnected, HyperStreams
 from ..layers.streams.stream_mix import MixedLayer, MixedStreams
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import HEADS, ModelSpec
 from ..model_config.spec.streams import AltUpSpec, HyperSpec, StreamMixSpec
+from .head import Head
+from .input_embedding import InputEmbedding, changed
 from .programs import Body, Programs
 
 
@@ -64,17 +61,7 @@ class Decoder:
             context.adapters.begin(config, context.part)
         self._stage_ends = {} if context.part is None else context.part.stage_ends
         of_layers = replace(context, ranks=None) if self._stage_ends else context
-        self._embedding = self._table(config.embedding, config.vocab_size, context)
-        if config.embedding == "embed":
-            self.weights.alias("embed_tokens.weight", "embed.weight")  # as transformers saves them
-        self._positions: torch.Tensor | PackedTable | None = None
-        if config.positions:
-            first, rows = config.positions_before, config.max_position
-            self._positions = self._table(config.positions, rows, context)
-            stored = first + rows, config.hidden_size
-            self.weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
-        elif config.sinusoids is not None:
-            self._positions = self._computed_positions(config.sinusoids.first)
+        self._embedding = InputEmbedding(self.weights, config, context)
         self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens, self.weights)
         for rope, dim in config.learned_ropes:
             self._rotary.of(rope, dim)
@@ -83,36 +70,17 @@ class Decoder:
         self._bodies: dict[tuple[bool, bool, bool, tuple[int, ...]], Body] = {}
         """Of passes in which some tokens are media, some rows have adapters, some of these change embeddings, or the
         stream is taken on the way."""
-        self._adapted_words: AdaptedLinear | None = None
-        if config.per_layer is None:
-            self._adapted_words = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)
-        self._adapted_head: AdaptedLinear | None = None
-        if not config.unsaid:
-            self._adapted_head = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
         self._layers: Sequence[Layer | PictureLayer | AltUp | HyperConnected | MixedLayer]
         self._streams: Streams | HyperStreams | MixedStreams | None = None
         self._make_layers(of_layers, inputs)
-        self._embedding_norm: Norm | None = None
-        if name := config.embedding_norm_name:
-            self._embedding_norm = make_norm(self.weights, name, config.layers[0].norms, config, context)
-        elif config.embedding_norm:
-            self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
-        self._embedding_sum: ScaledStream | None = None
-        if config.embedding_sum:
-            self._embedding_sum = ScaledStream(self.weights, config.embedding_sum, config.hidden_size, context)
-        self._norm: Norm | Unnormalised = Unnormalised()
-        if config.final_norm:
-            self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        self.head = Head(self.weights, config, context, self._embedding.words)
         each_loop = len(config.layers) // config.loops
         self._loop_starts = range(each_loop, len(config.layers), each_loop) if config.loop_norm else range(0)
         """Layers before which the last norm stands too."""
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
-        self._head = self._make_head()
-        # transformers rounds the factor to the model's dtype before multiplying
-        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
         self._programs: Programs | None = None
 
     def _make_layers(self, of_layers: LayerContext, inputs: PerLayerInputs | None) -> None:
@@ -145,38 +113,6 @@ class Decoder:
         layer = stored[at % len(stored)]
         assert isinstance(layer, Layer), "layers of pictures do not loop"
         return layer.again(self.weights, at, self.config, self._rotary, context)
-
-    def _make_head(self) -> Linear | PlainLinear | PackedTable:
-        config, context = self.config, self.context
-        for head in HEADS[1:]:
-            self.weights.alias(head, HEADS[0])
-        if not config.tie_embeddings:
-            part = {"lm_head": config.vocab_size - config.unsaid}
-            if config.head_norm is not None:
-                check_arranged("lm_head", context)
-                normed = normalize if config.head_norm == "rows" else _normed_columns
-                self.weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
-            return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
-        if isinstance(self._embedding, PackedTable):
-            return self._embedding
-        return PlainLinear(self._embedding, None, invariant=context.invariant)
-
-    def _table(self, part: str, rows: int, context: LayerContext) -> torch.Tensor | PackedTable:
-        columns = self.config.hidden_size
-        if context.packed:
-            return PackedTable(self.weights, part, rows, columns, context)
-        table = context.empty(rows, columns)
-        self.weights.add(f"{part}.weight", table)
-        return table
-
-    def _computed_positions(self, first: int) -> torch.Tensor | PackedTable:
-        """The table of sinusoidal positions, of which the first counts as ``first``."""
-        rows, columns, context = self.config.max_position, self.config.hidden_size, self.context
-        values = sinusoid_table(first, rows, columns)
-        if context.packed:
-            return PackedTable(self.weights, "", rows, columns, context, values)
-        table = context.empty(rows, columns)
-        return table if context.filled else table.copy_(values)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
@@ -220,7 +156,7 @@ class Decoder:
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
             rows = batch.adapter_rows
-            recorded = rows is None or (programs.adapts and not self._adds_words(rows))
+            recorded = rows is None or (programs.adapts and not self._embedding.adds_words(rows))
             if batch.media is None and batch.taps is None and recorded:
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
@@ -229,53 +165,37 @@ class Decoder:
         if batch.texts is not None and batch.tasks:
             lengths = batch.texts.varlen.lengths
             batch = replace(batch, adapter_rows=AdapterRows.of(batch.tasks, lengths, self.context.device))
-        hidden = self._hidden(batch, adds_words=self._adds_words(batch.adapter_rows))
+        hidden = self._hidden(batch, adds_words=self._embedding.adds_words(batch.adapter_rows))
         assert isinstance(hidden, torch.Tensor)
         return hidden
 
-    def _adds_words(self, rows: AdapterRows | None) -> bool:
-        """Whether an adapter of these rows changes embeddings."""
-        words = self._adapted_words
-        return rows is not None and words is not None and any(words.get(slot) is not None for slot in rows.adapters)
-
     def adapted_beside(self, slots: Iterable[int]) -> bool:
         """Whether an adapter in one of these slots changes what no program computes: embeddings, or the head."""
-        beside = [each for each in (self._adapted_words, self._adapted_head) if each is not None]
-        return any(each.get(slot) is not None for slot in {*slots} for each in beside)
+        slots = {*slots}
+        return self._embedding.adapted_in(slots) or self.head.adapted_in(slots)
 
     def _hidden(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
         """The pass up to the last layer, over tensors or :class:`Traced` values."""
-        residual, delta = self._embedded(batch.tokens, batch.positions), None
-        if adds_words:
-            residual = _changed(residual, "what adapters add to embeddings", self._add_words, batch)
-        if self._embedding_norm is not None:
-            residual = self._embedding_norm.plain(residual)
-            residual = residual.settled() if isinstance(residual, Traced) else residual
-        if self._embedding_sum is not None:
-            residual = self._embedding_sum(residual)
-        if (media := batch.media) is not None:
-            residual = _changed(residual, "media in place of tokens", self._put_media, batch)
-        if batch.added is not None:
-            assert isinstance(residual, torch.Tensor)
-            residual = residual + batch.added
+        residual, delta = self._embedding(batch, adds_words=adds_words), None
         if any(layer.block is not None for layer in self.config.layers):
-            batch.carried.words = _changed(residual, "embeddings kept", lambda x, _: x.clone(), batch)
+            batch.carried.words = changed(residual, "embeddings kept", lambda x, _: x.clone(), batch)
         if self._streams is not None:
             residual = self._streams.widened(residual)
+        media = batch.media
         tapped = () if batch.taps is None else batch.taps.layers
         for number, layer in enumerate(self._layers):
             if number in tapped:
-                delta, residual = None, _changed(_summed(delta, residual), "a stream for drafts", _take, batch)
+                delta, residual = None, changed(_summed(delta, residual), "a stream for drafts", _take, batch)
             if number in self._blended:
                 delta, residual = None, self._blend(number, _summed(delta, residual), batch)
             if number in self._loop_starts:
                 delta, residual = None, self._between_loops(_summed(delta, residual))
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
-                residual = _changed(residual, "features of media", partial(_add, number), batch)
+                residual = changed(residual, "features of media", partial(_add, number), batch)
             if number in self._stage_ends:
                 broadcast = partial(self._broadcast, self._stage_ends[number])
-                delta, residual = None, _changed(_summed(delta, residual), "the stream of a stage", broadcast, batch)
+                delta, residual = None, changed(_summed(delta, residual), "the stream of a stage", broadcast, batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         if self._streams is not None:
@@ -286,7 +206,7 @@ class Decoder:
         """The stream before layer ``number``, which is kept or blended with a kept one there; may mutate x."""
         config, kept = self.config, batch.carried.kept
         if any(blend.source == number for blend in config.blends):
-            kept[number] = _changed(x, "a stream kept", lambda rows, _: rows.clone(), batch)
+            kept[number] = changed(x, "a stream kept", lambda rows, _: rows.clone(), batch)
         for blend in (each for each in config.blends if each.layer == number):
             earlier, share = kept[blend.source], blend.share
             if isinstance(x, Traced):
@@ -300,7 +220,7 @@ class Decoder:
 
     def _between_loops(self, x: Stream) -> Stream:
         """The stream that the next loop begins with."""
-        normed = self._norm.plain(x)
+        normed = self.head.norm.plain(x)
         return normed.settled() if isinstance(normed, Traced) else normed
 
     def _broadcast(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
@@ -308,41 +228,9 @@ class Decoder:
         assert self.context.ranks is not None
         return self.context.ranks.broadcast_(x, rank)
 
-    def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
-        if isinstance(tokens, TracedTokens):
-            assert isinstance(self._embedding, PackedTable)
-            learned = self._positions.weight if isinstance(self._positions, PackedTable) else None
-            return tokens.embed(self._embedding.weight, self._embedding_scale, learned)
-        rows = self._rows(self._embedding, tokens, self._embedding_scale)
-        return rows if self._positions is None else rows + self._rows(self._positions, positions)
-
-    def _put_media(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """x [tokens, hidden] with media in place of their tokens, at the learned positions of these."""
-        media = batch.media
-        assert media is not None
-        x = media.put(x, self._embedding_scale if self.config.scales_media else 1.0)
-        if self._positions is None or media.places is None or media.embeddings is None:
-            return x
-        return x.index_add(0, media.places, self._rows(self._positions, batch.positions[media.places]).to(x.dtype))
-
-    def _rows(self, table: torch.Tensor | PackedTable, numbers: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        if isinstance(table, torch.Tensor):
-            return kernels.embedding(numbers, table, scale)
-        return (table.rows(numbers) * scale).to(self.context.dtype)
-
-    def _add_words(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        assert self._adapted_words is not None
-        for slot, own in batch.adapter_rows:
-            what = self._adapted_words.get(slot)
-            for part in () if what is None else what.parts:
-                low = part.down[:, batch.tokens[own]].T @ part.up.T
-                x.index_add_(0, own, low.to(x.dtype), alpha=part.scale * self._embedding_scale)
-        return x
-
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [tokens] → their embeddings [tokens, hidden], which are what the first layer gets of them where no norm
-        stands before it and no position is learned."""
-        return self._rows(self._embedding, tokens, self._embedding_scale)
+        """See :meth:`.input_embedding.InputEmbedding.of`."""
+        return self._embedding.of(tokens)
 
     def logits(
         self, hidden: torch.Tensor, out: torch.Tensor | None = None, adapters: AdapterRows | None = None
@@ -352,42 +240,19 @@ class Decoder:
 
         Without ``out`` they may be good until the next call only.
         """
-        product = self._product(hidden) if self._programs is None else self._programs.logits(hidden)
-        assert isinstance(product, torch.Tensor)
-        logits = self.of_all_tokens(product, out)
-        if adapters is not None and self._adapted_head is not None:
-            self._adapted_head.add_(logits, self._norm.exact(hidden), adapters)
-        return self.finished(logits)
-
-    def _product(self, hidden: Stream) -> Stream:
-        """Logits as the head leaves them."""
-        return self._head(self._norm.plain(hidden))
-
-    def logits_of(self, normed: torch.Tensor) -> torch.Tensor:
-        """Logits of normed hidden states, without the program."""
-        product = self._head(normed)
-        assert isinstance(product, torch.Tensor)
-        return self.finished(self.of_all_tokens(product))
-
-    def of_all_tokens(self, product: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The head's product as logits, float32 [rows, vocabulary], in ``out`` if given; -inf for tokens without a row
-        in the head."""
-        unsaid = self.config.unsaid
-        if not unsaid:
-            return product.float() if out is None else out.copy_(product)
-        if out is None:
-            out = product.new_empty(len(product), self.config.vocab_size, dtype=torch.float32)
-        out[:, :-unsaid].copy_(product)
-        out[:, -unsaid:].fill_(-torch.inf)
-        return out
+        product = self.head.product(hidden) if self._programs is None else self._programs.logits(hidden)
+        logits = self.head.logits(product, out)
+        if adapters is not None:
+            self.head.add_adapters_(logits, hidden, adapters)
+        return self.head.finished(logits)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → what the head would get, not rounded: float32."""
-        return self._norm.exact(hidden)
+        return self.head.norm.exact(hidden)
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
         """The pass over these caches as programs, where weights are packed: recorded when they are first seen."""
-        if not isinstance(self._embedding, PackedTable):
+        if not isinstance(self._embedding.words, PackedTable):
             return None
         if self._programs is None or not self._programs.over(caches):
             self._programs = self._record(caches)
@@ -399,26 +264,12 @@ class Decoder:
         recorded when there first are any."""
         rows, taps = batch.adapter_rows, batch.taps
         layers = () if taps is None else taps.layers
-        kind = batch.media is not None, rows is not None, self._adds_words(rows), layers
+        kind = batch.media is not None, rows is not None, self._embedding.adds_words(rows), layers
         if (body := self._bodies.get(kind)) is None:
             media, nobody = self._media if kind[0] else None, NOBODY if kind[1] else None
             residual = self._recorded(batch.caches, media, nobody, taps, adds_words=kind[2])
             body = self._bodies[kind] = Body(residual, batch.caches)
         return body
-
-    @property
-    def finishes(self) -> bool:
-        """Whether :meth:`finished` changes anything."""
-        return self.config.logits_divisor != 1.0 or bool(self.config.logits_softcap)
-
-    def finished(self, logits: torch.Tensor) -> torch.Tensor:
-        """Scaled and capped in place, as the model asks."""
-        if self.config.logits_divisor != 1.0:
-            logits.div_(self.config.logits_divisor)
-        if self.config.logits_softcap:
-            cap = self.config.logits_softcap
-            logits.div_(cap).tanh_().mul_(cap)
-        return logits
 
     def keys_of_media(self, states: torch.Tensor) -> dict[int, torch.Tensor]:
         """The keys and values of a medium for layers of cross-attention, by layer, from its states [states, hidden]."""
@@ -463,17 +314,9 @@ class Decoder:
             adapts = adapted.program.calls == residual.program.calls
             residual = adapted if adapts else residual
         hidden = Traced.written(head, head.buffer(self.config.hidden_size))
-        logits = self._product(hidden)
+        logits = self.head.product(hidden)
         assert isinstance(logits, Traced)
         return Programs(residual, hidden, logits, caches, adapts=adapts)
-
-
-def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.Tensor], batch: ForwardBatch) -> Stream:
-    """``change(x, batch)`` for x [tokens, hidden]; recorded as a call, named ``what``, if x is traced."""
-    if isinstance(x, Traced):
-        return x.call(what, change, x.width)
-    assert isinstance(x, torch.Tensor)
-    return change(x, batch)
 
 
 def _summed(delta: Delta | None, residual: Stream) -> Stream:
@@ -492,9 +335,3 @@ def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
     return batch.media.add(layer, x)
-
-
-def _normed_columns(head: torch.Tensor) -> torch.Tensor:
-    """Each column divided by its length, which is never 0."""
-    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
-    return head / (lengths + 1e-7)

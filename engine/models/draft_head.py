@@ -132,7 +132,7 @@ class DraftHead:
         x = stream if self._norm is None else self._norm.plain(stream)
         if self._head is None:
             assert isinstance(self._model, Decoder)
-            return self._model.logits_of(x)
+            return self._model.head.of_normed(x)
         logits = self._head(x).float()
         if self._clusters is not None:
             logits = self._of_clusters(x, logits)

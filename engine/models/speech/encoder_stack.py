@@ -12,7 +12,7 @@ from ...layers.layer import Layer
 from ...layers.linear.adapters import AdapterRows
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
-from ...layers.norm import added_, joined, make_norm
+from ...layers.norm import added_, make_norm
 from ...layers.rotary import RotaryTables
 from ...layers.varlen_batch import VarlenBatch
 from ...model_config.spec.model import Backbone
@@ -80,14 +80,16 @@ class _EncoderLayer(Layer):
             after_piece: called between pieces.
             adapted: the adapters for a number of rows.
         """
-        rows, texts, attention, mlp = len(residual), batch.texts, self._mixer, self._mlp
+        rows, texts, mixer, network = len(residual), batch.texts, self._mixer, self._network
         assert texts is not None
-        assert mlp is not None
+        assert mixer is not None
+        assert network is not None
+        attention = mixer.part
         assert isinstance(attention, Attention)
         parts = [residual[first : first + piece] for first in range(0, rows, piece)]
         made = []
         for part in parts:
-            x = joined(None, part, self._mixer_in)
+            x, _ = mixer.input(None, part)
             assert isinstance(x, torch.Tensor)
             made.append(attention.into(x, adapted(len(part))))
             after_piece()
@@ -99,8 +101,8 @@ class _EncoderLayer(Layer):
             own = adapted(len(part))
             attended = attention.attend(queries, k, v, batch)
             after_piece()
-            x = joined(attention.out(attended, own), part, self._mlp_in)
-            added_(part, mlp(x, replace(batch, adapter_rows=own)))
+            x, _ = network.input(attention.out(attended, own), part)
+            added_(part, network.part(x, replace(batch, adapter_rows=own)))
             after_piece()
 
 

@@ -180,9 +180,10 @@ class ModelPass:
             states = starts, self._programs.last_hidden(sum(row.count for row in rows))
         if found is None:
             return PassResult(states=states)
-        logits, best = self._model.of_all_tokens(found[0]), found[1]
-        if self._model.finishes:
-            return PassResult(self._model.finished(logits), states=states)
+        head = self._model.head
+        logits, best = head.logits(found[0]), found[1]
+        if head.finishes:
+            return PassResult(head.finished(logits), states=states)
         return PassResult(logits, best.tolist(), states)
 
 

@@ -106,8 +106,8 @@ def logits_of(ours: PagedDecoder) -> torch.Tensor:
 
 def experts_in(ours: PagedDecoder) -> list[Experts]:
     assert isinstance(ours.model, Decoder)
-    networks = [layer._mlp for layer in ours.model._layers if isinstance(layer, Layer)]
-    return [network._experts for network in networks if isinstance(network, MoE)]
+    networks = [layer._network for layer in ours.model._layers if isinstance(layer, Layer)]
+    return [network.part._experts for network in networks if network and isinstance(network.part, MoE)]
 
 
 def notes_of(ours: PagedDecoder) -> list[str]:

@@ -1,0 +1,96 @@
+"""A decoder's head: from hidden states to logits."""
+
+from collections.abc import Iterable
+
+import torch
+from torch.nn.functional import normalize
+
+from ..layers.linear.adapters import AdaptedLinear, AdapterRows
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear, PlainLinear, check_arranged
+from ..layers.linear.packed import PackedTable
+from ..layers.linear.quantized import Stream
+from ..layers.linear.weights import WeightMap
+from ..layers.norm import Norm, Unnormalised, make_norm
+from ..model_config.spec.model import HEADS, ModelSpec
+
+
+class Head:
+    """The last norm and the product with the vocabulary, whose table may be that of the embeddings."""
+
+    def __init__(
+        self, weights: WeightMap, config: ModelSpec, context: LayerContext, words: torch.Tensor | PackedTable
+    ) -> None:
+        """``words``: the table of embeddings."""
+        self._config = config
+        self.norm: Norm | Unnormalised = Unnormalised()
+        if config.final_norm:
+            self.norm = make_norm(weights, config.final_norm, config.layers[-1].norms, config, context)
+        self._adapted: AdaptedLinear | None = None
+        if not config.unsaid:
+            self._adapted = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
+        self._product = _product(weights, config, context, words)
+
+    def product(self, hidden: Stream) -> Stream:
+        """Hidden states [rows, hidden] before the last norm → [rows, tokens of the head], neither scaled nor capped."""
+        return self._product(self.norm.plain(hidden))
+
+    def logits(self, product: Stream, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The product as logits, without the last factors: float32 [rows, vocabulary], in ``out`` if given; -inf for
+        tokens without a row in the head."""
+        assert isinstance(product, torch.Tensor)
+        unsaid = self._config.unsaid
+        if not unsaid:
+            return product.float() if out is None else out.copy_(product)
+        if out is None:
+            out = product.new_empty(len(product), self._config.vocab_size, dtype=torch.float32)
+        out[:, :-unsaid].copy_(product)
+        out[:, -unsaid:].fill_(-torch.inf)
+        return out
+
+    def of_normed(self, normed: torch.Tensor) -> torch.Tensor:
+        """Finished logits of normed hidden states."""
+        return self.finished(self.logits(self._product(normed)))
+
+    def add_adapters_(self, logits: torch.Tensor, hidden: torch.Tensor, rows: AdapterRows) -> None:
+        """Adds to logits what the rows' adapters change of the head."""
+        if self._adapted is not None:
+            self._adapted.add_(logits, self.norm.exact(hidden), rows)
+
+    def adapted_in(self, slots: Iterable[int]) -> bool:
+        """Whether an adapter in one of these slots changes the head."""
+        return self._adapted is not None and any(self._adapted.get(slot) is not None for slot in slots)
+
+    @property
+    def finishes(self) -> bool:
+        """Whether :meth:`finished` changes anything."""
+        return self._config.logits_divisor != 1.0 or bool(self._config.logits_softcap)
+
+    def finished(self, logits: torch.Tensor) -> torch.Tensor:
+        """Scaled and capped in place, as the model asks."""
+        if self._config.logits_divisor != 1.0:
+            logits.div_(self._config.logits_divisor)
+        if cap := self._config.logits_softcap:
+            logits.div_(cap).tanh_().mul_(cap)
+        return logits
+
+
+def _product(
+    weights: WeightMap, config: ModelSpec, context: LayerContext, words: torch.Tensor | PackedTable
+) -> Linear | PlainLinear | PackedTable:
+    for head in HEADS[1:]:
+        weights.alias(head, HEADS[0])
+    if not config.tie_embeddings:
+        part = {"lm_head": config.vocab_size - config.unsaid}
+        if config.head_norm is not None:
+            check_arranged("lm_head", context)
+            normed = normalize if config.head_norm == "rows" else _normed_columns
+            weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
+        return Linear(weights, part, config.hidden_size, context, bias=config.head_bias)
+    return words if isinstance(words, PackedTable) else PlainLinear(words, None, invariant=context.invariant)
+
+
+def _normed_columns(head: torch.Tensor) -> torch.Tensor:
+    """Each column divided by its length, which is never 0."""
+    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
+    return head / (lengths + 1e-7)
