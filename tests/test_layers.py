@@ -18,14 +18,14 @@ HEAVY_MODULES = (
     *(  # in the speech process alone
         f"stentor.engine.tts.{name}" for name in ("codec_stream", "codec_weights", "pocket", "snac", "vits", "vocos")
     ),
-    "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
-    "stentor.server.media.videos_of_models",
-    "stentor.server.media.grid_processors",
-    "stentor.server.media.picture_processors",
-    "stentor.server.media.slice_processors",
-    "stentor.server.media.audio_processors",
+    "stentor.server.media.processors.model_processor",  # and these the media process: they are transformers' processors
+    "stentor.server.media.processors.videos_of_models",
+    "stentor.server.media.processors.grids",
+    "stentor.server.media.processors.pictures",
+    "stentor.server.media.processors.slices",
+    "stentor.server.media.processors.audio",
     *(
-        f"stentor.server.media.images.{name}"
+        f"stentor.server.media.processors.images.{name}"
         for name in (
             "base",
             "cohere2",

@@ -24,7 +24,7 @@ from ..audio.decode import AudioDecoder
 from ..config.config import Config
 from ..http.listening import StartError
 from ..media.collect import Accepted
-from ..media.mmproj_processor import given_files
+from ..media.processors.mmproj import given_files
 from ..pooling.model import EmbeddingModel
 from ..text.errors import TokenizerError
 from ..text.pool import TokenizationBudget

@@ -45,7 +45,7 @@ from ..http.http_protocol import HttpProtocol
 from ..http.listening import StartError, address_of, allow_connections
 from ..http.websocket_protocol import WebSocketProtocol
 from ..media.collect import Accepted
-from ..media.mmproj_processor import given_files
+from ..media.processors.mmproj import given_files
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import open_observer

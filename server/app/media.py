@@ -16,13 +16,13 @@ from ..asr.asking import ASKING, Asking
 from ..config.config import Config
 from ..config.media import MediaConfig
 from ..media.chat_media import ChatMedia
-from ..media.decoded import DecodedLimits
+from ..media.decoding.decoded import DecodedLimits
 from ..media.document_reader import DocumentReader
-from ..media.fetcher import Fetcher
-from ..media.loading import MediaLoader
+from ..media.fetching.fetcher import Fetcher
+from ..media.fetching.loading import MediaLoader
 from ..media.metrics import MediaMetrics
-from ..media.model_files import Source
 from ..media.processor import MediaProcessor
+from ..media.processors.model_files import Source
 from ..storage.database import Database
 
 

@@ -22,12 +22,12 @@ from ..text.templates.placeholders import MediaText
 from ..text.tokenizers.tokenizer import Tokenizer
 from .collect import Accepted, collect_media
 from .document_reader import DocumentReader
+from .fetching.loading import MediaLoader
 from .files import Message, has_files, read_files
-from .loading import MediaLoader
 from .parts import Embeds, MediaPart
 from .processed_cache import ProcessedMedia
 from .processor import MediaProcessor, Wanted
-from .processor_options import loading_options, processor_options
+from .processors.processor_options import loading_options, processor_options
 from .refusal import Refusal
 
 _AT_ONCE: Final = 8

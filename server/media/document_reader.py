@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from ..config.limits import ProcessorLimits
 from ..overload.process_pool import ProcessPool
-from .decoded import DecodedLimits
-from .document_process import DocumentProcess
-from .documents import Page
+from .decoding.decoded import DecodedLimits
+from .decoding.document_process import DocumentProcess
+from .decoding.documents import Page
 from .helpers import run_in
 
 

@@ -9,7 +9,7 @@ from stentor.protocols.common.bounds import message_chars_at_most
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.media_parts import FIELD, MEDIA_PARTS, field_of
 
-from .documents import Page, kind_of, read_text
+from .decoding.documents import Page, kind_of, read_text
 from .parts import Media
 from .refusal import Refusal
 

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from .processor_process import Modality
+from .processors.processor_process import Modality
 
 DIGEST_BYTES: Final = 16
 _ENTRY_BYTES: Final = 512

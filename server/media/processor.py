@@ -18,12 +18,12 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..config.limits import ProcessorLimits
 from ..overload.process_pool import ProcessPool
-from .decoded import DecodedLimits
+from .decoding.decoded import DecodedLimits
 from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
-from .model_files import Source
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
-from .processor_process import Described, MediaRefused, Modality, NoProcessor, ProcessorJob, ProcessorProcess
+from .processors.model_files import Source
+from .processors.processor_process import Described, MediaRefused, Modality, NoProcessor, ProcessorJob, ProcessorProcess
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Wanted:
     uuid: str = ""
     """The client's own name for it."""
     options: dict[str, object] = field(default_factory=dict)
-    """How to look at it; see :mod:`.processor_options`."""
+    """How to look at it; see :mod:`.processors.processor_options`."""
     alone: bool = True
     """Whether it is the only one of its modality in the conversation."""
 

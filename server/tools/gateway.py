@@ -12,9 +12,9 @@ from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.sampling import not_served
 
 from ..config.config import McpConfig
+from ..media.fetching.resolving import Resolve, resolve
+from ..media.fetching.urls import parse
 from ..media.refusal import Refusal
-from ..media.resolving import Resolve, resolve
-from ..media.urls import parse
 from .servers import HOSTED_SERVERS, Server, read_server
 from .url_allowlist import ServerAddress, UrlAllowlist
 

@@ -1,6 +1,7 @@
 """Which servers requests may name by URL, and at which addresses they are reached.
 
-Nothing is, unless the operator opened it. A name is resolved once for each request, see :mod:`..media.resolving`.
+Nothing is, unless the operator opened it. A name is resolved once for each request, see
+:mod:`..media.fetching.resolving`.
 """
 
 from collections.abc import Sequence
@@ -8,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from ..media.addresses import OWN, Address
+from ..media.fetching.addresses import OWN, Address
+from ..media.fetching.resolving import Resolve, addresses_of, resolve
+from ..media.fetching.urls import Target, parse
 from ..media.refusal import Refusal
-from ..media.resolving import Resolve, addresses_of, resolve
-from ..media.urls import Target, parse
 
 ANY_HTTPS: Final = "https://"
 """Among prefixes: any public host."""

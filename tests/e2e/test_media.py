@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.server.media.decode_video import decode_video
-from stentor.server.media.decoded import DecodedLimits
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.decoding.decode_video import decode_video
+from stentor.server.media.decoding.decoded import DecodedLimits
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.e2e.made_up import EXACT
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.videos import video

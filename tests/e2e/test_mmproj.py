@@ -15,7 +15,7 @@ import transformers as untyped_transformers
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.server.asr.asking import ASKING
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.e2e.made_up import EXACT, describe
 from stentor.tests.e2e.test_media import Made, Turn, conversation, said_by_transformers

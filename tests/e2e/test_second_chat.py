@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.server.asr.asking import ASKING
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.e2e.made_up import EXACT, describe
 from stentor.tests.e2e.processes import eventually, worker_of

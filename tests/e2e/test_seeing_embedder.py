@@ -11,7 +11,7 @@ import torch
 from openai.types import CreateEmbeddingResponse
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.e2e.made_up import EXACT
 from stentor.tests.server.pooling.test_media_http import theirs_of, user
 from stentor.tests.support.metrics import metric

@@ -12,7 +12,7 @@ from stentor.loadtest.hostile_files import IMAGES, VIDEOS
 from stentor.loadtest.media_load import MediaLoad, gaps, picture
 from stentor.loadtest.seeing_model import write_seeing_model
 from stentor.loadtest.tool import ToolError
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.e2e.made_up import EXACT
 from stentor.tests.support.vision_models import qwen3_vl

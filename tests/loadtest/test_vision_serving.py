@@ -27,7 +27,7 @@ from stentor.loadtest.peers.seeing_child import answer
 from stentor.loadtest.peers.seeing_library import Library
 from stentor.loadtest.series import CONFIGS
 from stentor.loadtest.vision_serving import FOLDER, TEXT, VisionServing, png, request, shapes_of, show
-from stentor.server.media.mmproj_processor import given_files
+from stentor.server.media.processors.mmproj import given_files
 from stentor.tests.loadtest.peers.vocabulary import write_gguf_vocabulary
 from stentor.tests.support.vision_models import FAMILIES
 

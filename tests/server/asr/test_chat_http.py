@@ -31,10 +31,10 @@ from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.media.chat_media import ChatMedia
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetcher import Fetcher
-from stentor.server.media.loading import MediaLoader
+from stentor.server.media.fetching.fetcher import Fetcher
+from stentor.server.media.fetching.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
 from stentor.server.storage.opening import make_store

@@ -9,16 +9,16 @@ from typing import Any, Final, NamedTuple
 import transformers as untyped_transformers
 
 import stentor
-from stentor.server.media.images.cohere2 import Cohere2VisionImages
-from stentor.server.media.images.gemma4 import Gemma4UnifiedImages
-from stentor.server.media.images.kimi import KimiImages
-from stentor.server.media.images.lfm2_vl import Lfm2VlImages
-from stentor.server.media.images.llama4 import Llama4Images
-from stentor.server.media.images.minicpm import MiniCPMOcrImages
-from stentor.server.media.images.minimax import MiniMaxM3Images
-from stentor.server.media.images.nemotron import NemotronOmniImages
-from stentor.server.media.images.phi4 import Phi4Images
-from stentor.server.media.images.step import StepImages
+from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
+from stentor.server.media.processors.images.kimi import KimiImages
+from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
+from stentor.server.media.processors.images.llama4 import Llama4Images
+from stentor.server.media.processors.images.minicpm import MiniCPMOcrImages
+from stentor.server.media.processors.images.minimax import MiniMaxM3Images
+from stentor.server.media.processors.images.nemotron import NemotronOmniImages
+from stentor.server.media.processors.images.phi4 import Phi4Images
+from stentor.server.media.processors.images.step import StepImages
 from stentor.tests.parity.reading import ARIA_SIDE
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (

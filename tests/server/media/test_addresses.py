@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stentor.server.media.addresses import OWN, is_public, may_reach
+from stentor.server.media.fetching.addresses import OWN, is_public, may_reach
+from stentor.server.media.fetching.urls import parse, read_host
 from stentor.server.media.refusal import Refusal
-from stentor.server.media.urls import parse, read_host
 
 SPECIAL_IPV4 = list(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 MULTICAST = ip_network("224.0.0.0/4")

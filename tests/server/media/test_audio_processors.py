@@ -12,8 +12,8 @@ import transformers as untyped_transformers
 from PIL import Image
 from safetensors.numpy import load
 
-from stentor.server.media.decode_video import DecodedVideo, VideoFacts
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.media.refusal import Refusal
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.audio.voices import tone

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from stentor.loadtest.hostile_files import IMAGES
-from stentor.server.media.decode_image import decode_image, rehearse
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decode_image import decode_image, rehearse
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.refusal import Refusal
 
 LIMITS = DecodedLimits(pixels=10_000, edge=1000)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from stentor.server.audio.encode import wav_header
-from stentor.server.media.decode_audio import decode_audio
-from stentor.server.media.decode_video import VideoFacts, decode_video, rehearse, uniform
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decode_audio import decode_audio
+from stentor.server.media.decoding.decode_video import VideoFacts, decode_video, rehearse, uniform
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.videos import video
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from stentor.loadtest.processes import alive
-from stentor.server.media.decoded import DecodedLimits
-from stentor.server.media.document_process import DocumentProcess
-from stentor.server.media.documents import Page, kind_of, read_pdf, read_text
+from stentor.server.media.decoding.decoded import DecodedLimits
+from stentor.server.media.decoding.document_process import DocumentProcess
+from stentor.server.media.decoding.documents import Page, kind_of, read_pdf, read_text
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.pdfs import SQUARE, flate, pdf, says, stream, written
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.media.decoded import DecodedLimits, check_audio, check_image, check_video
-from stentor.server.media.local_urls import decode_data_url, read_file_url
+from stentor.server.media.decoding.decoded import DecodedLimits, check_audio, check_image, check_video
+from stentor.server.media.fetching.local_urls import decode_data_url, read_file_url
 from stentor.server.media.refusal import Refusal
 
 # ---- data

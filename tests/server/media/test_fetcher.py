@@ -14,7 +14,7 @@ import pytest
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.common.errors import Overloaded
-from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.fetching.fetcher import Fetcher
 from stentor.tests.server.harness import until
 from stentor.tests.server.media.web import PARAM, answer, fetcher, names, says, serving
 

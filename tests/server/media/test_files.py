@@ -10,10 +10,10 @@ import pytest
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.config import StoreConfig
 from stentor.server.media.collect import TEXT_ONLY, collect_media
-from stentor.server.media.documents import Page
-from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.decoding.documents import Page
+from stentor.server.media.fetching.fetcher import Fetcher
+from stentor.server.media.fetching.loading import MediaLoader
 from stentor.server.media.files import has_files, read_files
-from stentor.server.media.loading import MediaLoader
 from stentor.server.media.parts import Media, MediaPart
 from stentor.server.media.refusal import Refusal
 from stentor.server.storage import files

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stentor.loadtest.hostile_files import IMAGES, png
-from stentor.server.media.decode_audio import decode_audio
-from stentor.server.media.decode_image import decode_image
-from stentor.server.media.decode_video import decode_video, uniform
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decode_audio import decode_audio
+from stentor.server.media.decoding.decode_image import decode_image
+from stentor.server.media.decoding.decode_video import decode_video, uniform
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.hostile import LYING_VIDEOS, SOUNDS, VIDEOS
 

@@ -14,7 +14,7 @@ from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.loadtest.hostile_files import IMAGES
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.limits import ProcessorLimits
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor, Wanted
 from stentor.tests.server.media.hostile import VIDEOS

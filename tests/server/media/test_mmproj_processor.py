@@ -10,11 +10,11 @@ import transformers as untyped_transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.server.media.images.kimi import KimiImages
-from stentor.server.media.images.lfm2_vl import Lfm2VlImages
-from stentor.server.media.images.llama4 import Llama4Images
-from stentor.server.media.mmproj_processor import given_files
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.images.kimi import KimiImages
+from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
+from stentor.server.media.processors.images.llama4 import Llama4Images
+from stentor.server.media.processors.mmproj import given_files
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE

@@ -16,11 +16,11 @@ from stentor.engine.models.transformers.tower import _METHODS
 from stentor.engine.worker.media.canvas_positions import canvas_positions
 from stentor.engine.worker.media.positions import MediaPositions
 from stentor.protocols.ipc.steps import RowSpan
-from stentor.server.media.decode_video import DecodedVideo, VideoFacts
-from stentor.server.media.model_files import ModelFiles
-from stentor.server.media.model_processor import ModelInputs, ModelProcessor
-from stentor.server.media.model_videos import VideoSettings
-from stentor.server.media.picture_processors import spelled
+from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
+from stentor.server.media.processors.model_files import ModelFiles
+from stentor.server.media.processors.model_processor import ModelInputs, ModelProcessor
+from stentor.server.media.processors.model_videos import VideoSettings
+from stentor.server.media.processors.pictures import spelled
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
 from stentor.tests.server.media.pictures import picture

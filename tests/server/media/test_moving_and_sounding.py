@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.limits import ProcessorLimits
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.processor import MediaProcessor, Wanted

@@ -8,17 +8,17 @@ import torch
 from PIL import Image
 from transformers import Gemma4ImageProcessorPil
 
-from stentor.server.media.images.cohere2 import Cohere2VisionImages
-from stentor.server.media.images.eagle import canvas as eagle_canvas
-from stentor.server.media.images.gemma4 import Gemma4UnifiedImages
-from stentor.server.media.images.kimi import KimiImages
-from stentor.server.media.images.lfm2_vl import Lfm2VlImages
-from stentor.server.media.images.llama4 import Llama4Images
-from stentor.server.media.images.minimax import MiniMaxM3Images
-from stentor.server.media.images.nemotron import NemotronOmniImages
-from stentor.server.media.images.phi4 import Phi4Images, canvas
-from stentor.server.media.images.step import StepImages, laid_out
-from stentor.server.media.images.tiles import resized
+from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
+from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
+from stentor.server.media.processors.images.kimi import KimiImages
+from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
+from stentor.server.media.processors.images.llama4 import Llama4Images
+from stentor.server.media.processors.images.minimax import MiniMaxM3Images
+from stentor.server.media.processors.images.nemotron import NemotronOmniImages
+from stentor.server.media.processors.images.phi4 import Phi4Images, canvas
+from stentor.server.media.processors.images.step import StepImages, laid_out
+from stentor.server.media.processors.images.tiles import resized
 
 _SQUARE: Final = {"height": 16, "width": 16}
 PROCESSORS: Final[dict[str, Any]] = {

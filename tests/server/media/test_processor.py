@@ -15,11 +15,11 @@ from stentor.loadtest.processes import alive
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.common.errors import Overloaded
 from stentor.server.config.limits import ProcessorLimits
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.helpers import MediaUnavailable
 from stentor.server.media.metrics import MediaMetrics
-from stentor.server.media.model_processor import ModelProcessor
 from stentor.server.media.processor import MediaProcessor, Wanted
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.support.vision_models import qwen2_5_vl
 

@@ -20,16 +20,16 @@ from stentor.server.config.config import StoreConfig
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.config.media import MediaConfig
 from stentor.server.media.chat_media import ChatMedia, ConversationMedia, PlacedMedia
-from stentor.server.media.decode_video import DecodedVideo, VideoFacts
-from stentor.server.media.decoded import DecodedLimits
+from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetcher import Fetcher
-from stentor.server.media.images.minicpm import MiniCPMOcrImages
-from stentor.server.media.loading import MediaLoader
+from stentor.server.media.fetching.fetcher import Fetcher
+from stentor.server.media.fetching.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
-from stentor.server.media.model_processor import ModelProcessor
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.processor import MediaProcessor
+from stentor.server.media.processors.images.minicpm import MiniCPMOcrImages
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.storage.opening import make_store
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from stentor.server.config.media import MediaConfig
-from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.fetching.fetcher import Fetcher
 
 OPENED = (ip_network("127.0.0.1/32"),)
 PARAM = "messages[0].content[1].image_url.url"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.pooling.real_pooler import Served
 from stentor.tests.support.vision_models import qwen2_vl

@@ -13,7 +13,7 @@ import pytest
 import torch
 from openai.types import CreateEmbeddingResponse
 
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.pooling.pooler import NAME
 from stentor.tests.server.pooling.real_pooler import Served

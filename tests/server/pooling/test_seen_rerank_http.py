@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.server.media.model_processor import ModelProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.pooling.real_pooler import Served
 from stentor.tests.support.vision_models import qwen3_vl

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stentor.server.media.urls import parse
+from stentor.server.media.fetching.urls import parse
 from stentor.server.tools.servers import Server, may_repeat, read_server
 from stentor.server.tools.tools import function_name, offered
 from stentor.server.tools.url_allowlist import ServerAddress

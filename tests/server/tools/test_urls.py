@@ -2,8 +2,8 @@
 
 import pytest
 
+from stentor.server.media.fetching.resolving import resolve
 from stentor.server.media.refusal import Refusal
-from stentor.server.media.resolving import resolve
 from stentor.server.tools.url_allowlist import ANY_HTTPS, UrlAllowlist
 from stentor.tests.server.media.forms import FORMS, METADATA, NAMES
 from stentor.tests.server.media.web import names

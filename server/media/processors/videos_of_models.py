@@ -8,7 +8,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.model_config.hf import nemotron_omni
 
-from .decode_video import DecodedVideo
+from ..decoding.decode_video import DecodedVideo
 from .model_videos import (
     VideoInputs,
     VideoSettings,

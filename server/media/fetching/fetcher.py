@@ -17,12 +17,12 @@ import anyio.to_thread
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..common.errors import Overloaded
-from ..config.media import MediaConfig
+from ...common.errors import Overloaded
+from ...config.media import MediaConfig
+from ..parts import Media
+from ..refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large
 from .addresses import OWN, Address, Network
 from .local_urls import decode_data_url, read_file_url
-from .parts import Media
-from .refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large
 from .resolving import Resolve, addresses_of, resolve
 from .urls import Target, parse, scheme_of
 
@@ -70,7 +70,7 @@ class Fetcher:
         """The media at ``url``; ``param`` is its field.
 
         Raises BadRequest naming the field for a fault of the URL or of its host, and
-        :class:`~..common.errors.Overloaded` if too many fetches run for this one to begin or continue.
+        :class:`~...common.errors.Overloaded` if too many fetches run for this one to begin or continue.
         """
         began = False
         try:

@@ -13,8 +13,8 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf.deepseek_ocr import FIRST
 from stentor.engine.model_config.towers.vision_fields import side_of
 
-from ..text.templates.placeholders import AGAIN, NUMBER, SPACE
-from .audio_processors import ParakeetSounds
+from ...text.templates.placeholders import AGAIN, NUMBER, SPACE
+from .audio import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.nemotron import NemotronOmniImages

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..audio.containers import demuxer_of
+from ...audio.containers import demuxer_of
+from ..refusal import Refusal
 from .decoded import DecodedLimits, check_video, too_much
-from .refusal import Refusal
 
 if TYPE_CHECKING:
     import av
@@ -107,7 +107,7 @@ def uniform(num_frames: int | None = None, fps: float | None = None) -> Choose:
 def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedVideo:
     """The frames of ``data`` that ``choose`` selects, fewer if the video ends early.
 
-    Frames that exceed ``limits`` together are scaled down, all alike. Raises :class:`.refusal.Refusal` for a file that
+    Frames that exceed ``limits`` together are scaled down, all alike. Raises :class:`..refusal.Refusal` for a file that
     is no video, broken, too long or too large.
     """
     import av

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
 
-from .refusal import Refusal, too_large
+from ..refusal import Refusal, too_large
 from .urls import check_spelling
 
 _URL: Final = re.compile(r"file://(?:localhost)?(?P<path>/[^?#]*)", re.IGNORECASE)
@@ -23,7 +23,7 @@ def read_file_url(url: str, root: Path, limit: int) -> tuple[bytes, str | None]:
 
     The path is resolved before it is checked, so that neither dots nor links lead out. It may change in between, so the
     opened file's location is checked again. It is opened for reading only once it is known to be a regular file:
-    opening a device or a pipe can have effects. Raises :class:`.refusal.Refusal`; ``limit`` is in bytes.
+    opening a device or a pipe can have effects. Raises :class:`..refusal.Refusal`; ``limit`` is in bytes.
     """
     check_spelling(url)
     match = _URL.fullmatch(url)
@@ -74,7 +74,7 @@ _ENCODED: Final = re.compile(r"(?:[!-$&-~]|%[0-9A-Fa-f]{2})*", re.ASCII)
 def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
     """The content of a ``data:`` URL and its media type.
 
-    ``limit`` is in bytes and is checked before anything is decoded. Raises :class:`.refusal.Refusal`.
+    ``limit`` is in bytes and is checked before anything is decoded. Raises :class:`..refusal.Refusal`.
     """
     head = _HEAD.match(url, 0, _MAX_HEAD_CHARS)
     if head is None:

@@ -9,13 +9,13 @@ from typing import Final
 
 import msgspec
 
-from ..sandbox.child import receive, send, wait_until_ready
-from ..sandbox.killable_child import ChildDied, KillableChild, Starved
+from ...sandbox.child import receive, send, wait_until_ready
+from ...sandbox.killable_child import ChildDied, KillableChild, Starved
+from ..refusal import REFUSED, TIMEOUT, Refusal
 from .decoded import DecodedLimits
 from .documents import Page
-from .refusal import REFUSED, TIMEOUT, Refusal
 
-MODULE: Final = "stentor.server.media.document_child"
+MODULE: Final = "stentor.server.media.decoding.document_child"
 SECONDS: Final = 60.0
 """For one document, once it has its turn; the child ends itself sooner where it is the one that is slow."""
 
@@ -44,7 +44,7 @@ class DocumentProcess(KillableChild):
         super().__init__(MODULE, "a process that reads documents", wait_until_ready)
 
     def read(self, data: bytes) -> list[Page]:
-        """The pages of a PDF. Blocks. Raises :class:`.refusal.Refusal`, and as :meth:`ask` Abandoned, Starved and
+        """The pages of a PDF. Blocks. Raises :class:`..refusal.Refusal`, and as :meth:`ask` Abandoned, Starved and
         ChildNotStarted."""
 
         def exchange(connection: socket.socket, deadline: float) -> DocumentPages:

@@ -12,8 +12,8 @@ from typing import Final
 
 import anyio.to_thread
 
+from ..refusal import Refusal
 from .addresses import Address, Network, may_reach
-from .refusal import Refusal
 from .urls import Target
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -32,7 +32,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 async def addresses_of(target: Target, resolve: Resolve, opened: Sequence[Network]) -> tuple[Address, ...]:
-    """Addresses of ``target``; one forbidden address forbids all. Raises :class:`.refusal.Refusal`."""
+    """Addresses of ``target``; one forbidden address forbids all. Raises :class:`..refusal.Refusal`."""
     if target.address is not None:
         found = [target.address]
     else:

@@ -11,8 +11,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..refusal import Refusal
 from .decoded import DecodedLimits, check_image, too_much
-from .refusal import Refusal
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,7 +29,7 @@ _CANVAS_OF_VP8X: Final = slice(24, 30)
 def decode_image(data: bytes, limits: DecodedLimits) -> "Image.Image":
     """The picture, upright and in RGB, on white where it is transparent.
 
-    Raises :class:`.refusal.Refusal` for a file that is in none of :data:`FORMATS`, broken, truncated or too large.
+    Raises :class:`..refusal.Refusal` for a file that is in none of :data:`FORMATS`, broken, truncated or too large.
     """
     from PIL import Image
 

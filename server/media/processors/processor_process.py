@@ -10,13 +10,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..sandbox.child import receive, receive_bytes, send, send_bytes
-from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild, Starved
-from .decoded import DecodedLimits
+from ...sandbox.child import receive, receive_bytes, send, send_bytes
+from ...sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild, Starved
+from ..decoding.decoded import DecodedLimits
+from ..refusal import REFUSED
 from .model_files import GivenFiles, Source
-from .refusal import REFUSED
 
-MODULE: Final = "stentor.server.media.processor_child"
+MODULE: Final = "stentor.server.media.processors.processor_child"
 MAX_PAYLOAD: Final = 320 << 20
 """Bytes of tensors of one piece of media. The largest pictures of Qwen's models have 308 million."""
 _START_SECONDS: Final = 300.0

@@ -5,10 +5,10 @@ import signal
 import sys
 from typing import Final
 
-from ..sandbox.child import Growth, Ready, bounded_child, receive, send
+from ...sandbox.child import Growth, Ready, bounded_child, receive, send
+from ..refusal import Refusal
 from .document_process import DocumentJob, DocumentPages
 from .documents import read_pdf, rehearse
-from .refusal import Refusal
 
 MAX_MEMORY: Final = 3 << 29
 """Bytes of address space."""

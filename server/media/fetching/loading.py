@@ -6,11 +6,11 @@ from functools import partial
 
 from stentor.protocols.common.errors import BadRequest, refused
 
-from ..storage import files
-from ..storage.database import Database, StoreFailed
+from ...storage import files
+from ...storage.database import Database, StoreFailed
+from ..parts import Media, MediaPart
+from ..refusal import TOO_LARGE
 from .fetcher import Fetcher
-from .parts import Media, MediaPart
-from .refusal import TOO_LARGE
 
 
 class MediaLoader:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from stentor.engine.processes.freed_memory import resident_bytes
 
-from ..audio.encode import wav_header
-from ..sandbox.child import Growth, bound_growth, bounded_child, receive, receive_bytes, send, send_bytes
-from .decode_audio import SAMPLE_RATE, decode_audio
-from .decode_image import decode_image
-from .decode_video import DecodedVideo, VideoFacts, decode_video, rehearse
-from .decoded import DecodedLimits
+from ...audio.encode import wav_header
+from ...sandbox.child import Growth, bound_growth, bounded_child, receive, receive_bytes, send, send_bytes
+from ..decoding.decode_audio import SAMPLE_RATE, decode_audio
+from ..decoding.decode_image import decode_image
+from ..decoding.decode_video import DecodedVideo, VideoFacts, decode_video, rehearse
+from ..decoding.decoded import DecodedLimits
+from ..refusal import REFUSED, TOO_LARGE, Refusal
 from .processor_process import MAX_PAYLOAD, Described, Processed, ProcessorJob, Setup
-from .refusal import REFUSED, TOO_LARGE, Refusal
 
 if TYPE_CHECKING:
     from .model_processor import ModelInputs, ModelProcessor

@@ -12,8 +12,8 @@ from urllib.parse import quote, urljoin
 
 import idna
 
+from ..refusal import Refusal
 from .addresses import Address
-from .refusal import Refusal
 
 MAX_URL_CHARS: Final = 8192
 """Characters of all but a ``data:`` URL, which contains its content."""
@@ -51,7 +51,7 @@ class Target:
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def joined(self, location: str) -> "Target":
-        """The target of a redirect. Raises :class:`.refusal.Refusal`."""
+        """The target of a redirect. Raises :class:`..refusal.Refusal`."""
         check_spelling(location)
         if _HAS_SCHEME.match(location):
             return parse(location)
@@ -67,7 +67,7 @@ def scheme_of(url: str) -> str:
 
 
 def check_spelling(url: str) -> None:
-    """Raises :class:`.refusal.Refusal` for characters that no URL holds, or too many of them."""
+    """Raises :class:`..refusal.Refusal` for characters that no URL holds, or too many of them."""
     if len(url) > MAX_URL_CHARS:
         raise Refusal(f"the URL has more than {MAX_URL_CHARS} characters")
     if _UNCLEAN.search(url):
@@ -75,7 +75,7 @@ def check_spelling(url: str) -> None:
 
 
 def parse(url: str) -> Target:
-    """The target of an ``http`` or ``https`` URL. Raises :class:`.refusal.Refusal`."""
+    """The target of an ``http`` or ``https`` URL. Raises :class:`..refusal.Refusal`."""
     check_spelling(url)
     parts = _PARTS.fullmatch(url)
     if parts is None:
@@ -95,7 +95,7 @@ def parse(url: str) -> Target:
 
 
 def read_host(text: str) -> tuple[str, Address | None]:
-    """A host in its one spelling, and its address if it is one. Raises :class:`.refusal.Refusal`.
+    """A host in its one spelling, and its address if it is one. Raises :class:`..refusal.Refusal`.
 
     An address of version 4 is four plain decimal numbers. The other spellings (one number, octal,
     hexadecimal, fewer parts) are read differently by different programs, so they are refused.

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ..audio.decode_child import decode
-from ..audio.decode_process import RATE, TOO_LONG, DecodeJob
+from ...audio.decode_child import decode
+from ...audio.decode_process import RATE, TOO_LONG, DecodeJob
+from ..refusal import REFUSED, TOO_LARGE, Refusal
 from .decoded import DecodedLimits
-from .refusal import REFUSED, TOO_LARGE, Refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ SAMPLE_RATE = RATE
 def decode_audio(data: bytes, limits: DecodedLimits) -> "NDArray[np.float32]":
     """Samples of one channel at :data:`SAMPLE_RATE`, from -1 to 1; also the sound of a video.
 
-    Raises :class:`.refusal.Refusal` for a file without sound, and for one that is broken or too long; a truncated file
+    Raises :class:`..refusal.Refusal` for a file without sound, and for one that is broken or too long; a truncated file
     gives what it contains. The caller bounds this process's time.
     """
     import numpy as np

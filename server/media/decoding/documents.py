@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from ..refusal import Refusal
 from .decoded import DecodedLimits, too_much
-from .refusal import Refusal
 
 if TYPE_CHECKING:
     import pypdfium2
@@ -63,7 +63,7 @@ def kind_of(data: bytes) -> Kind:
 
 
 def read_text(data: bytes) -> str:
-    """A plain text in UTF-8, or in UTF-16 with a byte order mark. Raises :class:`.refusal.Refusal`."""
+    """A plain text in UTF-8, or in UTF-16 with a byte order mark. Raises :class:`..refusal.Refusal`."""
     encoding = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8")
     try:
         text = data.decode(encoding)
@@ -75,7 +75,7 @@ def read_text(data: bytes) -> str:
 
 
 def read_pdf(data: bytes, limits: DecodedLimits, allow: Allow) -> list[Page]:
-    """All pages, in order. Raises :class:`.refusal.Refusal` for a file that is broken, encrypted or too large.
+    """All pages, in order. Raises :class:`..refusal.Refusal` for a file that is broken, encrypted or too large.
 
     Before each stretch of work, ``allow`` gets its limit in seconds of this process's time: a page of a few hundred
     bytes can keep PDFium busy for ever, and only the kernel can stop that.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_video import Choose, DecodedVideo, VideoFacts
+from ..decoding.decode_video import Choose, DecodedVideo, VideoFacts
 from .model_files import ModelFiles
 
 _MOST_PIXELS: Final = 24 << 20

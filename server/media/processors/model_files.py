@@ -8,7 +8,7 @@ import msgspec
 
 
 class GivenFiles(msgspec.Struct, frozen=True, array_like=True):
-    """The files of a processor for a model without them: see :mod:`.mmproj_processor`."""
+    """The files of a processor for a model without them: see :mod:`.mmproj`."""
 
     files: dict[str, dict[str, Any]]
     """Files by name."""

@@ -7,7 +7,7 @@ from typing import Any
 import transformers as untyped_transformers
 from transformers.processing_utils import ProcessorMixin
 
-from ..text.templates.placeholders import INDEX
+from ...text.templates.placeholders import INDEX
 
 transformers: Any = untyped_transformers
 

@@ -24,7 +24,10 @@ from stentor.engine.model_config.hf.text_part import described_part
 from stentor.engine.model_config.hf.thinker import thinker
 from stentor.engine.model_config.towers.media_spec import lacks_timm
 
-from .audio_processors import (
+from ..decoding.decode_audio import SAMPLE_RATE
+from ..decoding.decode_video import Choose, DecodedVideo
+from ..refusal import Refusal
+from .audio import (
     AudioFlamingo3Processor,
     FunAsrNanoProcessor,
     FunAudioChatProcessor,
@@ -36,9 +39,7 @@ from .audio_processors import (
     UltravoxProcessor,
     VoxtralProcessor,
 )
-from .decode_audio import SAMPLE_RATE
-from .decode_video import Choose, DecodedVideo
-from .grid_processors import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
+from .grids import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.keye import KeyeImages
@@ -53,7 +54,7 @@ from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import (
     VideoSettings,
 )
-from .picture_processors import (
+from .pictures import (
     Blip2Processor,
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
@@ -76,8 +77,7 @@ from .picture_processors import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
-from .refusal import Refusal
-from .slice_processors import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
+from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .videos_of_models import VIDEOS
 
 transformers: Any = untyped_transformers
@@ -240,7 +240,7 @@ class ModelProcessor:
         return self._name in _BY_COMPANY
 
     def image(self, picture: Image.Image, options: Mapping[str, object], *, alone: bool) -> ModelInputs:
-        """Raises :class:`.refusal.Refusal` for an image that the model cannot take."""
+        """Raises :class:`..refusal.Refusal` for an image that the model cannot take."""
         processor = self._processor
         arguments = self._arguments(options)
         apart = alone or not self.by_company
@@ -263,7 +263,7 @@ class ModelProcessor:
         return self._video_settings.choose(options, self._videos.step)
 
     def video(self, video: DecodedVideo) -> ModelInputs:
-        """Raises :class:`.refusal.Refusal` for a video that the model cannot take."""
+        """Raises :class:`..refusal.Refusal` for a video that the model cannot take."""
         assert self._videos is not None
         images = self._processor.image_processor
         try:
@@ -275,7 +275,8 @@ class ModelProcessor:
         return ModelInputs(_payload(found.tensors, modality), replacement, found.grid, found.interval)
 
     def audio(self, samples: Any) -> ModelInputs:
-        """``samples``: of one channel, at :data:`.decode_audio.SAMPLE_RATE`. Raises :class:`.refusal.Refusal`."""
+        """``samples``: of one channel, at :data:`..decoding.decode_audio.SAMPLE_RATE`. Raises
+        :class:`..refusal.Refusal`."""
         processor = self._processor
         arguments = {**processor._merge_kwargs()["audio_kwargs"], "sampling_rate": SAMPLE_RATE, "return_tensors": "np"}
         try:

@@ -6,7 +6,7 @@ need not be true (frames, samples).
 
 from dataclasses import dataclass
 
-from .refusal import TOO_LARGE, Refusal
+from ..refusal import TOO_LARGE, Refusal
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DecodedLimits:
 
 
 def check_image(width: int, height: int, limits: DecodedLimits, what: str = "image") -> None:
-    """Raises :class:`.refusal.Refusal`, also for an image without pixels."""
+    """Raises :class:`..refusal.Refusal`, also for an image without pixels."""
     if width < 1 or height < 1:
         raise Refusal(f"the {what} has no pixels")
     if width * height > limits.pixels:
@@ -46,12 +46,12 @@ def check_image(width: int, height: int, limits: DecodedLimits, what: str = "ima
 
 
 def check_audio(seconds: float, limits: DecodedLimits) -> None:
-    """Raises :class:`.refusal.Refusal`, also for a length that is no number of seconds."""
+    """Raises :class:`..refusal.Refusal`, also for a length that is no number of seconds."""
     _check_seconds("audio", seconds, limits.audio_seconds)
 
 
 def check_video(width: int, height: int, seconds: float, frames: int, limits: DecodedLimits) -> None:
-    """Raises :class:`.refusal.Refusal`, also for a length that is no number of seconds."""
+    """Raises :class:`..refusal.Refusal`, also for a length that is no number of seconds."""
     check_image(width, height, limits, "video")
     if frames < 1:
         raise Refusal("the video has no frames")

@@ -1,0 +1,1 @@
+"""Files of strangers to pixels, samples and texts, for killable children."""

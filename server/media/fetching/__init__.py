@@ -1,0 +1,1 @@
+"""Bytes of media: in URLs of requests, fetched from allowed hosts, or files of the caller."""
