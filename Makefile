@@ -51,7 +51,12 @@ pull: $(STAMP) ## fetch the demo model into the cache, or what ARGS names
 	$(BIN)/stentor pull $(ARGS)
 
 # The page is tested in Chromium, which CI installs; where it cannot, these tests are skipped.
-test: $(if $(CI),try-chromium) lint pytest ## every check: lint, types, layers, tests
+# Types are checked while the tests are collected, which keeps one core busy; what lint says is printed when it ends.
+test: $(STAMP) $(if $(CI),try-chromium) ## every check: lint, types, layers, tests
+	@said=$$(mktemp); trap 'rm -f $$said' EXIT; \
+	{ $(MAKE) --no-print-directory lint >$$said 2>&1; linted=$$?; cat $$said; exit $$linted; } & linting=$$!; \
+	$(MAKE) --no-print-directory pytest; tested=$$?; \
+	wait $$linting; linted=$$?; test $$linted = 0 || cat $$said; exit $$((tested || linted))
 
 lint: $(STAMP) ## style, types and layers
 	@echo "==> ruff"

@@ -4,6 +4,7 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -12,7 +13,7 @@ import triton.language as tl
 from stentor.kernels.launch import launch
 from stentor.kernels.tuning import Config
 from stentor.tests.kernels.gpu import DEVICE
-from stentor.tests.support.interpreter import shuffled
+from stentor.tests.support.interpreter import shuffled, speed_up
 
 pytestmark = [
     pytest.mark.triton,
@@ -65,6 +66,31 @@ def test_a_type_is_made_once_for_a_shape(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tl.core, "validate_block_shape", seen.append)
     assert run([3], [4], torch.int32) == [7, -1, 12]
     assert seen == []
+
+
+FLOATS = [tl.float8e4nv, tl.float8e5, tl.float16, tl.bfloat16, tl.float32]
+
+
+@pytest.mark.parametrize("source", FLOATS, ids=str)
+def test_floats_are_converted_to_the_bits_that_triton_s_own_conversion_gives(source: Any) -> None:
+    """Also zeros, subnormal numbers, infinity and NaN, and the largest before each of them."""
+    from triton._C.libtriton import ir
+    from triton.runtime import interpreter
+
+    speed_up()
+    bits = source.primitive_bitwidth
+    every = np.arange(1 << min(bits, 16), dtype=f"uint{bits}")
+    if bits == 32:
+        near = np.array([-0x8001, -0x8000, -1, 0, 1, 0x7FFF, 0x8000]).astype(np.uint32)
+        every = ((every[::16] << 16) + near[:, None]).ravel()
+    normal = every[(every & 0x7F80_0000 > 0) | (every << 1 == 0)] if bits == 32 else every
+    for target in [each for each in FLOATS if each.primitive_bitwidth != bits]:
+        for rounding in (None, ir.ROUNDING_MODE.RTZ, ir.ROUNDING_MODE.RTNE):
+            for numbers in (every, normal, every[:6].reshape(2, 3), every[:1].reshape(())):
+                found = interpreter._convert_float(numbers, source, target, rounding)
+                expected = interpreter._convert_float.__wrapped__(numbers, source, target, rounding)
+                assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                assert np.array_equal(found, expected)
 
 
 @triton.jit
