@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from math import inf
 from typing import Final, TypeVar
 
 from stentor.engine.processes.process import Child, spawn
@@ -17,6 +18,8 @@ from stentor.engine.processes.process import Child, spawn
 _CLOSE_SECONDS: Final = 5.0
 """Time for a killed child to end, after which another may take its place."""
 _START_SECONDS: Final = 60.0
+_IDLE_SECONDS: Final = 2.0
+"""Without any time on a CPU, after which a child with a job is taken for stopped. A busy machine gives it some."""
 
 T = TypeVar("T")
 Exchange = Callable[[socket.socket, float], T]
@@ -33,6 +36,10 @@ class ChildDied(Exception):
 
 class Starved(TimeoutError):
     """The child was late and had less than half of its time on a CPU: the machine is to blame, not the job."""
+
+
+class _Stopped(Starved):
+    """The child had no time on a CPU at all, and was killed."""
 
 
 class Abandoned(Exception):
@@ -59,6 +66,7 @@ class KillableChild:
         self._name = name
         self._greet = greet
         self._start_seconds = start_seconds
+        self._idle_seconds = _IDLE_SECONDS
         self._process: Child | None = None
         self._socket: socket.socket | None = None
         self._close: weakref.finalize[..., KillableChild] | None = None
@@ -75,9 +83,9 @@ class KillableChild:
     def ask(self, exchange: Exchange[T], seconds: float) -> T:
         """The result of a job with a limit of ``seconds``, without the start of a child. Blocks.
 
-        If the child dies, another child gets the job, once: an earlier job may have harmed the first. Raises
-        ``TimeoutError`` if the child is late (:class:`Starved`) or has used up its CPU time, :class:`ChildDied`,
-        :class:`ChildNotStarted`, :class:`Abandoned`, and the errors of ``exchange``.
+        If the child dies, or is stopped (SIGSTOP), another child gets the job, once: an earlier job may have harmed the
+        first. Raises ``TimeoutError`` if the child is late (:class:`Starved`) or has used up its CPU time,
+        :class:`ChildDied`, :class:`ChildNotStarted`, :class:`Abandoned`, and the errors of ``exchange``.
         """
         with self._lock:
             self._busy, self._abandoned = True, False
@@ -86,8 +94,9 @@ class KillableChild:
                 self.start()
                 began = time.monotonic()
                 try:
-                    return self._try(exchange, began + seconds)
-                except ChildDied:
+                    # the last child may stand still until the deadline: no other would get the job
+                    return self._try(exchange, began + seconds, inf if is_last else self._idle_seconds)
+                except (ChildDied, _Stopped):
                     if is_last:
                         raise
                     seconds -= time.monotonic() - began
@@ -141,13 +150,15 @@ class KillableChild:
             self._close()
             self._close = None
 
-    def _try(self, exchange: Exchange[T], deadline: float) -> T:
+    def _try(self, exchange: Exchange[T], deadline: float, idle_seconds: float) -> T:
         assert self._socket is not None
         assert self._process is not None
         began, before = time.monotonic(), self._process.cpu_seconds
+        watchdog = _Watchdog(self._process, idle_seconds)
         try:
             self._check_wanted()
-            return exchange(self._socket, deadline)
+            with watchdog:
+                return exchange(self._socket, deadline)
         except OverflowError:  # the job cannot be encoded: nothing of it was sent
             raise
         except BaseException as error:
@@ -157,6 +168,8 @@ class KillableChild:
             code = self._process.wait_blocking(_CLOSE_SECONDS) if gone else None
             self.close()  # its result would be taken for the next job's
             self._check_wanted()
+            if watchdog.killed:
+                raise _Stopped from error
             if code == -signal.SIGPROF:
                 raise TimeoutError from error
             if isinstance(error, ConnectionError):
@@ -169,6 +182,35 @@ class KillableChild:
         with self._lock:
             if self._abandoned:
                 raise Abandoned
+
+
+class _Watchdog:
+    """Kills a child that has no time on a CPU for ``seconds`` while the block runs, which wakes who waits for it."""
+
+    def __init__(self, process: Child, seconds: float) -> None:
+        self.killed = False
+        self._process = process
+        self._seconds = seconds
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> None:
+        if self._seconds < inf:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._seconds < inf:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        used = self._process.cpu_seconds
+        while not self._done.wait(self._seconds):
+            before, used = used, self._process.cpu_seconds
+            if used == before > 0:  # 0: it has ended
+                self.killed = True
+                self._process.kill()
+                return
 
 
 def _kill(connection: socket.socket, process: Child) -> None:

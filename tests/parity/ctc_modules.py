@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
 from stentor.tests.parity.test_whisper import sound
 from stentor.tests.parity.transcribers import transformers
@@ -38,6 +39,18 @@ _LASR: Final = {
     "num_mel_bins": 20,
     "conv_kernel_size": 9,
 }
+_GRANITE: Final = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "num_mel_bins": 20,
+    "context_size": 16,
+    "max_position_embeddings": 24,
+    "vocab_size": len(LETTERS),
+}
+_NESTED: Final = {"Lasr": _LASR, "GraniteSpeech5": _GRANITE}
+"""Fields of the encoder, where its configuration is a table of its own."""
 KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "wav2vec2": ("Wav2Vec2", _CONVOLUTIONS),
     "wav2vec2, large": ("Wav2Vec2", {**_CONVOLUTIONS, **_LAYER_NORMS}),
@@ -65,6 +78,8 @@ KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sew": ("SEW", _SEW),
     "sew-d": ("SEWD", {**_SEW, "position_buckets": 8, "max_position_embeddings": 64}),
     "lasr": ("Lasr", {}),
+    "granite speech 5": ("GraniteSpeech5", {}),
+    "granite speech 5, halving once": ("GraniteSpeech5", {"subsample_layers": [2]}),
 }
 """By what it shows: the beginning of transformers' class names, and fields of its configuration."""
 
@@ -74,9 +89,9 @@ def tiny(kind: str) -> Any:
     torch.manual_seed(0)
     name, changes = KINDS[kind]
     given = {**SIZES, **changes}
-    if name == "Lasr":
-        given = {"vocab_size": len(LETTERS), "pad_token_id": 0, "encoder_config": _LASR}
-    config = getattr(transformers, f"{name}CTCConfig" if name == "Lasr" else f"{name}Config")(**given)
+    if name in _NESTED:
+        given = {"vocab_size": len(LETTERS), "pad_token_id": 0, "encoder_config": {**_NESTED[name], **changes}}
+    config = getattr(transformers, f"{name}CTCConfig" if name in _NESTED else f"{name}Config")(**given)
     model = getattr(transformers, f"{name}ForCTC")(config).float().eval()
     with torch.no_grad():
         for each, parameter in model.named_parameters():
@@ -106,7 +121,33 @@ def extractor(model: Any) -> Any:
         return transformers.SeamlessM4TFeatureExtractor()
     if kind == "lasr_ctc":
         return transformers.LasrFeatureExtractor(feature_size=model.config.encoder_config.num_mel_bins)
+    if kind == "granite_speech5_ctc":
+        return _GraniteFeatures(model.config.encoder_config.num_mel_bins)
     return transformers.Wav2Vec2FeatureExtractor()
+
+
+class _GraniteFeatures(transformers.SequenceFeatureExtractor):  # type: ignore[misc]
+    """What transformers' GraniteSpeech5FeatureExtractor makes with torchaudio, by transformers' own spectrogram."""
+
+    def __init__(self, bins: int) -> None:
+        super().__init__(feature_size=4 * bins, sampling_rate=16_000, padding_value=0.0, num_mel_bins=bins)
+
+    def __call__(self, samples: Any, **_: Any) -> dict[str, torch.Tensor]:
+        count = 2 * -(-(len(samples) // 160) // 2)
+        mel = spectrogram(
+            np.pad(samples.astype(np.float64), (0, max(0, (count - 1) * 160 + 1 - len(samples)))),
+            window_function(400, "hann", frame_length=512),
+            frame_length=512,
+            hop_length=160,
+            power=2.0,
+            mel_filters=mel_filter_bank(257, self.num_mel_bins, 0.0, 8000.0, 16_000, mel_scale="htk"),
+            mel_floor=1e-10,
+        )[:, :count]
+        mel = np.log10(mel.T)
+        mel = np.maximum(mel, mel.max() - 8.0) / 4 + 1
+        around = np.pad(mel, ((1, 1), (0, 0)), mode="edge")
+        joined = np.concatenate([mel, (around[2:] - around[:-2]) / 2], 1)
+        return {"input_features": torch.from_numpy(joined.reshape(1, count // 2, -1)).float()}
 
 
 def features(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """Transcription models that run transformers' modules up to a CTC head, against transformers: tiny random ones."""
 
+import json
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.tests.parity.ctc_modules import KINDS, extractor, features, tiny, write_languages
 from stentor.tests.parity.test_framewise import opened
@@ -82,6 +84,35 @@ def test_an_adapter_of_another_shape_is_refused_at_the_start(
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, file)
     with pytest.raises(ConfigError, match=message):
         opened(tmp_path, packed=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hop_length": 200}, "hop_length is 200"),
+        ({"num_mel_bins": 40}, "num_mel_bins 40, expected 160 and the 20 of"),
+        ({"sampling_rate": 8000}, "sampling_rate is 8000"),
+        ({"win_length": 1024}, "win_length is more than n_fft"),
+        ({"delta_win_length": 4}, "delta_win_length no odd number"),
+        ({"n_fft": "wide"}, "whole numbers"),
+    ],
+)
+def test_granite_speech_s_frames_of_another_shape_are_refused(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    tiny("granite speech 5").save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(change))
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, packed=False)
+
+
+def test_granite_speech_s_halving_of_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    tiny("granite speech 5").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["encoder_config"]["subsample_layers"] = [0, 9]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="subsample_layers is"):
+        open_checkpoint(tmp_path)
 
 
 def test_a_window_has_as_many_positions_as_its_description_says(written: Written) -> None:

@@ -54,11 +54,22 @@ def mel_filters(bins: int, fft: int = WINDOW) -> torch.Tensor:
     """float32 [fft // 2 + 1, bins]: triangles of equal area on the mel scale of Slaney's toolbox."""
     frequencies = torch.linspace(0.0, _HIGHEST, fft // 2 + 1, dtype=torch.float64)
     edges = _hertz(torch.linspace(0.0, _mel(_HIGHEST), bins + 2, dtype=torch.float64))
-    slopes = edges.unsqueeze(0) - frequencies.unsqueeze(1)  # [frequencies, bins + 2]
+    return (_triangles(frequencies, edges) * (2.0 / (edges[2:] - edges[:-2]))).float()
+
+
+def htk_filters(bins: int, fft: int) -> torch.Tensor:
+    """float32 [fft // 2 + 1, bins]: triangles of equal height on the mel scale of HTK, 2595 · log10(1 + f / 700)."""
+    frequencies = torch.linspace(0.0, _HIGHEST, fft // 2 + 1, dtype=torch.float64)
+    mels = torch.linspace(0.0, 2595.0 * math.log10(1.0 + _HIGHEST / 700.0), bins + 2, dtype=torch.float64)
+    return _triangles(frequencies, 700.0 * (10.0 ** (mels / 2595.0) - 1.0)).float()
+
+
+def _triangles(frequencies: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    """[frequencies, edges - 2]: each rises from one edge to the next, and falls to the one after it."""
+    slopes = edges.unsqueeze(0) - frequencies.unsqueeze(1)  # [frequencies, edges]
     widths = edges.diff()
     rising, falling = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
-    triangles = torch.minimum(rising, falling).clamp(min=0.0)
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))).float()
+    return torch.minimum(rising, falling).clamp(min=0.0)
 
 
 _LINEAR_HERTZ = 200.0 / 3.0

@@ -66,8 +66,14 @@ class LanguagePromptSpec:
     """The number that lets the model detect the language."""
 
 
-Features = Literal["Wav2Vec2FeatureExtractor", "SeamlessM4TFeatureExtractor", "LasrFeatureExtractor"]
-"""transformers' class that makes the modules' input of samples."""
+Features = Literal[
+    "Wav2Vec2FeatureExtractor",
+    "SeamlessM4TFeatureExtractor",
+    "LasrFeatureExtractor",
+    "GraniteSpeech5FeatureExtractor",
+]
+"""transformers' class that makes the modules' input of samples. That of Granite Speech 5 needs torchaudio, so ours has
+its place."""
 
 _STRIDES: Final = (5, 2, 2, 2, 2, 2, 2)
 _KERNELS: Final = (10, 3, 3, 3, 3, 2, 2)
@@ -127,6 +133,17 @@ def _convolved_frames(fields: Fields) -> tuple[int, int]:
     return HOP * step, _FRAME + HOP * (seen - 1)
 
 
+def _halved_frames(fields: Fields) -> tuple[int, int]:
+    """Of frames joined in pairs, whose number some layers halve, without an odd last one."""
+    encoder = Fields(fields.table("encoder_config") or {})
+    found = encoder.numbers("subsample_layers") if encoder.has("subsample_layers") else (0, 1)
+    layers = encoder.integer("num_hidden_layers", 16, most=MOST_LAYERS)
+    if len({*found}) < len(found) or not all(each in range(layers) for each in found):
+        raise ConfigError(f"subsample_layers is {list(found)[:8]}, expected some of the {layers} layers")
+    pairs = 1 << min(len(found), _MOST_CONVOLUTIONS)
+    return 2 * HOP * pairs, HOP * (2 * pairs - 1)
+
+
 def _seen(strides: tuple[int, ...], kernels: tuple[int, ...]) -> tuple[int, int]:
     """The steps between positions behind convolutions, and the inputs that the first position sees."""
     if len(strides) != len(kernels):
@@ -177,6 +194,9 @@ MODULES: Final[Mapping[str, ModulesFamily]] = {
     "SEWForCTC": ModulesFamily("sew", "Wav2Vec2FeatureExtractor", _squeezed),
     "SEWDForCTC": ModulesFamily("sew-d", "Wav2Vec2FeatureExtractor", _squeezed),
     "LasrForCTC": ModulesFamily("lasr_ctc", "LasrFeatureExtractor", _convolved_frames, 512),
+    "GraniteSpeech5ForCTC": ModulesFamily(
+        "granite_speech5_ctc", "GraniteSpeech5FeatureExtractor", _halved_frames, 16_384
+    ),
 }
 """By name in ``architectures``."""
 

@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 from torch.func import functional_call
 
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
+from ...layers.audio.delta_mel import DeltaMel, DeltaMelSettings
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
 from ...loading.ctc_adapters import adapter_files, check_adapter
 from ...loading.safetensors_index import read_json
-from ...model_config.config_fields import ConfigError
-from ...model_config.speech.fast_conformer import MOST_SAMPLES
+from ...model_config.config_fields import ConfigError, Fields
+from ...model_config.speech.fast_conformer import HOP, MOST_SAMPLES
 from ...model_config.speech.framewise import ModulesEncoderSpec
 from ...model_config.transformers_config import configuration, first_line
 from ..transformers.names import module_tensors
@@ -30,6 +32,8 @@ _UNUSED: Final = ("masked_spec_embed", "num_batches_tracked", "position_ids")
 _KEPT_LANGUAGES: Final = 16
 _LAYERS: Final = ("layers", "conv_layers")
 """Names of lists of layers, between which others may use the device."""
+_Extract = Callable[[npt.NDArray[np.float32]], Mapping[str, torch.Tensor]]
+"""float32 samples [samples] to the modules' inputs, by name, of one window."""
 
 
 class CTCModules:
@@ -80,7 +84,7 @@ class CTCModules:
         stored = np.frombuffer(window, "<i2") if len(window) else np.zeros(MOST_SAMPLES, "<i2")
         samples = stored.astype(np.float32) / 32768
         filled = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
-        given = self._extract(filled, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        given = self._extract(filled)
         moved = {name: self._moved(tensor) for name, tensor in given.items()}
         changed = self._adapters[language]
         scores: torch.Tensor = functional_call(self._model, changed, (), {**moved, "return_dict": True}).logits[0]
@@ -136,25 +140,43 @@ def _made(spec: ModulesEncoderSpec, context: LayerContext) -> Any:
     model.eval().requires_grad_(False)
     model.tie_weights()
     exact = tuple(model._keep_in_fp32_modules_strict or ())
-    for path, parameter in model.named_parameters():
-        if any(part in path for part in exact):
-            parameter.data = parameter.data.float()
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if any(part in path for part in exact) and tensor.is_floating_point():
+            tensor.data = tensor.data.float()
     return model
 
 
-def _extractor(spec: ModulesEncoderSpec, folder: Path) -> Any:
-    """transformers' class that makes the input, with the settings of the model's files or its own. Raises
-    :class:`ConfigError`."""
-    import transformers
-
+def _extractor(spec: ModulesEncoderSpec, folder: Path) -> _Extract:
+    """Makes the input, with the settings of the model's files or the defaults. Raises :class:`ConfigError`."""
     file = next((each for each in _EXTRACTOR_FILES if (folder / each).is_file()), None)
     found = {} if file is None else read_json(folder / file)
     inner = found.get("feature_extractor", found)
     settings = inner if isinstance(inner, dict) else {}
     try:
-        made = getattr(transformers, spec.features).from_dict(settings)
+        make = _delta_mel if spec.features == "GraniteSpeech5FeatureExtractor" else _of_transformers
+        made, rate = make(spec, settings)
     except Exception as error:  # another library's code
-        raise ConfigError(f"transformers cannot make its {spec.features} by {file}: {first_line(error)}") from error
-    if made.sampling_rate != SAMPLE_RATE:
-        raise ConfigError(f"{file}: sampling_rate is {made.sampling_rate}, expected {SAMPLE_RATE}")
+        raise ConfigError(f"its {spec.features} cannot be made by {file}: {first_line(error)}") from error
+    if rate != SAMPLE_RATE:
+        raise ConfigError(f"{file}: sampling_rate is {rate}, expected {SAMPLE_RATE}")
     return made
+
+
+def _of_transformers(spec: ModulesEncoderSpec, settings: dict[str, Any]) -> tuple[_Extract, int]:
+    """The input of samples, and how many a second it takes."""
+    import transformers
+
+    made = getattr(transformers, spec.features).from_dict(settings)
+    return lambda samples: made(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"), made.sampling_rate
+
+
+def _delta_mel(spec: ModulesEncoderSpec, settings: dict[str, Any]) -> tuple[_Extract, int]:
+    bins = Fields(Fields(spec.described).table("encoder_config") or {}).integer("num_mel_bins", 80)
+    told = DeltaMelSettings.of({"num_mel_bins": bins, **settings})
+    if (told.hop_length, told.num_mel_bins) != (HOP, bins):
+        raise ValueError(
+            f"hop_length is {told.hop_length} and num_mel_bins {told.num_mel_bins}, expected {HOP} and the {bins} of "
+            "config.json's encoder_config"
+        )
+    mel = DeltaMel(told)
+    return lambda samples: {"input_features": mel(torch.from_numpy(samples)).unsqueeze(0)}, told.sampling_rate

@@ -73,6 +73,23 @@ def test_a_process_that_gets_no_time_is_replaced_and_the_client_told_to_try_agai
     run(use)
 
 
+@pytest.mark.parametrize("sound", ["short", "beyond the socket's buffer"])
+def test_a_process_that_is_stopped_is_killed_and_another_decodes_its_sound(sound: str) -> None:
+    file = encode_whole(tone(1), "wav", 16_000) if sound == "short" else LONG
+
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        child = child_of(decoder)
+        (stopped,) = decoder.pids
+        child._idle_seconds = 0.05
+        os.kill(stopped, signal.SIGSTOP)
+        assert (await decoder.decode(file)).seconds == pytest.approx(1 if sound == "short" else 450, abs=1)
+        assert stopped not in decoder.pids
+        assert not alive(stopped)
+
+    run(use, processes=1)
+
+
 def test_a_file_that_is_all_headers_is_given_up_after_two_seconds_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of the processor, which the kernel counts: by the clock, an hour would be left."""
     monkeypatch.setattr(decode_process, "_SILENT_SECONDS", 3600.0)
