@@ -14,7 +14,7 @@ from ..openai.sampling import Name, TokenId, TopLogprobs, not_served
 
 IGNORED: Final = (
     *("cache_prompt", "id_slot", "n_keep", "n_discard", "n_cache_reuse", "min_keep", "samplers", "repeat_last_n"),
-    *("timings_per_token", "return_progress", "post_sampling_probs", "t_max_prompt_ms", "speculative.n_max"),
+    *("timings_per_token", "return_progress", "t_max_prompt_ms", "speculative.n_max"),
 )
 """They say how the answer is computed; prompts are always cached, and a penalty counts the whole sequence."""
 _OFF: Final[dict[str, float]] = {
@@ -26,7 +26,10 @@ _OFF: Final[dict[str, float]] = {
     "n_indent": 0,
 }
 """Unsupported sampling methods, and the value that disables each."""
-PARTLY: Final = {name: f"only {value:g}" for name, value in _OFF.items()}
+PARTLY: Final = {
+    **{name: f"only {value:g}" for name, value in _OFF.items()},
+    "post_sampling_probs": "only `false` with `n_probs`",
+}
 _RANDOM: Final = 2**32 - 1
 """Seed that means a random one, as negative seeds do."""
 _LEAST_TOP_P: Final = 1e-6
@@ -49,6 +52,13 @@ class ExtraFile(msgspec.Struct, frozen=True):
 
     text: str
     filename: str = "filename"
+
+
+class PromptObject(msgspec.Struct, frozen=True):
+    """A prompt as an object, which may have media."""
+
+    prompt_string: str
+    multimodal_data: Any = None
 
 
 class LlamaFields(msgspec.Struct, kw_only=True):
@@ -76,6 +86,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     return_tokens: bool = False
     response_fields: list[str] | None = None
     """Paths with slashes; the answer then has only these fields, by their paths."""
+    post_sampling_probs: bool = False
     typical_p: float | None = None
     mirostat: float | None = None
     dynatemp_range: float | None = None
@@ -91,6 +102,8 @@ class LlamaFields(msgspec.Struct, kw_only=True):
                 raise not_served(name, f"`{name}` other than {off:g}")
         if self.lora:
             raise not_served("lora")
+        if self.n_probs and self.post_sampling_probs:
+            raise not_served("post_sampling_probs", "`post_sampling_probs` with `n_probs`")
 
     def bias_texts(self, limits: Limits) -> list[str]:
         """The texts among what biases are for. Raises BadRequest if there are too many biases."""
@@ -151,15 +164,17 @@ Piece = TokenId | str
 
 
 class LlamaCompletionRequest(LlamaFields, kw_only=True):
-    prompt: str | list[TokenId | str | list[Piece]]
-    """A text; tokens, or tokens and texts in turn; or a list of several prompts of these kinds."""
+    prompt: str | PromptObject | list[TokenId | str | PromptObject | list[Piece]]
+    """A text, also in an object; tokens, or tokens and texts in turn; or a list of several prompts of these kinds."""
 
     @property
     def prompts(self) -> list[list[Piece]]:
-        """The pieces of each prompt. Raises BadRequest for tokens among prompts."""
+        """The pieces of each prompt. Raises BadRequest for tokens among prompts, and for media."""
         if isinstance(self.prompt, str):
             return [[self.prompt]]
-        alone = [piece for piece in self.prompt if not isinstance(piece, list)]
+        if isinstance(self.prompt, PromptObject):
+            return [[_text_of(self.prompt, "prompt")]]
+        alone = [piece for piece in self.prompt if not isinstance(piece, list | PromptObject)]
         if len(alone) == len(self.prompt) and any(isinstance(piece, int) for piece in alone):
             return [alone]
         if not self.prompt:
@@ -168,8 +183,17 @@ class LlamaCompletionRequest(LlamaFields, kw_only=True):
         for index, prompt in enumerate(self.prompt):
             if isinstance(prompt, int):
                 raise wrong(f"prompt[{index}]", "must be a text or a list: it stands among prompts", "invalid_value")
+            if isinstance(prompt, PromptObject):
+                prompt = _text_of(prompt, f"prompt[{index}]")
             many.append([prompt] if isinstance(prompt, str) else prompt)
         return many
+
+
+def _text_of(prompt: PromptObject, where: str) -> str:
+    """Raises BadRequest if it has media."""
+    if prompt.multimodal_data:
+        raise not_served(f"{where}.multimodal_data")
+    return prompt.prompt_string
 
 
 class LlamaInfillRequest(LlamaFields, kw_only=True):

@@ -183,6 +183,9 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"repeat_penalty": -1}, "repeat_penalty"),
         ({"prompt": ["a", ["b"], 3]}, "prompt[2]"),
         ({"prompt": ["a", {}]}, "prompt[1]"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}}, "prompt.multimodal_data"),
+        ({"prompt": ["a", {"prompt_string": "b", "multimodal_data": ["aGk="]}]}, "prompt[1].multimodal_data"),
+        ({"n_probs": 2, "post_sampling_probs": True}, "post_sampling_probs"),
         ({"prompt": ["a"] * 9999}, "prompt"),
         ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),
@@ -227,6 +230,13 @@ async def test_a_prompt_may_be_tokens_and_texts_in_turn() -> None:
     engine = echoes()
     await post(engine, prompt=[97, "bc", 100, "e"])
     assert bytes(engine.streams[0].prompt) == b"abcde"
+
+
+async def test_a_prompt_may_be_the_text_of_an_object() -> None:
+    engine = echoes()
+    alone = (await post(engine, prompt={"prompt_string": "ab"}, post_sampling_probs=True)).json()
+    among = (await post(engine, prompt=["cd", {"prompt_string": "ef", "multimodal_data": []}])).json()
+    assert [alone["content"], *(answer["content"] for answer in among)] == ["ab", "cd", "ef"]
 
 
 async def test_errors_have_the_types_of_llama_cpp_s() -> None:
