@@ -39,6 +39,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "cohere-normed",
     ),
     "CwmForCausalLM": ("cwm",),
+    "DbrxForCausalLM": ("dbrx", "dbrx-plain"),
     "DeciLMForCausalLM": ("nemotron-nas",),
     "DeepseekForCausalLM": ("deepseek",),
     "DeepseekV2ForCausalLM": (

@@ -55,6 +55,8 @@ CALLED = {
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
     **{name: {"latent attention"} for name in ("sarvam-mla", "pangu-ultra", "pangu-ultra-corrected", "mistral-large3")},
+    "dbrx": {"clipped queries, keys and values"},
+    "dbrx-plain": {"clipped queries, keys and values"},
     "deepseek-v3.2": {"sparse latent attention"},
     "longcat": {"latent attention", "experts"},
     **dict.fromkeys(("dots3-note", "dots3-note-whole"), SPARSE),

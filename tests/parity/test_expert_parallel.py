@@ -65,7 +65,7 @@ def test_experts_are_called_between_stretches_of_a_program(name: str, tmp_path: 
         assert_close(found[0], expected_logits(model, prompt_of(1)))
 
 
-@pytest.mark.parametrize("name", ["mixtral", "granite-moe-shared"])
+@pytest.mark.parametrize("name", ["mixtral", "granite-moe-shared", "dbrx"])
 def test_experts_that_are_stored_together_are_given_out(name: str, tmp_path: Path) -> None:
     model = tiny.make(name, tmp_path)
     model.save_pretrained(tmp_path, save_original_format=False)

@@ -102,6 +102,7 @@ MODELS = {
     "falcon-grouped-alike": "falcon",
     "bloom": "bloom",
     "bloom-six-heads": "bloom",
+    "dbrx": "dbrx",
     "mpt": "mpt",
     "mpt-clipped": "mpt",
 }

@@ -71,6 +71,7 @@ EXPERTS = (
     "axk1",
     "axk2",
     "beam",
+    "dbrx",
     "deepseek-v3",
     "dots3-note",
     "ernie-moe",

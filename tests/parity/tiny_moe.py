@@ -134,6 +134,12 @@ def _routers(model: Any) -> list[Any]:
     return [module for name, module in named if name.endswith(("Router", "Gate")) and not name.endswith("ForgetGate")]
 
 
+def _top_k(router: Any, config: Any) -> int:
+    """Of routers that do not know it."""
+    of_networks = getattr(config, "ffn_config", None)  # DBRX's
+    return int(router.config.top_k_experts if of_networks is None else of_networks.moe_top_k)
+
+
 def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
     """How far the last of the ``count`` best is from the next one; infinity if there is none."""
     if count == scores.shape[-1]:
@@ -167,7 +173,8 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
     def measure(router: Any, arguments: Any, output: Any) -> None:
         if hasattr(router, "tid2eid"):
             return  # its choice does not depend on scores
-        logits = output[type(router).__name__ == "Llama4Router"].float()
+        alone = isinstance(output, torch.Tensor)
+        logits = (output if alone else output[type(router).__name__ == "Llama4Router"]).float()
         statics = getattr(router, "moe_statics", None)  # ERNIE's
         bias = arguments[1] if len(arguments) > 1 else getattr(statics or router, "e_score_correction_bias", None)
         score = getattr(router, "score_fn", None) or (partial(torch.softmax, dim=-1) if statics else torch.sigmoid)
@@ -180,7 +187,7 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
             chosen = of_groups.topk(router.topk_group, dim=-1).indices
             closed = torch.ones_like(of_groups, dtype=torch.bool).scatter(-1, chosen, False)
             scores = members.masked_fill(closed.unsqueeze(-1), -100.0).flatten(-2)
-        top_k = getattr(router, "top_k", None) or router.config.top_k_experts
+        top_k = getattr(router, "top_k", None) or _top_k(router, model.config)
         gaps.append(_gap(scores, top_k).view(len(prompts), -1) / spread)
         if (jitter := getattr(router, "router_jitter_noise", None)) is not None:  # Phi's
             gaps.append(_mixer_gap(scores, top_k, 2 * jitter).view(len(prompts), -1) / spread)

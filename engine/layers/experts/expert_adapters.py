@@ -1,6 +1,7 @@
 """Adapters of a layer's experts."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -37,8 +38,11 @@ class AdaptedExperts:
             )
             for sizes in ((hidden, spec.into), (spec.inner, hidden))
         )
-        down = next(tensor.name for tensor in spec.expert_tensors(hidden) if tensor.out)
-        self._down_cut = None if spec.own else places.cuts.get(f"{prefix}.{down}")
+        down = next(tensor for tensor in spec.expert_tensors(hidden) if tensor.out)
+        self._down_cut = None if spec.own else places.cuts.get(f"{prefix}.{down.name}")
+        if self._down_cut is not None and down.rows:
+            size = self._down_cut.size // spec.experts
+            self._down_cut = replace(self._down_cut, size=size, ranges=self._down_cut.ranges[:1])
         router = places.by_name[f"{prefix}.{spec.names[0].router}"]
         for names in (*spec.names, *_APART):
             places.by_name.setdefault(f"{prefix}.{names.router}", router)
@@ -51,6 +55,8 @@ class AdaptedExperts:
         for tensor in names.tensors(range(self._spec.experts), self._spec.inner, hidden, gated=self._spec.gated):
             linears = self._out if tensor.out else self._into
             own = linears if tensor.expert is None else linears[tensor.expert : tensor.expert + 1]
+            if tensor.rows:
+                continue  # no form of adapters for matrices of several experts is known
             interleaved = names.interleaved and not tensor.out
             name = f"{prefix}.{tensor.name.removesuffix('.weight')}"
             cut = self._cut(tensor, together=self._spec.gated and len(names.into) == 1)

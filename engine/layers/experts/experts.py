@@ -417,7 +417,9 @@ def _matrices(stored: torch.Tensor, tensor: ExpertTensor, names: ExpertNames) ->
     """Stored values as [outputs, inputs] or [experts, outputs, inputs], gates before ups."""
     if tensor.expert is not None:
         return stored
-    if names.transposed:
+    if tensor.rows:
+        stored = stored.unflatten(0, (-1, tensor.rows))
+    if names.turned(out=tensor.out):
         stored = stored.transpose(1, 2)
     return _gates_first(stored) if names.interleaved and not tensor.out else stored
 

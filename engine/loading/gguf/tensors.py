@@ -179,6 +179,7 @@ def _parts(layer: LayerSpec, per_layer: bool, altup: bool) -> Mapping[str, Part]
         ("attn_norm", first[0] or first[1]),
         ("attn_norm_2", names.mixer_in),
         ("ffn_norm", names.mlp_in),
+        ("attn_output_norm", names.mlp_in),  # DBRX
         ("post_attention_norm", names.mixer_out or names.mlp_in),  # in some models the network's input norm
         ("post_ffw_norm", names.mlp_out),
     ]

@@ -258,6 +258,20 @@ def _mpt(facts: GGUFFacts) -> Values:
     return {"attn_config": {"alibi": steepest > 0, "alibi_bias_max": steepest or 8.0, "clip_qkv": clip}}
 
 
+def _dbrx(facts: GGUFFacts) -> Values:
+    """Fields of DBRX's attention and experts. The weights of a token's experts add up to 1, as llama.cpp has it."""
+    attending = {
+        "kv_n_heads": facts.count("attention.head_count_kv", 1),
+        "clip_qkv": facts.fields.number("attention.clamp_kqv", 0.0) or None,
+    }
+    network = {
+        "ffn_hidden_size": facts.count("feed_forward_length"),
+        "moe_num_experts": facts.count("expert_count"),
+        "moe_top_k": facts.count("expert_used_count"),
+    }
+    return {"attn_config": attending, "ffn_config": network}
+
+
 def _in_rows(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
     """The spec for matrices stored as [outputs, inputs], with all queries before keys and values."""
     grouped = spec.layers[0].attention.by_group
@@ -427,6 +441,7 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "starcoder": GGUFTranslation("GPTBigCodeForCausalLM", keys=_LAYER_NORM, finish=_in_rows),
     "bloom": GGUFTranslation("BloomForCausalLM", keys=_LAYER_NORM, finish=_in_rows),
     "mpt": GGUFTranslation("MptForCausalLM", keys=_LAYER_NORM, made=_mpt, finish=_in_rows),
+    "dbrx": GGUFTranslation("DbrxForCausalLM", keys=_LAYER_NORM, made=_dbrx),
     "gptneox": GGUFTranslation(
         "GPTNeoXForCausalLM",
         keys={

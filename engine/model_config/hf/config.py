@@ -27,6 +27,7 @@ from . import minimax as hf_minimax
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
 from . import recent as hf_recent
+from . import singular as hf_singular
 from . import step as hf_step
 from . import text_part as hf_text_part
 from . import variants as hf_variants
@@ -250,6 +251,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Gemma4ForCausalLM": DecoderFamily("gemma4_text", hf_gemma4.gemma4),
     "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
     "Step3p5ForCausalLM": DecoderFamily("step3p5", hf_step.step),
+    "DbrxForCausalLM": DecoderFamily("dbrx", hf_singular.dbrx),
     "Llama4ForCausalLM": DecoderFamily("llama4_text", hf_llama4.llama4),
 }
 """Text-only decoders by architecture."""

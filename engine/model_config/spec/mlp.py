@@ -182,6 +182,8 @@ class ExpertTensor(NamedTuple):
     first: int
     """First output that it fills."""
     outputs: int
+    rows: int = 0
+    """Rows of one expert, if all experts' are [experts · rows, columns]; 0: experts have a dimension."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,10 @@ class ExpertNames:
     """Number of the first expert in names of one expert's matrices."""
     transposed: bool = False
     """Whether matrices of all experts are [experts, inputs, outputs]."""
+    out_transposed: bool = False
+    """Whether those of the second product alone are."""
+    flat: bool = False
+    """Whether matrices of all experts are one, with the rows of one expert behind those of another (DBRX)."""
     interleaved: bool = False
     """Whether outputs of fused gate and up alternate."""
 
@@ -224,8 +230,15 @@ class ExpertNames:
                 yield ExpertTensor(name.format(self.first + expert), (outputs, inputs), out, number, first, outputs)
         for name, out, first, outputs, inputs in parts:
             if "{}" not in name:
-                matrix = (inputs, outputs) if self.transposed else (outputs, inputs)
-                yield ExpertTensor(name, (len(experts), *matrix), out, None, first, outputs)
+                rows, columns = (inputs, outputs) if self.turned(out=out) else (outputs, inputs)
+                if self.flat:
+                    yield ExpertTensor(name, (len(experts) * rows, columns), out, None, first, outputs, rows)
+                else:
+                    yield ExpertTensor(name, (len(experts), rows, columns), out, None, first, outputs)
+
+    def turned(self, *, out: bool) -> bool:
+        """Whether all experts' matrices of a product have inputs before outputs."""
+        return self.transposed or (out and self.out_transposed)
 
 
 APART: Final = ExpertNames()

@@ -73,7 +73,10 @@ def _give_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int) -> tuple[
     cuts = {}
     for names in spec.names:
         for tensor in (*spec.expert_tensors(hidden, names), *spec.expert_biases(hidden, names)):
-            if tensor.expert is None:
+            if tensor.expert is None and tensor.rows:
+                first, count = (each * tensor.rows for each in rank.spread(spec.experts))
+                cuts[f"{prefix}.{tensor.name}"] = Cut(0, tensor.shape[0], ((first, count),))
+            elif tensor.expert is None:
                 cuts[f"{prefix}.{tensor.name}"] = Cut(0, spec.experts, (rank.spread(spec.experts),), stacked=True)
             elif tensor.expert not in part.own_experts:
                 cuts[f"{prefix}.{tensor.name}"] = Cut(0, tensor.shape[0], ())
@@ -97,10 +100,13 @@ def _cut_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int, own: tuple
     for names in spec.names:
         ranges = _expert_ranges(spec, names, own)
         for tensor in spec.expert_tensors(hidden, names):
-            stacked = tensor.expert is None
-            transposed = stacked and names.transposed
+            stacked = tensor.expert is None and not tensor.rows
+            transposed = tensor.expert is None and names.turned(out=tensor.out)
             dim = int(tensor.out != transposed) + stacked
             taken = (own,) if tensor.out else ranges
+            if tensor.rows and dim == 0:
+                starts = range(0, tensor.shape[0], tensor.rows)
+                taken = tuple((start + first, count) for start in starts for first, count in taken)
             yield (
                 f"{prefix}.{tensor.name}",
                 Cut(dim, tensor.shape[dim], taken, inputs=tensor.out, transposed=transposed),

@@ -443,7 +443,19 @@ def by_group(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name.removeprefix("transformer.") if config.model_type == "bloom" else name, tensor
 
 
+def dbrx(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Rows of all experts follow one another, and the second product's matrices are [inputs, outputs]."""
+    stem, _, last = name.rpartition(".")
+    if not stem.endswith(".experts.mlp"):
+        yield name, tensor
+        return
+    rows = tensor.view(config.ffn_config.moe_num_experts, -1, tensor.shape[1])
+    stored = {"w1": "ffn_gate_exps", "v1": "ffn_up_exps", "w2": "ffn_down_exps"}[last]
+    yield f"blk.{name.split('.')[2]}.{stored}.weight", rows.transpose(1, 2) if last == "w2" else rows
+
+
 CONVERT: Mapping[str, Convert] = {
+    "dbrx": dbrx,
     "gpt-oss": gpt_oss,
     "qwen3next": qwen_next,
     "qwen35": qwen35,

@@ -355,6 +355,14 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "attention.max_alibi_bias": lambda config: float(config.attn_config.alibi_bias_max),
         "attention.clamp_kqv": lambda config: config.attn_config.clip_qkv,
     },
+    "dbrx": {
+        "attention.layer_norm_epsilon": lambda config: 1e-5,
+        "attention.head_count_kv": lambda config: config.attn_config.kv_n_heads,
+        "attention.clamp_kqv": lambda config: config.attn_config.clip_qkv,
+        "feed_forward_length": lambda config: config.ffn_config.ffn_hidden_size,
+        "expert_count": lambda config: config.ffn_config.moe_num_experts,
+        "expert_used_count": lambda config: config.ffn_config.moe_top_k,
+    },
     "starcoder": {**_CLASSIC, "attention.head_count_kv": lambda config: 1},
     "gptneox": {
         "attention.layer_norm_epsilon": "layer_norm_eps",
