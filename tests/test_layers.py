@@ -16,7 +16,7 @@ HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
 HEAVY_MODULES = (
     *(  # in the speech process alone
-        f"stentor.engine.tts.{name}" for name in ("codec_stream", "codec_weights", "pocket", "snac", "vits", "vocos")
+        f"stentor.engine.tts.{name}" for name in ("codec_weights", "snac", "vocos")
     ),
     "stentor.server.media.processors.model_processor",  # and these the media process: they are transformers' processors
     "stentor.server.media.processors.videos_of_models",

@@ -1,5 +1,5 @@
 """What a config.json leaves to other files: parts in other repositories (Ultravox's files name their decoder, but do
-not contain it, and Pocket TTS's their codec), and placeholders of pictures that only the tokenizer numbers."""
+not contain it, and those of voices their codec), and placeholders of pictures that only the tokenizer numbers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +10,10 @@ from .safetensors_index import read_json
 
 _PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model_id": "audio_config"}
 """Fields that name another model, and fields that hold its config.json."""
+_WITH_CODECS: Final = frozenset({"pocket_tts", "dia"})
+"""``model_type`` of voices whose codec is a model of its own."""
+_PROCESSORS: Final = ("processor_config.json", "audio_tokenizer_config.json")
+"""Files that name the codec; the second is older."""
 _TOKENIZER: Final = ("added_tokens.json", "tokenizer_config.json", "tokenizer.json")
 
 
@@ -42,16 +46,30 @@ def companions_in(folder: Path) -> list[str]:
 
 
 def voice_codec(folder: Path) -> str | None:
-    """The codec of a checkpoint of Pocket TTS: a folder, perhaps within it, or a repository; None for other models.
+    """The codec of a checkpoint of voices: a folder, perhaps within it, or a repository; None for other models.
 
     Raises :class:`CheckpointError`.
     """
-    files = folder / "config.json", folder / "processor_config.json"
-    if not all(file.is_file() for file in files) or read_json(files[0]).get("model_type") != "pocket_tts":
+    config = folder / "config.json"
+    if not config.is_file() or read_json(config).get("model_type") not in _WITH_CODECS:
         return None
-    codec = read_json(files[1]).get("audio_tokenizer")
-    named = codec.get("audio_tokenizer_name_or_path") if isinstance(codec, Mapping) else None
-    return named if isinstance(named, str) and named else None
+    described = (read_json(file) for name in _PROCESSORS if (file := folder / name).is_file())
+    for found in described:
+        codec = found.get("audio_tokenizer", found)
+        named = codec.get("audio_tokenizer_name_or_path") if isinstance(codec, Mapping) else None
+        if isinstance(named, str) and named:
+            return named
+    return None
+
+
+def require_voice_codec(folder: Path) -> str:
+    """As :func:`voice_codec`, of a checkpoint that needs one. Raises :class:`CheckpointError`."""
+    if (named := voice_codec(folder)) is None:
+        raise CheckpointError(
+            f"{folder} names no codec: no {' or '.join(_PROCESSORS)} with an audio_tokenizer_name_or_path; fetch it "
+            "again"
+        )
+    return named
 
 
 def with_companions(config: Mapping[str, object]) -> JoinedConfig:

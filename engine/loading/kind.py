@@ -23,7 +23,13 @@ _TRANSCRIPTION: Final = frozenset(
 )
 _CTC: Final = "ForCTC"
 """Ending of the architectures of transcription models with a CTC head."""
-_SPEAKING: Final = frozenset({"vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE})
+_SPEAKING: Final = frozenset(
+    {
+        *("vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE),
+        *("csm", "CsmForConditionalGeneration", "dia", "DiaForConditionalGeneration"),
+        *("vibevoice", "VibeVoiceForConditionalGeneration"),
+    }
+)
 _SENTENCES: Final = "modules.json"
 """A file of sentence-transformers."""
 _ENCODING: Final = (

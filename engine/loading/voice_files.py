@@ -12,7 +12,7 @@ KOKORO_TYPE: Final = "style_text_to_speech_2"
 """``model_type`` of Kokoro in onnx-community's repositories."""
 USUAL_GRAPH: Final = "onnx/model.onnx"
 _STYLE: Final = re.compile(r"voices/[^/]+\.bin|voices[^/]*\.(bin|npz)")
-_PROMPT: Final = re.compile(r"voices/[^/]+\.(bin|safetensors|wav)|voices[^/]*\.(bin|npz)")
+_PROMPT: Final = re.compile(r"voices/[^/]+\.(bin|safetensors|wav|txt)|voices[^/]*\.(bin|npz)")
 
 
 def description(file: Path) -> Path:

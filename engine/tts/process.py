@@ -133,7 +133,7 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
 
             return PiperSynthesizer(start.voices, start.threads)
         case "vits":
-            from .vits import VitsSynthesizer
+            from .transformers.vits import VitsSynthesizer
 
             return VitsSynthesizer(start.voices, start.threads)
         case "hibari":
@@ -145,9 +145,21 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
 
             return KokoroSynthesizer(start.voices, start.threads)
         case "pocket":
-            from .pocket import PocketSynthesizer
+            from .transformers.pocket import PocketSynthesizer
 
             return PocketSynthesizer(start.voices, start.threads)
+        case "csm":
+            from .transformers.csm import CsmSynthesizer
+
+            return CsmSynthesizer(start.voices, start.threads)
+        case "dia":
+            from .transformers.dia import DiaSynthesizer
+
+            return DiaSynthesizer(start.voices, start.threads)
+        case "vibevoice":
+            from .transformers.vibevoice import VibeVoiceSynthesizer
+
+            return VibeVoiceSynthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 

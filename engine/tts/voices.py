@@ -4,11 +4,15 @@ from pathlib import Path
 from typing import Final
 
 from ..loading.errors import CheckpointError
+from .forms.csm import CSM
+from .forms.dia import DIA
 from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
 from .forms.kokoro import KOKORO
 from .forms.piper import PIPER
 from .forms.pocket import POCKET
+from .forms.recordings import with_recordings
+from .forms.vibevoice import VIBEVOICE
 from .forms.vits import VITS
 
 __all__ = ["VOICE_FORMS", "Voices", "read_voices"]
@@ -17,14 +21,25 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     HIBARI,
     VITS,
     POCKET,
+    CSM,
+    DIA,
+    VIBEVOICE,
     KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )
 
 
-def read_voices(path: Path) -> Voices:
-    """The voices of a folder or of one ``.onnx`` file. Raises :class:`CheckpointError`."""
+def read_voices(path: Path, recordings: Path | None = None) -> Voices:
+    """The voices of a folder or of one ``.onnx`` file; ``recordings``: a folder of recordings that are voices, in place
+    of those beside the model. Raises :class:`CheckpointError`."""
     for form in VOICE_FORMS:
-        if (voices := form.read(path)) is not None:
-            return voices
+        if (voices := form.read(path)) is None:
+            continue
+        if form.recordings is not None:
+            return with_recordings(voices, form.recordings, path, recordings)
+        if recordings is not None:
+            raise CheckpointError(
+                f"--speech-voices: {path} is {form.expected}, which has voices of its own and takes no others"
+            )
+        return voices
     raise CheckpointError(f"{path} holds no voice: expected {', or '.join(form.expected for form in VOICE_FORMS)}")

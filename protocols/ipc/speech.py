@@ -13,7 +13,7 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-VoiceBackend = Literal["piper", "vits", "hibari", "pocket", "kokoro"]
+VoiceBackend = Literal["piper", "vits", "hibari", "pocket", "kokoro", "csm", "dia", "vibevoice"]
 CodecBackend = Literal["neucodec", "snac", "xcodec2"]
 SpeechBackend = VoiceBackend | CodecBackend
 English = Literal["en-us", "en-gb"]
@@ -28,7 +28,9 @@ class VoicePlace(msgspec.Struct, frozen=True):
     speaker: int | None = None
     """None for a file with one speaker."""
     style: str | None = None
-    """Path of the file that makes the voice, where one model has several: a prompt, a style."""
+    """Path of the file that makes the voice, where one model has several: a prompt, a recording, a style."""
+    transcript: str | None = None
+    """What is spoken in the recording; None where there is none, or the model needs no transcript."""
     language: English | None = None
     """Of a voice that reads the phonemes of English; None for others."""
 

@@ -65,9 +65,10 @@ def fetch(config: Config) -> Config:
 def _codec_of(config: SpeechConfig, path: Path) -> str | None:
     """The name of the codec of the speech model in ``path``; None if it is no speech language model."""
     if kind_of(path) == "speech":
-        if config.codec is not None or config.voices is not None:
-            option = "--speech-codec" if config.codec is not None else "--speech-voices"
-            raise CheckpointError(f"{option} is for language models that speak, and {config.model} is a voice itself")
+        if config.codec is not None:
+            raise CheckpointError(
+                f"--speech-codec is for language models that speak, and {config.model} is a voice itself"
+            )
         return None
     from ..tts.opening import codec_of  # late: only such a model's tokenizer is read here
 

@@ -307,7 +307,8 @@ class SpeechConfig(msgspec.Struct, frozen=True):
     voices: Annotated[
         Path | None,
         Flag(
-            "a folder of voices, NAME.json, for a language model that speaks in the voice of a recording",
+            "a folder of voices, for a model that speaks in the voice of a recording: NAME.wav and NAME.txt, or "
+            "NAME.json with its codes",
             kind="folder",
             name="speech-voices",
         ),

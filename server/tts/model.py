@@ -314,7 +314,7 @@ def open_speech(config: Config) -> SpeechModel:
     :class:`~stentor.engine.loading.errors.CheckpointError`."""
     from stentor.engine.tts.voices import read_voices  # servers without a voice need none of its forms
 
-    voices = read_voices(Path(config.speech.path))
+    voices = read_voices(Path(config.speech.path), config.speech.voices)
     logs = config.engine.worker
     start = StartSpeech(voices.backend, voices.places, speech_threads(config), logs.log_level, logs.log_format)
     return SpeechModel(config.speech.served_names, voices, SpeechClient(start))

@@ -16,10 +16,19 @@ T = TypeVar("T")
 class Voices(NamedTuple):
     backend: SpeechBackend
     places: tuple[VoicePlace, ...]
-    """Not empty; the first is the default."""
+    """The first is the default. Empty only in what a :class:`Form` with recordings reads, if each voice is one."""
     sample_rate: int
     any_speed: bool = True
     """False if the voices speak at a speed of 1 only."""
+
+
+class Recordings(NamedTuple):
+    """Voices by recordings: the files of a folder, ``NAME.wav``, of 16 bits and one channel."""
+
+    transcripts: bool = False
+    """Whether ``NAME.txt`` says what is spoken in it."""
+    others: tuple[str, ...] = ()
+    """Endings of other files that make a voice."""
 
 
 class Form(NamedTuple):
@@ -27,6 +36,8 @@ class Form(NamedTuple):
     """The files of a voice, for a path that has none."""
     read: Callable[[Path], Voices | None]
     """The voices at a path; None if they are not of this form. Raises :class:`CheckpointError`."""
+    recordings: Recordings | None = None
+    """Files that add voices; None if the form has its own only."""
 
 
 def read_json(file: Path, kind: type[T]) -> T:

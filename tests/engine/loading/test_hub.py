@@ -363,10 +363,11 @@ def test_prompts_of_voices_come_with_a_model(online: _Resolver) -> None:
         "model.safetensors": b"w",
         "voices/ann.safetensors": b"v",
         "voices/bob.wav": b"v",
+        "voices/bob.txt": b"v",
         "voices/readme.html": b"no voice",
     }
     folder = Path(online("owner/pocket"))
-    assert sorted(path.name for path in (folder / "voices").iterdir()) == ["ann.safetensors", "bob.wav"]
+    assert sorted(path.name for path in (folder / "voices").iterdir()) == ["ann.safetensors", "bob.txt", "bob.wav"]
 
 
 def test_unknown_repositories_and_revisions_are_told_apart(online: _Resolver) -> None:

@@ -18,8 +18,8 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
-from stentor.engine.tts.codec_stream import CodecStream, load_codec
-from stentor.engine.tts.pocket import PocketSynthesizer
+from stentor.engine.tts.transformers.codec_stream import CodecStream, load_codec
+from stentor.engine.tts.transformers.pocket import PocketSynthesizer
 from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.tests.engine.tts.tiny_pocket import DIM, write_tiny_pocket
@@ -120,7 +120,7 @@ def test_a_codec_decodes_in_parts_what_it_decodes_at_once(folder: Path, cuts: li
     latents = torch.randn(1, 40, DIM, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         whole = codec.decode(latents).audio_values[0, 0]
-        stream = CodecStream(codec)
+        stream = CodecStream(codec, lambda latents: codec.latent_proj(latents.transpose(1, 2)))
         parts = torch.cat([stream.push(part) for part in latents.split(cuts, dim=1)])
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
     assert whole.abs().max() > 0.1
@@ -167,7 +167,9 @@ def test_a_recording_is_a_voice(folder: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_prompt_is_refused_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     copied = copy_of(folder, tmp_path / "copy")
-    with pytest.raises(CheckpointError, match=r"holds no voice: expected voices/NAME\.safetensors"):
+    with pytest.raises(
+        CheckpointError, match=r"holds no voice: expected a recording .* or NAME\.safetensors; or name a folder"
+    ):
         read_voices(copied)
     file = copied / "voices" / "eve.safetensors"
     save_file({"a": torch.zeros(3, DIM + 1)}, file)

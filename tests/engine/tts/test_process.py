@@ -15,7 +15,7 @@ from stentor.engine.tts import process
 from stentor.engine.tts.backend import Stop, Stopped
 from stentor.engine.tts.client import SpeechClient
 from stentor.engine.tts.piper import PiperSynthesizer
-from stentor.engine.tts.vits import VitsSynthesizer
+from stentor.engine.tts.transformers.vits import VitsSynthesizer
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech, Synthesize
 from stentor.tests.engine.tts.tiny_vits import write_tiny_vits

@@ -11,7 +11,7 @@ from transformers import VitsModel, VitsTokenizer
 
 from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped, Synthesizer
-from stentor.engine.tts.vits import VitsSynthesizer
+from stentor.engine.tts.transformers.vits import VitsSynthesizer
 from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.tests.engine.tts.tiny_vits import write_tiny_vits

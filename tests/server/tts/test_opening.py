@@ -13,6 +13,7 @@ from stentor.server.text.pool import TokenizationBudget
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.server.tts import opening
 from stentor.server.tts.families import family_of
+from stentor.server.tts.model import open_speech
 from stentor.server.tts.opening import codec_of, language_of, open_language_model
 from stentor.server.tts.prompt_writer import CodeWords
 from stentor.tests.engine.tts.tiny_codecs import write_snac
@@ -126,9 +127,10 @@ def test_a_start_finds_the_codec_of_a_language_model_and_none_for_a_voice(
     assert located(chat, **speech).speech.codec_path == str(snac)
     vits = write_tiny_vits(tmp_path / "vits")
     assert located(chat, **{"speech-model": str(vits)}).speech.codec_path == ""
-    for option, value in (("speech-codec", snac), ("speech-voices", tmp_path)):
-        with pytest.raises(CheckpointError, match=f"--{option} is for language models"):
-            located(chat, **{"speech-model": str(vits), option: str(value)})
+    with pytest.raises(CheckpointError, match="--speech-codec is for language models"):
+        located(chat, **{"speech-model": str(vits), "speech-codec": str(snac)})
+    with pytest.raises(CheckpointError, match=r"--speech-voices: .* has voices of its own and takes no others"):
+        open_speech(located(chat, **{"speech-model": str(vits), "speech-voices": str(tmp_path)}))
     shares = {"speech-memory-share": "0.9", "embedding-memory-share": "0.5"}
     with pytest.raises(CheckpointError, match="--speech-memory-share"):
         located(chat, **speech, **shares, **{"embedding-model": str(chat), "embedding-model-name": ["vectors"]})

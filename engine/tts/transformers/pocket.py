@@ -1,4 +1,4 @@
-"""Pocket TTS by transformers' modelling code, in float32 on the CPU: audio comes while the sentence is made.
+"""Pocket TTS: audio comes while the sentence is made.
 
 A voice is a prompt: latents of a recording. Its keys and values are computed once, and each sentence continues a copy.
 """
@@ -6,7 +6,6 @@ A voice is a prompt: latents of a recording. Its keys and values are computed on
 import copy
 import json
 import math
-import wave
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,24 +14,19 @@ from typing import Any, Final, NamedTuple
 import torch
 from transformers import AutoTokenizer, PocketTTSForConditionalGeneration, PocketTTSProcessor
 from transformers.models.pocket_tts.feature_extraction_pocket_tts import PocketTTSFeatureExtractor
-from transformers.utils.logging import set_verbosity_error
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import CannotSpeak, Part, Stop, Stopped, keep_whole
+from ..backend import CannotSpeak, Part, Stop, keep_whole
+from ..recordings import PROMPT_SECONDS, read_recording
 from .codec_stream import CodecStream, load_codec
+from .frames import FrameParts
+from .generation import MOST_SECONDS, drawing, loading, pretrained, without_special
 
-_PEAK: Final = 32767.0
-_SEED: Final = 0
-"""Seed of every sentence's noise: equal text gives equal samples."""
 _FIRST_FRAMES: Final = 2
 """Frames of the first part; a frame lasts 80 ms."""
 _FRAMES: Final = 4
 """Frames of other parts."""
-_MOST_SECONDS: Final = 60.0
-"""Of one sentence. The model ends its sentences itself, after half a second a token at most."""
-_PROMPT_SECONDS: Final = 30.0
-"""Of a voice's recording, as in the makers' library; the rest is cut off."""
 _PREFIXES: Final = 8
 """Voices whose keys and values are kept, about 18 MB each."""
 _SETTINGS: Final = ("short_text_max_words", "frames_after_eos_short_text", "frames_after_eos", "fade_in_duration")
@@ -54,12 +48,9 @@ class PocketSynthesizer:
 
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
         """Load the checkpoint and the first voice. Raises :class:`CannotSpeak`."""
-        set_verbosity_error()  # it warns of every argument that it does not use
-        torch.set_num_threads(threads)
         folder = Path(voices[0].path)
-        try:
-            kind: Any = _Model
-            self._model = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32)
+        with loading(folder, threads):
+            self._model = pretrained(_Model, folder)
             codec = load_codec(folder)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             settings = json.loads((folder / "processor_config.json").read_bytes())
@@ -70,11 +61,6 @@ class PocketSynthesizer:
                 chat_template=tokenizer.chat_template,
                 **{name: settings[name] for name in _SETTINGS if name in settings},
             )
-        except CannotSpeak:
-            raise
-        except Exception as error:  # the library raises errors of many types for broken files
-            raise CannotSpeak(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
-        self._model.eval()
         self._codec = codec
         self._fade = int(self._processor.fade_in_duration * codec.config.sampling_rate)
         self._prefixes: OrderedDict[str, _Prefix] = OrderedDict()
@@ -86,11 +72,10 @@ class PocketSynthesizer:
         """``speed`` is 1: the model has no other."""
         prefix = self._prefix(voice)
         inputs = self._inputs(text, prefix.latents)
-        spoken = _Spoken(CodecStream(self._codec), self._model.denormalize_latents, self._fade, stop, part)
-        self._model.on_latent = spoken.take
+        frames = FrameParts(CodecStream(self._codec, self._projected), _FIRST_FRAMES, _FRAMES, stop, part, self._fade)
+        self._model.on_latent = frames.take
         ids = inputs["input_ids"][:, prefix.length :]
-        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_SEED)
+        with drawing():
             self._model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
@@ -98,12 +83,14 @@ class PocketSynthesizer:
                 frames_after_eos=inputs["frames_after_eos"],
                 max_new_tokens=self._most_frames(ids),
             )
-            return spoken.rest()
+            return frames.rest()
+
+    def _projected(self, latents: Any) -> Any:
+        return self._codec.latent_proj(self._model.denormalize_latents(latents).transpose(1, 2))
 
     def _inputs(self, text: str, latents: Any) -> Any:
         """The processor's inputs of one sentence after a voice's prompt."""
-        for token in self._processor.tokenizer.all_special_tokens:
-            text = text.replace(token, " ")  # a client does not write places of audio
+        text = without_special(text, self._processor.tokenizer)
         content = [{"type": "audio"}, {"type": "text", "text": text}]
         prompt = self._processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
         return self._processor(text=prompt, audio_prompt_latents=[latents], return_tensors="pt")
@@ -113,7 +100,7 @@ class PocketSynthesizer:
         rate = self._model.config.frame_rate
         text_tokens = ids.shape[1] - 1  # the last is the place of the first frame
         own: int = math.ceil((text_tokens / 3 + 2) * rate)
-        return min(own, int(_MOST_SECONDS * rate))
+        return min(own, int(MOST_SECONDS * rate))
 
     def _prefix(self, voice: VoicePlace) -> "_Prefix":
         if (known := self._prefixes.pop(voice.name, None)) is None:
@@ -148,7 +135,7 @@ class PocketSynthesizer:
             raise
         except Exception as error:
             raise CannotSpeak(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-        dim, most = self._model.config.latent_dim, int(_PROMPT_SECONDS * self._model.config.frame_rate) + 1
+        dim, most = self._model.config.latent_dim, int(PROMPT_SECONDS * self._model.config.frame_rate) + 1
         if latents.ndim != 2 or latents.shape[1] != dim or not 0 < len(latents) <= most:
             raise CannotSpeak(
                 f"{file} holds a tensor of shape {[*latents.shape]}, where latents of a recording are expected: "
@@ -157,19 +144,11 @@ class PocketSynthesizer:
         return latents.float()
 
     def _encode(self, file: Path) -> Any:
-        """The latents of a recording: 16 bits, one channel."""
-        import numpy as np
-        import soxr
-
+        """The latents of a recording."""
         if self._codec.encoder is None:
             raise CannotSpeak(f"{file} is a recording, and the checkpoint's codec has no encoder: use stored latents")
-        with wave.open(str(file)) as opened:
-            if opened.getsampwidth() != 2 or opened.getnchannels() != 1:
-                raise CannotSpeak(f"{file} is not of 16 bits and one channel: convert it")
-            rate = opened.getframerate()
-            samples = np.frombuffer(opened.readframes(int(_PROMPT_SECONDS * rate)), "<i2").astype(np.float32) / 32768
         target = self._codec.config.sampling_rate
-        samples = samples if rate == target else soxr.resample(samples, rate, target)
+        samples = read_recording(file, target)
         found = self._processor.feature_extractor(samples, sampling_rate=target)
         with torch.inference_mode():
             encoded = self._codec.encode(found["input_values"], found["padding_mask"])
@@ -182,43 +161,6 @@ class _Prefix(NamedTuple):
     """Positions."""
     cache: Any
     """Keys and values of transformers' modules; to be copied."""
-
-
-class _Spoken:
-    """Latents of one sentence on their way to samples."""
-
-    def __init__(
-        self, codec: CodecStream, denormalize: Callable[[Any], Any], fade: int, stop: Stop, part: Part
-    ) -> None:
-        self._codec = codec
-        self._denormalize = denormalize
-        self._fade_in = torch.linspace(0, 1, fade)
-        """A fresh decoder begins with a click."""
-        self._stop = stop
-        self._part = part
-        self._latents: list[Any] = []
-        self._wanted = _FIRST_FRAMES
-
-    def take(self, latent: Any) -> None:
-        """Take one latent, [1, dim]. Raises :class:`Stopped`."""
-        if self._stop.is_set:
-            raise Stopped
-        self._latents.append(latent)
-        if len(self._latents) > self._wanted:  # one is left for :meth:`rest`
-            self._part(self._decoded(self._wanted))
-            self._wanted = _FRAMES
-
-    def rest(self) -> bytes:
-        return self._decoded(len(self._latents))
-
-    def _decoded(self, frames: int) -> bytes:
-        latents, self._latents = self._latents[:frames], self._latents[frames:]
-        wave = self._codec.push(self._denormalize(torch.stack(latents, dim=1)))
-        faded = min(len(self._fade_in), len(wave))
-        wave[:faded] *= self._fade_in[:faded]
-        self._fade_in = self._fade_in[:0]
-        samples = (wave * _PEAK).clamp(-_PEAK, _PEAK).to(torch.int16)
-        return bytes(samples.contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _stored_latents(file: Path) -> Any:
