@@ -21,6 +21,8 @@ class WholeSpan:
     """Its sequence in the batch."""
     start: int
     """Position of its first token in the sequence."""
+    members: Tensor | None = None
+    """bool [count]: which of its tokens see each other, while others see what lies before them; None: all."""
 
 
 def attend_whole_spans_(
@@ -57,5 +59,8 @@ def attend_whole_spans_(
         key = torch.arange(first, end, device=q.device).unsqueeze(0)
         seen_from = first_seen(position, window)
         hidden = key < (seen_from if windowed else seen_from.clamp(max=span.start))
+        if span.members is not None:
+            members = torch.nn.functional.pad(span.members, (span.start - first, 0))
+            hidden = hidden | ((key > position) & ~(span.members.unsqueeze(1) & members))
         rows = slice(span.first, span.first + span.count)
         out[rows] = attend(q[rows], k, v, hidden, scale, softcap, sinks)

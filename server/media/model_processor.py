@@ -47,6 +47,7 @@ from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
 from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
 from .images.minimax import MiniMaxM3Images
+from .images.molmo2 import Molmo2Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
 from .model_files import GivenFiles, ModelFiles, Source
@@ -134,6 +135,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
+    "Molmo2Processor": Molmo2Images,
     **dict.fromkeys(("Step3VLProcessor", "Step3p7Processor"), StepImages),
     "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,

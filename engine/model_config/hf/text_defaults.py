@@ -66,6 +66,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "mistral": _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072),
     "mistral4": _sizes(131_072, 4096, 12_288, 36, 32, 32, 1_048_576),
     "mllama_text_model": _sizes(128_256, 4096, 14_336, 40, 32, 8, 131_072, rope_theta=5e5, rms_norm_eps=1e-5),
+    "molmo2_text": _sizes(151_936, 4096, 12_288, 36, 32, 8, 36_864, head_dim=128),
     "mistral_large4_text": _sizes(204_800, 6144, 24_576, 72, 64, 64, 1_048_576),
     "muse_glimmer_text": _sizes(202_048, 6656, 19_968, 52, 32, 2, 131_072),
     "opt": {**_sizes(50_272, 768, 3072, 12, 12, None, 2048), "ffn_dim": 3072},

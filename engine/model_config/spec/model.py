@@ -152,6 +152,9 @@ class ModelSpec(Backbone):
     the vocabulary (Ling 1)."""
     embedding: str = "model.embed_tokens"
     """Stored name of the embeddings."""
+    embedding_parts: tuple[str, str] | None = None
+    """Endings of that name for the embeddings of the first and of the last tokens, if files have them apart (Molmo
+    2)."""
     positions: str = ""
     """Stored name of learned embeddings of :attr:`max_position` positions, added to the tokens' (GPT-2); "": none."""
     sinusoids: SinusoidSpec | None = None
