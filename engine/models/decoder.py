@@ -23,7 +23,7 @@ from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Delta, Stream
 from ..layers.linear.weights import WeightMap
-from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm
+from ..layers.norm import Norm, RMSNorm, Unnormalised, added_, make_norm, normed_columns
 from ..layers.per_layer import PerLayerInputs
 from ..layers.picture_layer import PictureLayer
 from ..layers.rotary import RotaryTables
@@ -154,7 +154,7 @@ class Decoder:
             part = {"lm_head": config.vocab_size - config.unsaid}
             if config.head_norm is not None:
                 check_arranged("lm_head", context)
-                normed = normalize if config.head_norm == "rows" else _normed_columns
+                normed = normalize if config.head_norm == "rows" else normed_columns
                 self.weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
             return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
         if isinstance(self._embedding, PackedTable):
@@ -409,15 +409,17 @@ class Decoder:
     @property
     def finishes(self) -> bool:
         """Whether :meth:`finished` changes anything."""
-        return self.config.logits_divisor != 1.0 or bool(self.config.logits_softcap)
+        return self.config.logits_divisor != 1.0 or bool(self.config.logits_softcap or self.config.silent)
 
     def finished(self, logits: torch.Tensor) -> torch.Tensor:
-        """Scaled and capped in place, as the model asks."""
+        """Scaled, capped and silenced in place, as the model asks."""
         if self.config.logits_divisor != 1.0:
             logits.div_(self.config.logits_divisor)
         if self.config.logits_softcap:
             cap = self.config.logits_softcap
             logits.div_(cap).tanh_().mul_(cap)
+        for first, end in self.config.silent:
+            logits[:, first:end].fill_(-torch.inf)
         return logits
 
     def keys_of_media(self, states: torch.Tensor) -> dict[int, torch.Tensor]:
@@ -492,9 +494,3 @@ def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
     return batch.media.add(layer, x)
-
-
-def _normed_columns(head: torch.Tensor) -> torch.Tensor:
-    """Each column divided by its length, which is never 0."""
-    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
-    return head / (lengths + 1e-7)

@@ -248,3 +248,10 @@ def squares(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoI
     """Molmo 2: each frame is one square."""
     tensors = images.frames(video.frames, *settings.pooling)
     return VideoInputs(tensors, {"video_grids": tensors["video_grids"], "video_metadata": [_stated(video)]})
+
+
+def thumbs(images: Any, video: DecodedVideo) -> VideoInputs:
+    """Perception LM: each frame is a picture of one tile."""
+    found = images(list(video.frames), return_tensors="np", vision_input_type="vanilla")["pixel_values"]
+    frames = np.asarray(found).swapaxes(0, 1)
+    return VideoInputs({"pixel_values": frames}, {"pixel_values_videos": frames}, as_pictures=True)

@@ -19,6 +19,7 @@ from .model_videos import (
     pooled,
     squared,
     squares,
+    thumbs,
     tiles,
     tubelets,
 )
@@ -75,6 +76,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
         Videos(lambda i, v, _s, _b: tubelets(i, v), VideoSettings(fps=2.0, min_frames=2, max_frames=128), 2),
     ),
     "Molmo2Processor": Videos(lambda i, v, s, _: squares(i, v, s), _MOLMO2),
+    "PerceptionLMProcessor": Videos(lambda i, v, _s, _b: thumbs(i, v), VideoSettings(num_frames=32)),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     **dict.fromkeys(
         ("LlavaNextVideoProcessor", "VideoLlavaProcessor"),

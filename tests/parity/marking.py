@@ -1,4 +1,4 @@
-"""Tiny random models that see, with marks around pictures that belong to these, besides those of :mod:`.seeing`."""
+"""Tiny random models that see with towers or tokens of pictures of their own, besides those of :mod:`.seeing`."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity.pictures import Kind, Picture, Tensors
+from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, square
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB, token
 
 transformers: Any = untyped_transformers
@@ -87,8 +87,58 @@ def _pooled(pixels: str, pooling: str) -> Callable[[Any], dict[str, torch.Tensor
 
 
 _MOLMO2: Final = Kind(_squares, _TOKEN, _pooled("pixel_values", "image_token_pooling"), joined_marks=_MARKS)
+
+
+def _chameleon(**more: object) -> Any:
+    """With pictures of 16 tokens among 8, which no answer has."""
+    digits = "ABCDEFGH"
+    words = {"<image>": token("<image>"), **{f"IMGIMG{digit}Z": 30 + number for number, digit in enumerate(digits)}}
+    pictures = {"embed_dim": 8, "num_embeddings": len(digits), "latent_channels": 8, "base_channels": 32}
+    pictures |= {"resolution": SIDE, "channel_multiplier": [1, 1, 1], "num_res_blocks": 1}
+    return transformers.ChameleonConfig(**TEXT, vq_config=pictures, vocabulary_map=words, **more)
+
+
+def _perception_lm() -> Any:
+    """With a tower that needs no package besides transformers."""
+    return transformers.PerceptionLMConfig(
+        text_config={"model_type": "llama", **TEXT},
+        vision_config={**_SIGLIP, "model_args": {"embed_dim": SIZES["hidden_size"]}},
+        vision_use_cls_token=False,
+        projector_pooling_ratio=2,
+        image_token_id=token("<image>"),
+        video_token_id=token("<video>"),
+    )
+
+
+def _tiles(random: torch.Generator, size: int) -> Picture:
+    """The whole, or that and two tiles."""
+    count = 1 + 2 * size
+    pixels = torch.randn(1, count, 3, SIDE, SIDE, generator=random)
+    return Picture({"pixel_values": pixels}, [token("<image>")] * (count * _PATCHES // 4))
+
+
+def _fast_vlm() -> Any:
+    """With a convolutional tower that needs no package besides transformers."""
+    tower = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 24], "depths": [1, 1]}
+    return transformers.FastVlmConfig(
+        text_config={"model_type": "qwen2", **TEXT},
+        vision_config={**tower, "layer_type": "basic", "hidden_size": 24},
+        image_token_index=token("<image>"),
+        image_seq_length=4,
+    )
+
+
+_SIGLIP: Final = {
+    **{"model_type": "siglip_vision_model", **SIZES, "image_size": SIDE},
+    **{"patch_size": PATCH, "vision_use_head": False},
+}
+_IMAGE: Final = token("<image>")
 MARKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "molmo2": (_molmo2, _MOLMO2),
+    "chameleon": (_chameleon, Kind(square("<image>", 16), _IMAGE, cat())),
+    "chameleon_swin": (partial(_chameleon, swin_norm=True), Kind(square("<image>", 16), _IMAGE, cat())),
+    "fast_vlm": (_fast_vlm, Kind(square("<image>", 4), _IMAGE, cat())),
+    "perception_lm": (_perception_lm, Kind(_tiles, _IMAGE, cat(1), (token("<video>"),))),
     "molmo2_olmo": (_molmo2_olmo, _MOLMO2),
     "molmo2_film": (
         partial(_molmo2),

@@ -315,3 +315,22 @@ def molmo2(fields: Fields, name: str) -> ModelSpec:
         unsaid=unsaid,
         embedding_parts=("embedding", "new_embedding"),
     )
+
+
+_PICTURE_WORD = "IMGIMG"
+_CHAMELEON_EPS = 1e-5
+
+
+def chameleon(fields: Fields, name: str) -> ModelSpec:
+    """Chameleon: a Llama whose heads are normed, which generates no tokens of pictures. Its norms stand behind the parts
+    of a layer in the larger model (``swin_norm``)."""
+    spec = with_mixers(llama(_with_default(fields, rms_norm_eps=_CHAMELEON_EPS), name), qk_norm="layer_own_biased")
+    if spec.norm_eps != _CHAMELEON_EPS:
+        raise ConfigError(f"rms_norm_eps is {spec.norm_eps}, expected {_CHAMELEON_EPS}, which norms of heads have")
+    words = fields.table("vocabulary_map") or {}
+    pictures = sorted(each for word, each in words.items() if word.startswith(_PICTURE_WORD) and isinstance(each, int))
+    ends = [at for at, each in enumerate(pictures) if pictures[at + 1 : at + 2] != [each + 1]]
+    starts = [0, *(at + 1 for at in ends[:-1])]
+    silent = tuple((pictures[first], pictures[last] + 1) for first, last in zip(starts, ends, strict=False))
+    norms = Norms(mixer_out=PRE.mixer_in, mlp_out=PRE.mlp_in) if fields.flag("swin_norm") else PRE
+    return replace(with_layers(spec, norms=norms), silent=silent)

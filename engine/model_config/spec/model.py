@@ -146,6 +146,8 @@ class ModelSpec(Backbone):
     tie_embeddings: bool = False
     unsaid: int = 0
     """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
+    silent: tuple[tuple[int, int], ...] = ()
+    """Tokens [first, end) whose logits are -inf, though they have some (those of Chameleon's pictures)."""
     head_bias: bool = False
     head_norm: Literal["rows", "columns"] | None = None
     """Parts of the stored head that are to be divided by their lengths: a row of a token (Baichuan 2), or a column over

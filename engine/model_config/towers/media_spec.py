@@ -47,8 +47,11 @@ _JOINED: Final = ("molmo2",)
 _AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered", "minicpmv4_7": "canvas"}
 _ON_CANVAS: Final = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 """Fields with the tokens around pictures and slices that have places on a canvas."""
-_BY_TIMM: Final = ("gemma3n",)
-"""Model types whose pictures transformers encodes by timm."""
+_BY_TIMM: Final[Mapping[object, str]] = {
+    "gemma3n": "gemma3n_vision",
+    **dict.fromkeys(("fast_vlm", "perception_lm"), "timm_wrapper"),
+}
+"""Model types whose pictures transformers encodes by timm, and the default type of their vision part, which does so."""
 _TAPS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe", "cosmos3_omni"), (8, 16, 24)),
     "granite_docling": (3, 7, 10),
@@ -108,7 +111,7 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     if (missing := _unnamed(config)) is not None:
         found.setdefault("image", missing)
     if lacks_timm(config):
-        found.pop("image", None)
+        found = {modality: token for modality, token in found.items() if modality == "audio"}
     if config.get("model_type") in _STILLS:
         found.pop("video", None)
     axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
@@ -141,6 +144,10 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
     if is_deepseek_ocr(config):
         return PLACEHOLDER
     match config.get("model_type"), config.get("llm_config"):
+        case "chameleon", _:
+            words = config.get("vocabulary_map")
+            token = words.get("<image>") if isinstance(words, Mapping) else None
+            return token if isinstance(token, int) else None
         case "ovis2_5" | "keye" | "keye_vl1_5", _:
             return _QWENS_PAD
         case "opencua", _:
@@ -157,7 +164,9 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
 
 def lacks_timm(config: Mapping[str, object]) -> bool:
     """Whether pictures are not encoded since timm is not installed."""
-    return config.get("model_type") in _BY_TIMM and find_spec("timm") is None
+    vision, needed = config.get("vision_config"), _BY_TIMM.get(config.get("model_type"))
+    kind = vision.get("model_type", needed) if isinstance(vision, Mapping) else needed
+    return needed is not None and kind == needed and find_spec("timm") is None
 
 
 def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:

@@ -153,6 +153,7 @@ class MediaEncoder:
             marks=self._media.marks if self._has_experts else None,
             joined=self._media.marks if self._media.joined else None,
             added=self._media.added,
+            embed=backbone.embedded if isinstance(backbone, Decoder) else None,
             keys=backbone.keys_of_media if self._keys_of_state and isinstance(backbone, Decoder) else None,
         )
 

@@ -127,6 +127,7 @@ class MediaRows(RowExtras):
         keys: Callable[[torch.Tensor], Mapping[int, torch.Tensor]] | None = None,
         joined: Sequence[int] | None = None,
         added: bool = False,
+        embed: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         """
         Args:
@@ -146,6 +147,7 @@ class MediaRows(RowExtras):
             joined: with ``sees_whole``, tokens around media that attend to each other and to all media of a prompt, as
                 these do; None: a medium attends to itself.
             added: see :attr:`...layers.forward_batch.MediaBatch.added`.
+            embed: :meth:`...models.decoder.Decoder.embedded`, if there is a decoder.
         """
         super().__init__()
         words = words or {}
@@ -156,7 +158,7 @@ class MediaRows(RowExtras):
         self._mrope, self._sees_whole, self._axes, self._canvas = mrope, sees_whole, axes, canvas
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._marks = None if marks is None else np.array(marks, dtype=np.int64)
-        self._keys, self._added = keys, added
+        self._keys, self._added, self._embed = keys, added, embed
         self._joined = None if joined is None else np.array([*joined, *self._placeholders], dtype=np.int64)
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | _Failure] = {}
@@ -288,6 +290,8 @@ class MediaRows(RowExtras):
         given = payload.tensors.get(GIVEN)
         if given is None:
             encoded = self._tower.encode(payload)
+            if encoded.tokens is not None and self._embed is not None:
+                encoded = Encoded(self._embed(encoded.tokens))
             if self._keys is not None:
                 return Encoded(encoded.embeddings[:0], self._keys(encoded.embeddings))
             if (size := encoded.embeddings.shape[-1]) != self._hidden:

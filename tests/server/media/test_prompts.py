@@ -160,15 +160,16 @@ def test_prompts_are_those_of_transformers(name: str, conversation: str, family:
     assert tokens == reference(one, CONVERSATIONS[conversation])["input_ids"][0].tolist()
     ids = set(one.media._ids.values())
     assert len(placed.spans) == len(pictures)
+    own = ids | one.media._marks
     ends = 0
     for span in placed.spans:
         assert span.start >= ends, "they follow each other"
         ends = span.start + span.length
-        assert tokens[span.start] in ids
-        assert tokens[ends - 1] in ids
+        assert tokens[span.start] in own
+        assert tokens[ends - 1] in own
         of_runs = [token for first, end in span.runs for token in tokens[span.start + first : span.start + end]]
         within = tokens[span.start : ends]
-        assert of_runs == ([] if ids.issuperset(within) else [token for token in within if token in ids])
+        assert of_runs == ([] if own.issuperset(within) else [token for token in within if token in own])
     stand_for = [token for token in tokens if token in ids]
     assert placed.tokens == ({"image": len(stand_for)} if pictures else {})
     assert sum(token in ids for span in placed.spans for token in tokens[span.start : span.start + span.length]) == len(
@@ -219,6 +220,20 @@ def test_a_prompt_of_got_ocr_is_the_one_that_its_processor_writes(family: Callab
     messages, pictures = ours([("user", "[a][b]OCR: "), ("assistant", "a"), ("user", "[c]OCR: ")])
     _, placed = one.prompt(messages, pictures)
     assert [span.length for span in placed.spans] == [16] * 3
+
+
+def test_a_prompt_of_chameleon_ends_with_the_separator_that_its_processor_writes(
+    family: Callable[[str], Family],
+) -> None:
+    one = family("chameleon")
+    tokenizer = one.processor._processor.tokenizer
+    tokenizer.sep_token = one.pool.tokenizer.special_tokens["sep_token"] = "<|im_end|>"
+    theirs = transformers.ChameleonProcessor(one.processor._processor.image_processor, tokenizer, image_seq_length=16)
+    messages, pictures = ours([("user", "[a]What is [b]this?")])
+    tokens, placed = one.prompt(messages, pictures)
+    found = theirs(pictures, f"{BOS}<image>What is <image>this?", return_tensors="np")
+    assert tokens == found["input_ids"][0].tolist()
+    assert placed.tokens == {"image": 32}
 
 
 @pytest.mark.parametrize(
