@@ -1,5 +1,5 @@
-"""Makes whole what files store in parts: queries, keys and values in chunks of float8 (MiMo-V2.5), and embeddings of the
-first and of the last tokens (Molmo 2)."""
+"""Makes whole what files store in parts: queries, keys and values in chunks of float8 (MiMo-V2.5), and embeddings of
+the first and of the last tokens (Molmo 2)."""
 
 from collections.abc import Iterable, Iterator
 

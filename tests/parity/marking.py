@@ -24,9 +24,21 @@ _MARKS: Final = (_START, _END, _COLUMN, _LOW, _FRAME, _FRAME_END)
 def _molmo2(**text: object) -> Any:
     attention = {"num_key_value_heads": 4, "head_dim": 16}
     vision = {**SIZES, **attention, "num_hidden_layers": 3, "image_size": [SIDE, SIDE], "patch_size": PATCH}
-    adapter = {**attention, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 80, "text_hidden_size": 64}
+    adapter = {
+        **attention,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 80,
+        "text_hidden_size": 64,
+    }
     return transformers.Molmo2Config(
-        text_config={**TEXT, "head_dim": 16, "vocab_size": token("<image>"), "additional_vocab_size": _ADDITIONAL, **text},
+        text_config={
+            **TEXT,
+            "head_dim": 16,
+            "vocab_size": token("<image>"),
+            "additional_vocab_size": _ADDITIONAL,
+            **text,
+        },
         vision_config=vision,
         adapter_config={**adapter, "vision_feature_layer": [2, 0]},
         image_patch_id=_TOKEN,
@@ -42,7 +54,9 @@ def _molmo2(**text: object) -> Any:
 def _molmo2_olmo() -> Any:
     """With norms behind the parts of a layer, and a scaled rotation in one of two."""
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
-    return _molmo2(qk_norm_type="olmo", norm_after=True, rope_parameters=yarn, rope_scaling_layers=[1], attention_bias=True)
+    return _molmo2(
+        qk_norm_type="olmo", norm_after=True, rope_parameters=yarn, rope_scaling_layers=[1], attention_bias=True
+    )
 
 
 def _squares(random: torch.Generator, size: int) -> Picture:

@@ -31,7 +31,7 @@ _NO_DENSE_MLP: Final = 1
 _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
-    "chameleon_text": _sizes(65_536, 4096, 11_008, 32, 32, 32, 4096),
+    "chameleon": _sizes(65_536, 4096, 11_008, 32, 32, 32, 4096),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cohere_compass_text": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cosmos3_edge_text": _sizes(131_072, 2048, 9216, 28, 16, 8, 131_072, head_dim=128),

@@ -322,8 +322,8 @@ _CHAMELEON_EPS = 1e-5
 
 
 def chameleon(fields: Fields, name: str) -> ModelSpec:
-    """Chameleon: a Llama whose heads are normed, which generates no tokens of pictures. Its norms stand behind the parts
-    of a layer in the larger model (``swin_norm``)."""
+    """Chameleon: a Llama whose heads are normed, which generates no tokens of pictures. In the larger model norms stand
+    behind the parts of a layer (``swin_norm``)."""
     spec = with_mixers(llama(_with_default(fields, rms_norm_eps=_CHAMELEON_EPS), name), qk_norm="layer_own_biased")
     if spec.norm_eps != _CHAMELEON_EPS:
         raise ConfigError(f"rms_norm_eps is {spec.norm_eps}, expected {_CHAMELEON_EPS}, which norms of heads have")

@@ -20,7 +20,13 @@ number, row and column, on which a picture lies whole and in slices."""
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
-    "image": ("image_token_id", "image_token_index", "media_placeholder_token_id", "img_context_token_id", "image_patch_id"),
+    "image": (
+        "image_token_id",
+        "image_token_index",
+        "media_placeholder_token_id",
+        "img_context_token_id",
+        "image_patch_id",
+    ),
     "video": ("video_token_id", "video_token_index"),
     "audio": ("audio_token_id", "audio_token_index"),
 }

@@ -38,7 +38,9 @@ class Molmo2Images(OwnImages):
         if self.size.height != self.size.width:
             raise ValueError(f"size is {self.size.height} by {self.size.width}, expected a square")
         if self.resample != 2:
-            raise ValueError(f"resample is {self.resample}, expected 2: pictures are resized bilinearly, without a filter")
+            raise ValueError(
+                f"resample is {self.resample}, expected 2: pictures are resized bilinearly, without a filter"
+            )
 
     def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
         pixels: list[Values] = []
@@ -78,7 +80,9 @@ class Molmo2Images(OwnImages):
             first_row, first_column = (before if edge else 0 for edge in (top, left))
             row, column = top // patch, left // patch
             # a neighbour behind has all but the margin before it, and overwrites what this one has there
-            numbers[row + first_row : row + each, column + first_column : column + each] = own[first_row:, first_column:]
+            numbers[row + first_row : row + each, column + first_column : column + each] = own[
+                first_row:, first_column:
+            ]
         return numbers, squares
 
     def frames(self, frames: Any, height: int, width: int) -> dict[str, Any]:

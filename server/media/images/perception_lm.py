@@ -21,6 +21,7 @@ class PerceptionLMArguments(ImagesKwargs, total=False):
 
 class PerceptionLMImages(OwnImages):
     valid_kwargs = PerceptionLMArguments
+    kept_as_lists = ("pixel_values",)
     resample = 3  # bicubic
     image_mean = IMAGENET_STANDARD_MEAN
     image_std = IMAGENET_STANDARD_STD
@@ -41,7 +42,7 @@ class PerceptionLMImages(OwnImages):
                 columns, rows = (1, 1) if most == 1 else canvas(width, height, side, most)
                 tiles += [*cut(scaling.resized(picture, rows * side, columns * side), rows, columns)]
             found.append(np.stack([scaling.normed(tile) for tile in tiles]))
-        return {"pixel_values": np.stack(found)}
+        return {"pixel_values": found}
 
 
 def canvas(width: int, height: int, side: int, most: int) -> tuple[int, int]:

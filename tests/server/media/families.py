@@ -359,12 +359,14 @@ def _perception_lm() -> _Processor:
     images = PerceptionLMImages(tile_size=SIDE, max_num_tiles=6)
     names = {"image_token": "<image>", "video_token": "<video>"}
     template = CHATML.replace("IMAGE", "<image>").replace("VIDEO", "<video>")
-    return _Processor("PerceptionLMProcessor", images, template, names, settings={"patch_size": PATCH, "pooling_ratio": 2})
+    return _Processor(
+        "PerceptionLMProcessor", images, template, names, settings={"patch_size": PATCH, "pooling_ratio": 2}
+    )
 
 
 def _fast_vlm() -> _Processor:
-    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
-    settings = {"patch_size": 32, "vision_feature_select_strategy": "full"}
+    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
+    settings = {"patch_size": SIDE // 2, "vision_feature_select_strategy": "full"}
     return _Processor("LlavaProcessor", images, LLAVA, settings=settings)
 
 

@@ -146,7 +146,7 @@ def test_pictures_become_what_torchvision_makes_of_them(
         found["pooled"] = found.pop("image_token_pooling").sum()
     if "pixel_values_local" in found:
         found["squares"] = found.pop("pixel_values_local").shape
-    pixels = found.pop("pixel_values")
+    pixels = np.asarray(found.pop("pixel_values"))
     assert pixels.shape == shape
     assert pixels.dtype == np.float32
     first, last = pixels.reshape(len(pixels), -1)[[0, -1]]
@@ -186,7 +186,13 @@ def test_squares_of_step_are_cut_by_the_shape_of_a_picture(size: tuple[int, int]
 @pytest.mark.parametrize(
     ("size", "grid"),
     [
-        *(((378, 378), (1, 1)), ((2000, 500), (1, 5)), ((100, 900), (1, 1)), ((1200, 1600), (3, 2)), ((50, 60), (1, 1))),
+        *(
+            ((378, 378), (1, 1)),
+            ((2000, 500), (1, 5)),
+            ((100, 900), (1, 1)),
+            ((1200, 1600), (3, 2)),
+            ((50, 60), (1, 1)),
+        ),
     ],
 )
 def test_squares_of_molmo_2_are_those_that_enlarge_or_shrink_a_picture_the_least(
@@ -214,7 +220,9 @@ def test_a_canvas_of_perception_lm_is_that_on_which_a_picture_is_largest(
 def test_pictures_of_molmo_2_are_resized_as_torch_resizes_them_without_a_filter() -> None:
     picture = np.random.default_rng(1).integers(0, 256, (3, 40, 30), dtype=np.uint8)
     for height, width in ((17, 11), (60, 50), (40, 30)):
-        theirs = torch.nn.functional.interpolate(torch.from_numpy(picture)[None].float(), (height, width), mode="bilinear")
+        theirs = torch.nn.functional.interpolate(
+            torch.from_numpy(picture)[None].float(), (height, width), mode="bilinear"
+        )
         off = np.abs(bilinear(picture, height, width).astype(int) - theirs[0].round().numpy().astype(int))
         assert off.max() <= 1
         assert off.mean() < 0.01, "of rounding alone"
