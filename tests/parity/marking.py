@@ -13,7 +13,6 @@ from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB,
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
-_ADDITIONAL: Final = VOCAB - token("<image>")
 _PATCHES: Final = (SIDE // PATCH) ** 2
 _TOKEN, _START, _END = token("<image>"), token("[IMG]"), token("[IMG_END]")
 _COLUMN, _LOW, _FRAME, _FRAME_END = token("[IMG_BREAK]"), token("<start_of_image>"), token("<img>"), token("</img>")
@@ -30,17 +29,18 @@ def _molmo2(**text: object) -> Any:
         "num_attention_heads": 4,
         "intermediate_size": 80,
         "text_hidden_size": 64,
+        "vision_feature_layer": [2, 0],
     }
     return transformers.Molmo2Config(
         text_config={
             **TEXT,
             "head_dim": 16,
-            "vocab_size": token("<image>"),
-            "additional_vocab_size": _ADDITIONAL,
+            "vocab_size": _TOKEN,
+            "additional_vocab_size": VOCAB - _TOKEN,
             **text,
         },
         vision_config=vision,
-        adapter_config={**adapter, "vision_feature_layer": [2, 0]},
+        adapter_config=adapter,
         image_patch_id=_TOKEN,
         image_col_id=_COLUMN,
         image_start_token_id=_START,

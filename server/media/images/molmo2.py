@@ -1,5 +1,5 @@
-"""Pictures of Molmo 2: the whole in one square, then overlapping squares of a canvas, with the patches that each embedding
-pools."""
+"""Pictures of Molmo 2: the whole in one square, then overlapping squares of a canvas, with the patches that each
+embedding pools."""
 
 import itertools
 from typing import Any, ClassVar, NamedTuple
@@ -29,7 +29,7 @@ class Molmo2Images(OwnImages):
     max_crops = 8
     low_detail: ClassVar = {"max_crops": 1}
     overlap_margins: ClassVar = [4, 4]
-    """Patches at the edges of a square that its neighbours have too: above or on the left, and below or on the right."""
+    """Patches at the edges of a square that its neighbours have too: above or on the left, and below or right."""
     patch_size = 14
     pooling_size: ClassVar = [2, 2]
 

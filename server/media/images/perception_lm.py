@@ -1,4 +1,5 @@
-"""Pictures of Perception LM: the whole in one square tile, and a canvas of tiles on which it is as large as it can be."""
+"""Pictures of Perception LM: the whole in one square tile, and tiles of a canvas on which it is as large as it can
+be."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -46,8 +47,8 @@ class PerceptionLMImages(OwnImages):
 
 
 def canvas(width: int, height: int, side: int, most: int) -> tuple[int, int]:
-    """Columns and rows of at most ``most`` tiles. Of the canvases that hold a picture, that on which its shorter side is
-    longest, the last of equal ones; if none holds it, one whose shape is nearest to its, with the most tiles."""
+    """Columns and rows of at most ``most`` tiles. Of the canvases that hold a picture, that on which its shorter side
+    is longest, the last of equal ones; if none holds it, one whose shape is nearest to its, with the most tiles."""
     known = list(_canvases(most))
     best, longest = (0, 0), -1.0
     for columns, rows in known:
