@@ -1,5 +1,6 @@
 """A request in the scheduler: plain data, what its sequences share, and the rules for their ends."""
 
+from array import array
 from hashlib import blake2b
 from typing import Final
 
@@ -58,13 +59,26 @@ def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingP
     return row, plain
 
 
-def _whole_parts(submit: Submit, cross: CacheGroup | None) -> list[tuple[int, int]]:
+def whole_parts(spans: list[InputSpan], prompt_len: int, cross: CacheGroup | None) -> list[tuple[int, int]]:
+    """The positions [first, end) of a prompt that a step computes at once, for media ``spans`` in order."""
     if cross is None or not cross.whole:
         return []
     if cross.whole_prompts:
-        return [(0, len(submit.prompt))]
+        return [(0, prompt_len)]
+    if cross.joined:
+        return [(spans[0].start, spans[-1].end)] if spans else []
     # text between the embeddings of a medium, such as the times of a video's frames, may be elsewhere
-    return [part for span in submit.inputs for part in span.whole_parts]
+    return [part for span in spans for part in span.whole_parts]
+
+
+def _joined_media(submit: Submit, cross: CacheGroup | None) -> bytes:
+    """Bytes that identify all between the first medium of a prompt and the last, if all that depends on all media."""
+    if cross is None or not cross.joined or not submit.inputs:
+        return b""
+    first, end = submit.inputs[0].start, submit.inputs[-1].end
+    between = array("q", submit.prompt[first:end]).tobytes()
+    media = b"".join(span.digest for span in submit.inputs)
+    return blake2b(between + media, digest_size=len(submit.inputs[0].digest), person=b"stentor joined").digest()
 
 
 def _read_until(submit: Submit, cross: CacheGroup | None) -> dict[int, int]:
@@ -102,6 +116,7 @@ class Request:
         "held_tables",
         "input",
         "inputs",
+        "joined",
         "leading",
         "limit_len",
         "live",
@@ -164,7 +179,8 @@ class Request:
             submit.inputs if submit.adapter is None else _with_adapter_digests(submit.inputs, submit.adapter.number)
         )
         """In order of position."""
-        self.whole_parts = _whole_parts(submit, cross)
+        self.whole_parts = whole_parts(submit.inputs, len(submit.prompt), cross)
+        self.joined = _joined_media(submit, cross)
         """Prompt positions [first, end) that see each other, in order. Each is computed in one step."""
         self.read_until = _read_until(submit, cross)
         """For each medium, by its start, the position behind the last one that reads it."""
@@ -382,7 +398,8 @@ class Request:
         return [
             (
                 max(start, span.start),
-                span.digest
+                self.joined
+                + span.digest
                 + (span.start - start).to_bytes(8, "little", signed=True)
                 + span.length.to_bytes(8, "little"),
             )

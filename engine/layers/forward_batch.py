@@ -180,12 +180,15 @@ class MediaBatch:
     """int64 each: indices of tokens that use the experts of text, and those of media; None: none uses the latter."""
     seen: Sequence[SeenMedia] = ()
     """For layers of cross-attention to media."""
+    added: bool = False
+    """Whether media embeddings are added to those of their tokens, in place of standing there (Molmo 2)."""
 
     def put(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        """x [tokens, hidden] with media embeddings times ``scale`` in place of their tokens."""
+        """x [tokens, hidden] with media embeddings times ``scale`` in place of their tokens, or added to them."""
         if self.places is None or self.embeddings is None:
             return x
-        return x.index_copy(0, self.places, (self.embeddings * scale).to(x.dtype))
+        put = torch.Tensor.index_add if self.added else torch.Tensor.index_copy
+        return put(x, 0, self.places, (self.embeddings * scale).to(x.dtype))
 
     def named(self, tokens: torch.Tensor, token: int) -> torch.Tensor:
         """The tokens, int64 [tokens], with media tokens replaced by ``token``."""

@@ -267,3 +267,9 @@ def joined(delta: Delta | None, residual: Stream, norm: Norm | None) -> Input:
     if norm is None:
         return residual if delta is None else added_(residual, delta)
     return norm(residual) if delta is None else norm.add(delta, residual)
+
+
+def normed_columns(matrix: torch.Tensor) -> torch.Tensor:
+    """A matrix with each column divided by its length, which is never 0."""
+    lengths: torch.Tensor = torch.linalg.vector_norm(matrix, dim=0, dtype=torch.float32)
+    return matrix / (lengths + 1e-7)

@@ -11,7 +11,7 @@ from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Stream
 from ..layers.linear.weights import WeightMap
-from ..layers.norm import Norm, Unnormalised, make_norm
+from ..layers.norm import Norm, Unnormalised, make_norm, normed_columns
 from ..model_config.spec.model import HEADS, ModelSpec
 
 
@@ -64,14 +64,16 @@ class Head:
     @property
     def finishes(self) -> bool:
         """Whether :meth:`finished` changes anything."""
-        return self._config.logits_divisor != 1.0 or bool(self._config.logits_softcap)
+        return self._config.logits_divisor != 1.0 or bool(self._config.logits_softcap or self._config.silent)
 
     def finished(self, logits: torch.Tensor) -> torch.Tensor:
-        """Scaled and capped in place, as the model asks."""
+        """Scaled, capped and silenced in place, as the model asks."""
         if self._config.logits_divisor != 1.0:
             logits.div_(self._config.logits_divisor)
         if cap := self._config.logits_softcap:
             logits.div_(cap).tanh_().mul_(cap)
+        for first, end in self._config.silent:
+            logits[:, first:end].fill_(-torch.inf)
         return logits
 
 
@@ -84,13 +86,7 @@ def _product(
         part = {"lm_head": config.vocab_size - config.unsaid}
         if config.head_norm is not None:
             check_arranged("lm_head", context)
-            normed = normalize if config.head_norm == "rows" else _normed_columns
+            normed = normalize if config.head_norm == "rows" else normed_columns
             weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
         return Linear(weights, part, config.hidden_size, context, bias=config.head_bias)
     return words if isinstance(words, PackedTable) else PlainLinear(words, None, invariant=context.invariant)
-
-
-def _normed_columns(head: torch.Tensor) -> torch.Tensor:
-    """Each column divided by its length, which is never 0."""
-    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
-    return head / (lengths + 1e-7)

@@ -21,6 +21,8 @@ class WholeSpan:
     """Its sequence in the batch."""
     start: int
     """Position of its first token in the sequence."""
+    members: Tensor | None = None
+    """bool [count]: which of its tokens see each other, while others see what lies before them; None: all."""
 
 
 def attend_whole_spans_(
@@ -40,8 +42,8 @@ def attend_whole_spans_(
     windowed: bool = False,
 ) -> None:
     """Writes the rows of ``out`` [T, Hq, D] of the tokens of ``spans``. Each sees what lies before its span, as far
-    back as ``window`` reaches, and all of its span (``windowed``: as far back as ``window`` reaches), as in
-    transformers.
+    back as ``window`` reaches, and all of its span (``windowed``, or with members: as far back as ``window`` reaches),
+    as in transformers.
 
     The arguments are those of :func:`.paged_attention`, which has computed all other rows. The spans' keys and values
     are in the caches already. A span's result does not depend on what shares the pass.
@@ -56,6 +58,10 @@ def attend_whole_spans_(
         position = torch.arange(span.start, end, device=q.device).unsqueeze(1)
         key = torch.arange(first, end, device=q.device).unsqueeze(0)
         seen_from = first_seen(position, window)
-        hidden = key < (seen_from if windowed else seen_from.clamp(max=span.start))
+        whole = span.members is None and not windowed
+        hidden = key < (seen_from.clamp(max=span.start) if whole else seen_from)
+        if span.members is not None:
+            members = torch.nn.functional.pad(span.members, (span.start - first, 0))
+            hidden = hidden | ((key > position) & ~(span.members.unsqueeze(1) & members))
         rows = slice(span.first, span.first + span.count)
         out[rows] = attend(q[rows], k, v, hidden, scale, softcap, sinks)

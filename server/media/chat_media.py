@@ -127,6 +127,8 @@ class ChatMedia:
         self._documents = documents
         self.processor: Final = processor
         self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
+        self._marks = frozenset(spec.marks if spec is not None and spec.joined else ())
+        """Tokens that see media with those beside them, and belong to these."""
         self._layers = 0 if spec is None else spec.layers
         self._hidden = hidden
         self.alone: Final = spec is not None and spec.alone
@@ -272,8 +274,10 @@ class ChatMedia:
                 raise _forged()
             at += count
             counts[one.modality] = counts.get(one.modality, 0) + count
+            if self._marks:
+                own = _between(tokens, own, self._marks, spans[-1].start + spans[-1].length if spans else 0)
             length = own[-1] + 1 - own[0]
-            runs = _runs(own) if length > count else ()
+            runs = _runs(own) if length > len(own) else ()
             made = Media(one.payload, one.digest, own[0], length, one.grid, one.interval, runs, param)
             spans.append(made._replace(causal=one.modality == "audio"))
         if at != len(places):
@@ -297,6 +301,17 @@ class ChatMedia:
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
                 return id, count
         raise refused(param, "the model makes nothing of it: it is too short or too small", "invalid_value")
+
+
+def _between(tokens: Sequence[int], places: Sequence[int], marks: frozenset[int], least: int) -> Sequence[int]:
+    """A medium's ascending positions with those of the marks before it, from ``least`` on, in it and behind it."""
+    first, last = places[0], places[-1]
+    while first > least and tokens[first - 1] in marks:
+        first -= 1
+    while last + 1 < len(tokens) and tokens[last + 1] in marks:
+        last += 1
+    own = set(places)
+    return [place for place in range(first, last + 1) if place in own or tokens[place] in marks]
 
 
 def _runs(places: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -47,6 +47,8 @@ class Kind:
     """Whether all tokens of a prompt attend to each other."""
     expert_marks: tuple[int, ...] = ()
     """Tokens of prompts that use the experts of pictures as well as these."""
+    joined_marks: tuple[int, ...] = ()
+    """Tokens beside media that attend to all media of a prompt, and these to them."""
     begins: tuple[int, ...] = ()
     """Tokens before media by which transformers counts them."""
     crossed_tiles: int = 0
@@ -191,7 +193,7 @@ def prompt_of(kind: Kind, *parts: Sequence[int] | Picture) -> Prompt:
         if not isinstance(part, Picture):
             tokens += part
             continue
-        held = [at for at, each in enumerate(part.tokens) if each in kind.placeholders]
+        held = [at for at, each in enumerate(part.tokens) if each in (*kind.placeholders, *kind.joined_marks)]
         start, length = len(tokens) + held[0], held[-1] - held[0] + 1
         digest = blake2b(part.payload, digest_size=16).digest()
         media.append(Media(part.payload, digest, start, length, part.grid, causal=part.modality == "audio"))
@@ -223,6 +225,9 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
         if name in inspect.signature(model.forward).parameters:
             given[name] = types
             break
+    if kind.joined_marks:
+        seen = torch.isin(ids, torch.tensor([*kind.placeholders, *kind.joined_marks]))
+        given["mm_token_type_ids"] = (seen & (torch.arange(ids.shape[1]) < len(prompt.tokens))).long()
     if kind.expert_marks:
         marked = torch.isin(ids, torch.tensor(kind.expert_marks)) & (torch.arange(ids.shape[1]) < len(prompt.tokens))
         given["moe_mm_token_type_ids"] = types | marked.long()

@@ -10,6 +10,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.models.transformers.tower import leave_out_pictures
 from stentor.tests.parity.looking import LOOKING, answer_without_pictures
+from stentor.tests.parity.marking import MARKING
 from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED, lighton_ocr
@@ -422,6 +423,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     **READING,
     **VIEWING,
     **LOOKING,
+    **MARKING,
 }
 
 

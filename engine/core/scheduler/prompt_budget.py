@@ -39,7 +39,8 @@ class PromptBudget:
             step.budget = min(step.budget, limits.max_prefill_chunk)
         step.max_encodings = limits.max_mixed_encodings if crowded or step.rows else limits.max_encodings
         if kv_cache.cross is not None:
-            step.sliced, step.whole_prompts = kv_cache.cross.sliced, kv_cache.cross.whole_prompts
+            step.sliced = kv_cache.cross.sliced
+            step.whole_prompts = kv_cache.cross.whole_prompts or kv_cache.cross.joined
             bounded = step.sliced and not kv_cache.cross.whole and self._media_room
             if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in step.owners)):
                 step.media_budget = self._media_room

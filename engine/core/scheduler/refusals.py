@@ -7,6 +7,7 @@ from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, InputSpan, StreamShap
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream
+from ..request import whole_parts
 
 DIGEST_BYTES = 16
 
@@ -73,10 +74,12 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     elif any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"
-    longest = max((end - first for span in spans for first, end in span.whole_parts), default=0) if cross.whole else 0
+    parts = whole_parts(spans, spans[-1].end if spans else 0, cross)
+    longest = max((end - first for first, end in parts), default=0)
     if longest > cross.whole:
+        what = "all media of the prompt, with what is between them, take" if cross.joined else "a piece of media takes"
         return (
-            f"a piece of media takes {longest} positions, and the model computes it in one step, of at most "
+            f"{what} {longest} positions, and the model computes it in one step, of at most "
             f"{cross.whole}: raise --max-prefill-chunk and --max-num-batched-tokens, or make it smaller"
         )
     total = sum(span.length for span in spans)

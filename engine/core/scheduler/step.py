@@ -219,7 +219,7 @@ class StepBuilder:
         """Whether media may be encoded in slices."""
         self.slices: list[Slice] = []
         self.whole_prompts = False
-        """Whether each prompt must be computed in one step."""
+        """Whether each prompt waits for all its media, which see each other or all of it."""
         self.encode: list[EncodeJob] = []
         self.readers: set[int] = set()
         """Requests whose media the step reads from the arena."""

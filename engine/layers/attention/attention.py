@@ -11,7 +11,7 @@ from stentor import kernels
 from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.attention import AttentionSpec, QKNorm
 from ...model_config.spec.model import Backbone
 from ..elementwise import elementwise
 from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
@@ -34,16 +34,19 @@ class HeadLayerNorm:
     """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones."""
 
     def __init__(
-        self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, *, own: bool
+        self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, kind: QKNorm
     ) -> None:
-        """``own``: each head has its own weights, without a bias. They are stored in one tensor, or in one each if
-        ``name`` has a place for the head's number."""
+        """``kind``: with weights and biases of each head, only with weights of each, or with shared ones. Weights alone
+        are stored in one tensor, or in one each if ``name`` has a place for the head's number."""
         self._dim, self._eps = dim, eps
+        own = kind != "layer"
         self._weight = context.empty(heads if own else 1, dim, dtype=torch.float32)
-        self._bias = None if own else context.empty(dim, dtype=torch.float32)
-        if self._bias is not None:
-            weights.add(f"{name}.bias", self._bias)
-            weights.add(f"{name}.weight", self._weight, shape=(dim,))
+        self._bias: torch.Tensor | None = None
+        if kind != "layer_own":
+            self._bias = torch.empty_like(self._weight)
+            stored = (heads, dim) if own else (dim,)
+            weights.add(f"{name}.bias", self._bias, shape=stored)
+            weights.add(f"{name}.weight", self._weight, shape=stored)
         elif "{}" not in name:
             weights.add(f"{name}.weight", self._weight)
         else:
@@ -75,9 +78,8 @@ class Attention:
         norms = _query_and_key_norms(weights, prefix, spec, model, context)
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
-        own = spec.qk_norm == "layer_own"
         self._layer_norms = [
-            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, self._eps, context, own=own)
+            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, self._eps, context, spec.qk_norm)
             for which, heads in spec.layer_norms
         ]
         self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)

@@ -31,6 +31,7 @@ _NO_DENSE_MLP: Final = 1
 _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
+    "chameleon": _sizes(65_536, 4096, 11_008, 32, 32, 32, 4096),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cohere_compass_text": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cosmos3_edge_text": _sizes(131_072, 2048, 9216, 28, 16, 8, 131_072, head_dim=128),
@@ -66,6 +67,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "mistral": _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072),
     "mistral4": _sizes(131_072, 4096, 12_288, 36, 32, 32, 1_048_576),
     "mllama_text_model": _sizes(128_256, 4096, 14_336, 40, 32, 8, 131_072, rope_theta=5e5, rms_norm_eps=1e-5),
+    "molmo2_text": _sizes(151_936, 4096, 12_288, 36, 32, 8, 36_864, head_dim=128),
     "mistral_large4_text": _sizes(204_800, 6144, 24_576, 72, 64, 64, 1_048_576),
     "muse_glimmer_text": _sizes(202_048, 6656, 19_968, 52, 32, 2, 131_072),
     "opt": {**_sizes(50_272, 768, 3072, 12, 12, None, 2048), "ffn_dim": 3072},

@@ -3,12 +3,22 @@ parts, rotating dimensions, activations without a gate."""
 
 from dataclasses import replace
 
-from ..config_fields import Fields
+from ..config_fields import ConfigError, Fields
 from ..spec.layer import PRE, Norms
 from ..spec.mlp import FUSED_MLP, UP_MLP
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.positions import RopeConfig
-from .common import alternating, attention_bias, clip_of, common, slide, sliding_layers, softcap_of, window_of
+from .common import (
+    alternating,
+    attention_bias,
+    clip_of,
+    common,
+    renamed,
+    slide,
+    sliding_layers,
+    softcap_of,
+    window_of,
+)
 from .dense import gemma2, granite, llama, mistral
 
 LAYER_NORM = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
@@ -269,3 +279,58 @@ def nanochat(fields: Fields, name: str) -> ModelSpec:
 
 def _ungated(spec: ModelSpec) -> ModelSpec:
     return with_layers(spec, mlp=replace(dense_mlp(spec), into=UP_MLP, gated=False))
+
+
+_MOLMO2_NORMS = "attn_norm", "ff_norm"
+
+
+def molmo2(fields: Fields, name: str) -> ModelSpec:
+    """Molmo 2: Qwen 3 or OLMo 2, by its norms, with embeddings of tokens that have no logits behind the vocabulary."""
+    spec = common(renamed(fields, {"qkv_bias": "attention_bias", "layer_norm_eps": "rms_norm_eps"}), name)
+    if spec.tie_embeddings:
+        raise ConfigError("tie_word_embeddings is true, expected a head of its own: additional tokens have no logit")
+    normed = fields.text("qk_norm_type", "qwen3")
+    if normed not in ("qwen3", "olmo") or not fields.flag("use_qk_norm", True):
+        raise ConfigError(f"qk_norm_type is {normed!r}, expected 'qwen3' or 'olmo', with use_qk_norm true")
+    before, behind = _MOLMO2_NORMS
+    norms = Norms(mixer_out=before, mlp_out=behind) if fields.flag("norm_after") else Norms(before, mlp_in=behind)
+    unsaid = fields.integer("additional_vocab_size", 128, least=0)
+    spec = with_mixers(
+        spec,
+        qkv_bias=fields.flag("attention_bias", fields.flag("qkv_bias")),
+        qk_norm="head" if normed == "qwen3" else "full",
+        fused=True,
+        into="att_proj",
+        out="attn_out",
+        whole_spans=True,
+    )
+    mlp = replace(dense_mlp(spec), into=("mlp.ff_proj",), out="mlp.ff_out", gate_last=True)
+    if fields.has("rope_scaling_layers"):
+        scaled = set(fields.numbers("rope_scaling_layers"))
+        plain = [layer not in scaled for layer in range(len(spec.layers))]
+        spec = with_mixers(spec, plain, rope=RopeConfig(theta=_rope(spec).theta))
+    return replace(
+        with_layers(spec, norms=norms, mlp=mlp),
+        vocab_size=spec.vocab_size + unsaid,
+        unsaid=unsaid,
+        embedding_parts=("embedding", "new_embedding"),
+    )
+
+
+_PICTURE_WORD = "IMGIMG"
+_CHAMELEON_EPS = 1e-5
+
+
+def chameleon(fields: Fields, name: str) -> ModelSpec:
+    """Chameleon: a Llama whose heads are normed, which generates no tokens of pictures. In the larger model norms stand
+    behind the parts of a layer (``swin_norm``)."""
+    spec = with_mixers(llama(_with_default(fields, rms_norm_eps=_CHAMELEON_EPS), name), qk_norm="layer_own_biased")
+    if spec.norm_eps != _CHAMELEON_EPS:
+        raise ConfigError(f"rms_norm_eps is {spec.norm_eps}, expected {_CHAMELEON_EPS}, which norms of heads have")
+    words = fields.table("vocabulary_map") or {}
+    pictures = sorted(each for word, each in words.items() if word.startswith(_PICTURE_WORD) and isinstance(each, int))
+    ends = [at for at, each in enumerate(pictures) if pictures[at + 1 : at + 2] != [each + 1]]
+    starts = [0, *(at + 1 for at in ends[:-1])]
+    silent = tuple((pictures[first], pictures[last] + 1) for first, last in zip(starts, ends, strict=False))
+    norms = Norms(mixer_out=PRE.mixer_in, mlp_out=PRE.mlp_in) if fields.flag("swin_norm") else PRE
+    return replace(with_layers(spec, norms=norms), silent=silent)

@@ -10,9 +10,10 @@ from .positions import RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 
-QKNorm = Literal["none", "head", "full", "layer", "layer_own"]
+QKNorm = Literal["none", "head", "full", "layer", "layer_own", "layer_own_biased"]
 """``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
-norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+)."""
+norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+);
+``layer_own_biased``: and with a bias of each (Chameleon)."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,8 @@ class AttentionSpec:
                 yield from ((f"{name.format(head)}.weight", (self.head_dim,)) for head in range(heads))
             else:
                 yield f"{name}.weight", (heads, self.head_dim)
+                if self.qk_norm == "layer_own_biased":
+                    yield f"{name}.bias", (heads, self.head_dim)
         if self.loop is not None:
             yield f"{self.loop.gate}.weight", (self.heads, self.head_dim)
             yield f"{self.loop.gate}.bias", (self.heads,)
@@ -286,7 +289,7 @@ class AttentionSpec:
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
         """Names of layer norms of queries and keys, with their numbers of heads."""
-        if self.qk_norm not in ("layer", "layer_own") or self.qk_norm_names is None:
+        if not self.qk_norm.startswith("layer") or self.qk_norm_names is None:
             return ()
         q, k = self.qk_norm_names
         return (q, self.heads), (k, self.kv_heads)
@@ -295,7 +298,7 @@ class AttentionSpec:
     def qk_norm_sizes(self) -> tuple[int, int] | None:
         """Sizes of the RMS norms of queries and keys; None without."""
         match self.qk_norm:
-            case "none" | "layer" | "layer_own":
+            case "none" | "layer" | "layer_own" | "layer_own_biased":
                 return None
             case "head":
                 return self.head_dim, self.head_dim

@@ -146,12 +146,17 @@ class ModelSpec(Backbone):
     tie_embeddings: bool = False
     unsaid: int = 0
     """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
+    silent: tuple[tuple[int, int], ...] = ()
+    """Tokens [first, end) whose logits are -inf, though they have some (those of Chameleon's pictures)."""
     head_bias: bool = False
     head_norm: Literal["rows", "columns"] | None = None
     """Parts of the stored head that are to be divided by their lengths: a row of a token (Baichuan 2), or a column over
     the vocabulary (Ling 1)."""
     embedding: str = "model.embed_tokens"
     """Stored name of the embeddings."""
+    embedding_parts: tuple[str, str] | None = None
+    """Endings of that name for the embeddings of the first and of the last tokens, if files have them apart (Molmo
+    2)."""
     positions: str = ""
     """Stored name of learned embeddings of :attr:`max_position` positions, added to the tokens' (GPT-2); "": none."""
     sinusoids: SinusoidSpec | None = None

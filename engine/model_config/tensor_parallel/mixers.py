@@ -88,9 +88,11 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     if spec.qk_norm == "full":
         yield q_norm, Cut(0, spec.q_size, (found,))
         yield k_norm, Cut(0, spec.kv_size, (keys,))
-    elif spec.qk_norm == "layer_own":
-        yield q_norm, Cut(0, spec.heads, (of_heads,))
-        yield k_norm, Cut(0, spec.kv_heads, (of_kv_heads,))
+    elif spec.qk_norm.startswith("layer_own"):
+        endings = ("weight", "bias") if spec.qk_norm == "layer_own_biased" else ("weight",)
+        for ending in endings:
+            yield f"{q_norm.removesuffix('weight')}{ending}", Cut(0, spec.heads, (of_heads,))
+            yield f"{k_norm.removesuffix('weight')}{ending}", Cut(0, spec.kv_heads, (of_kv_heads,))
 
 
 def _by_group(spec: AttentionSpec, rank: Rank) -> Ranges:

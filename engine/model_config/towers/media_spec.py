@@ -20,7 +20,13 @@ number, row and column, on which a picture lies whole and in slices."""
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
-    "image": ("image_token_id", "image_token_index", "media_placeholder_token_id", "img_context_token_id"),
+    "image": (
+        "image_token_id",
+        "image_token_index",
+        "media_placeholder_token_id",
+        "img_context_token_id",
+        "image_patch_id",
+    ),
     "video": ("video_token_id", "video_token_index"),
     "audio": ("audio_token_id", "audio_token_index"),
 }
@@ -31,16 +37,27 @@ _STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
 """Model types whose videos are not served, although many of their files name a token for them."""
 _TEXT_ALONE: Final = {family.model_type for family in MEDIA_FAMILIES.values() if not family.takes}
 """Model types whose media are not served."""
-_MARKS: Final[Mapping[str, int]] = {
-    **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},
-    **{"video_start_token_id": 101_306, "video_end_token_id": 101_307},
+_MARKS: Final[Mapping[object, Mapping[str, int]]] = {
+    "ernie4_5_vl_moe": {
+        **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},
+        **{"video_start_token_id": 101_306, "video_end_token_id": 101_307},
+    },
+    "molmo2": {
+        **{"image_start_token_id": 151_936, "image_end_token_id": 151_937, "image_col_id": 151_939},
+        **{"low_res_image_start_token_id": 151_940, "frame_start_token_id": 151_943, "frame_end_token_id": 151_944},
+    },
 }
-"""ERNIE's, by field, with their defaults."""
+"""Fields with tokens around media, and their defaults, by model type."""
+_JOINED: Final = ("molmo2",)
+"""Model types whose media see each other, and are added to their placeholders."""
 _AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered", "minicpmv4_7": "canvas"}
 _ON_CANVAS: Final = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 """Fields with the tokens around pictures and slices that have places on a canvas."""
-_BY_TIMM: Final = ("gemma3n",)
-"""Model types whose pictures transformers encodes by timm."""
+_BY_TIMM: Final[Mapping[object, str]] = {
+    "gemma3n": "gemma3n_vision",
+    **dict.fromkeys(("fast_vlm", "perception_lm"), "timm_wrapper"),
+}
+"""Model types whose pictures transformers encodes by timm, and the default type of their vision part, which does so."""
 _TAPS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("qwen3_vl", "qwen3_omni_moe", "cosmos3_omni"), (8, 16, 24)),
     "granite_docling": (3, 7, 10),
@@ -73,7 +90,11 @@ class MediaSpec:
     axes: MediaAxes = "grid"
     """Positions with m-rope."""
     marks: tuple[int, ...] = ()
-    """Tokens around media that use the experts of media too (ERNIE 4.5 VL)."""
+    """Tokens around media that use the experts of media too (ERNIE 4.5 VL), or with :attr:`joined` see media."""
+    joined: bool = False
+    """Whether the tokens of all media of a prompt see each other, with those around them (Molmo 2)."""
+    added: bool = False
+    """Whether embeddings are added to those of the placeholders, in place of standing there (Molmo 2)."""
     canvas: tuple[int, ...] = ()
     """Tokens around pictures and slices that have places on a canvas."""
     alone: bool = False
@@ -96,14 +117,15 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     if (missing := _unnamed(config)) is not None:
         found.setdefault("image", missing)
     if lacks_timm(config):
-        found.pop("image", None)
+        found = {modality: token for modality, token in found.items() if modality == "audio"}
     if config.get("model_type") in _STILLS:
         found.pop("video", None)
     axes = _AXES.get(config.get("model_type"), "frames" if speaks else "grid")
     if not found:
         return None
     canvas = tuple(mark for name in _ON_CANVAS if isinstance(mark := config.get(name), int)) if axes == "canvas" else ()
-    return MediaSpec(found, _changed_layers(config), axes, _marks(config), canvas)
+    joined = config.get("model_type") in _JOINED
+    return MediaSpec(found, _changed_layers(config), axes, _marks(config), joined, joined, canvas)
 
 
 def check_canvas(config: Mapping[str, object]) -> None:
@@ -119,7 +141,7 @@ def names_picture(config: Mapping[str, object]) -> bool:
 
 
 def _marks(config: Mapping[str, object]) -> tuple[int, ...]:
-    known = _MARKS if config.get("model_type") == "ernie4_5_vl_moe" else {}
+    known = _MARKS.get(config.get("model_type"), {})
     return tuple(mark for name, default in known.items() if isinstance(mark := config.get(name, default), int))
 
 
@@ -128,6 +150,10 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
     if is_deepseek_ocr(config):
         return PLACEHOLDER
     match config.get("model_type"), config.get("llm_config"):
+        case "chameleon", _:
+            words = config.get("vocabulary_map")
+            token = words.get("<image>") if isinstance(words, Mapping) else None
+            return token if isinstance(token, int) else None
         case "ovis2_5" | "keye" | "keye_vl1_5", _:
             return _QWENS_PAD
         case "opencua", _:
@@ -144,7 +170,9 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
 
 def lacks_timm(config: Mapping[str, object]) -> bool:
     """Whether pictures are not encoded since timm is not installed."""
-    return config.get("model_type") in _BY_TIMM and find_spec("timm") is None
+    vision, needed = config.get("vision_config"), _BY_TIMM.get(config.get("model_type"))
+    kind = vision.get("model_type", needed) if isinstance(vision, Mapping) else needed
+    return needed is not None and kind == needed and find_spec("timm") is None
 
 
 def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:

@@ -34,6 +34,9 @@ class Encoded:
     """[embeddings, hidden], in place of those of placeholder tokens."""
     behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """By layer: [embeddings, hidden], added to the stream behind it."""
+    tokens: torch.Tensor | None = None
+    """int64 [embeddings]: the tokens whose embeddings these are, for the decoder to look up; None: :attr:`embeddings`
+    has them."""
 
     @property
     def nbytes(self) -> int:

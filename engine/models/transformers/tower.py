@@ -149,7 +149,8 @@ class TransformersTower:
         given = {name: self._moved(tensor) for name, tensor in payload.tensors.items()}
         try:
             if own is not None:
-                return Encoded(own(self._model, **given))
+                found = own(self._model, **given)
+                return Encoded(found) if found.is_floating_point() else Encoded(found.new_empty(0), tokens=found)
             assert method is not None
             found = method(**given, return_dict=True)
         except (torch.AcceleratorError, torch.OutOfMemoryError):
@@ -184,8 +185,10 @@ def _class_of(described: Mapping[str, object]) -> Any:
 def _take_out_decoder(model: Any) -> None:
     """Remove the decoder, or a text tower beside a vision tower."""
     texts = [module for name, module in model.named_children() if name in _OF_TEXTS]
-    if model.config.model_type == "phi4_multimodal":  # encoders are parts of its decoder
-        inner = model.model
+    inner = model.model if hasattr(model, "model") else model
+    if model.config.model_type == "chameleon":  # its encoder is a part of its decoder
+        texts = [inner.embed_tokens, inner.layers, inner.norm, model.get_output_embeddings()]
+    if model.config.model_type == "phi4_multimodal":  # likewise
         sounds = inner.embed_tokens_extend.audio_embed
         texts = [inner.embed_tokens, inner.layers, inner.norm, sounds, model.get_output_embeddings()]
     for module in texts or (model.get_decoder(), model.get_output_embeddings()):
@@ -329,6 +332,12 @@ def _mllama(
     return states[: int(aspect_ratio_mask.sum())].flatten(0, 1)
 
 
+def _chameleon(model: Any, pixel_values: torch.Tensor) -> torch.Tensor:
+    """int64 [embeddings]: the tokens of a picture."""
+    tokens: torch.Tensor = model.get_image_tokens(pixel_values)
+    return tokens.flatten().long()
+
+
 def _phi4(
     model: Any, image_pixel_values: torch.Tensor, image_sizes: torch.Tensor, image_attention_mask: torch.Tensor
 ) -> torch.Tensor:
@@ -358,6 +367,7 @@ def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
 
 
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
+    ("ChameleonForConditionalGeneration", "image"): _chameleon,
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Gemma4UnifiedForConditionalGeneration", "audio"): _gemma4_sounds,
@@ -368,4 +378,5 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("VideoLlama3ForConditionalGeneration", "video"): _video_llama_3,
     ("UnlimitedOcrForConditionalGeneration", "image"): _deepseek_ocr,
 }
-"""Encoder functions, by class name and modality, for classes without a method or with a method that omits a step."""
+"""Encoder functions, by class name and modality, for classes without a method, with a method that omits a step, or with
+one that takes the decoder's embeddings: embeddings, or the tokens that have them."""

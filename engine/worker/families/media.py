@@ -56,6 +56,9 @@ _CACHE_SHARE: Final = 8
 """The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""
 _TEXT_BESIDE: Final = 512
 """Tokens beside a picture in a prompt that is computed in one step."""
+_JOINED: Final = 4096
+"""Tokens from a prompt's first medium to its last if these see each other, which a step computes: three large pictures
+of Molmo 2."""
 _ROOM_SHARE: Final = 20
 """A device's memory divided by this, at most 1 GiB, is left for encoding, since the size of media is unknown."""
 
@@ -93,9 +96,9 @@ class MediaEncoder:
         """The limits with those of encodings, and with room for a prompt that is computed in one step."""
         most, mixed = ENCODINGS[self._device]
         limits = msgspec.structs.replace(limits, max_encodings=most, max_mixed_encodings=mixed)
-        if not self._whole_prompts:
+        if not self._whole_prompts and not self._media.joined:
             return limits
-        chunk = max(limits.max_prefill_chunk, self._positions() + _TEXT_BESIDE)
+        chunk = max(limits.max_prefill_chunk, _JOINED if self._media.joined else self._positions() + _TEXT_BESIDE)
         step = max(limits.max_num_batched_tokens, chunk + limits.max_num_seqs)
         return msgspec.structs.replace(limits, max_prefill_chunk=chunk, max_num_batched_tokens=step)
 
@@ -148,6 +151,9 @@ class MediaEncoder:
             words=tower.words(),
             whole_prompts=self._whole_prompts,
             marks=self._media.marks if self._has_experts else None,
+            joined=self._media.marks if self._media.joined else None,
+            added=self._media.added,
+            embed=backbone.embedded if isinstance(backbone, Decoder) else None,
             keys=backbone.keys_of_media if self._keys_of_state and isinstance(backbone, Decoder) else None,
         )
 
@@ -218,7 +224,8 @@ class MediaEncoder:
         # workers that split the text would not complete an encoding in the same step
         sliced = self._device == "cpu" and config.group_size == 1
         lasting = bool(self._keys_of_state)
-        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts, lasting)
+        joined = self._media.joined
+        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts, joined, lasting)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _unit_bytes(self, tower: TransformersTower | Tower) -> int:

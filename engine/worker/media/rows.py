@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan, StepResult
@@ -97,6 +98,9 @@ class _Row:
     """Positions of text tokens that use the experts of media."""
     seen: Sequence[SeenSpan] = ()
     """Media to which positions attend, in place of :attr:`spans`."""
+    joined: NDArray[np.bool_] | None = None
+    """bool [positions from :attr:`first` to the end of the last medium]: which see each other; None: see
+    :attr:`MediaRows.batch`."""
 
 
 class MediaRows(RowExtras):
@@ -121,6 +125,9 @@ class MediaRows(RowExtras):
         whole_prompts: bool = False,
         marks: Sequence[int] | None = None,
         keys: Callable[[torch.Tensor], Mapping[int, torch.Tensor]] | None = None,
+        joined: Sequence[int] | None = None,
+        added: bool = False,
+        embed: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         """
         Args:
@@ -137,6 +144,10 @@ class MediaRows(RowExtras):
             marks: tokens of a prompt that use the experts of media as well as media; None: there are no such experts.
             keys: :meth:`...models.decoder.Decoder.keys_of_media`, if tokens attend to media; None: embeddings of media
                 stand in place of tokens.
+            joined: with ``sees_whole``, tokens around media that attend to each other and to all media of a prompt, as
+                these do; None: a medium attends to itself.
+            added: see :attr:`...layers.forward_batch.MediaBatch.added`.
+            embed: :meth:`...models.decoder.Decoder.embedded`, if there is a decoder.
         """
         super().__init__()
         words = words or {}
@@ -147,7 +158,8 @@ class MediaRows(RowExtras):
         self._mrope, self._sees_whole, self._axes, self._canvas = mrope, sees_whole, axes, canvas
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._marks = None if marks is None else np.array(marks, dtype=np.int64)
-        self._keys = keys
+        self._keys, self._added, self._embed = keys, added, embed
+        self._joined = None if joined is None else np.array([*joined, *self._placeholders], dtype=np.int64)
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | _Failure] = {}
         """By encoder slot: the embeddings, or the error."""
@@ -278,6 +290,8 @@ class MediaRows(RowExtras):
         given = payload.tensors.get(GIVEN)
         if given is None:
             encoded = self._tower.encode(payload)
+            if encoded.tokens is not None and self._embed is not None:
+                encoded = Encoded(self._embed(encoded.tokens))
             if self._keys is not None:
                 return Encoded(encoded.embeddings[:0], self._keys(encoded.embeddings))
             if (size := encoded.embeddings.shape[-1]) != self._hidden:
@@ -315,7 +329,12 @@ class MediaRows(RowExtras):
         whole = new.prompt_len if self._whole_prompts else 0
         spans = [span for span in spans if span.encoder_slot >= 0]
         marks = _NOWHERE if self._marks is None else np.flatnonzero(np.isin(tokens, self._marks))
-        return _Row(spans, positions, words=words, which=which, whole=whole, marks=marks)
+        first, joined = -1, None
+        if self._joined is not None and new.spans:
+            first = new.spans[0].start
+            end = new.spans[-1].start + new.spans[-1].length
+            joined = np.isin(tokens[first:end], self._joined)
+        return _Row(spans, positions, words=words, which=which, whole=whole, marks=marks, first=first, joined=joined)
 
     def batch(self, rows: Sequence[PlacedRow], bring: Bring) -> MediaBatch | None:
         """The embeddings in place of tokens in a pass; None if there are none. Rows with a fault have none."""
@@ -334,6 +353,10 @@ class MediaRows(RowExtras):
             if row.start < found.whole:
                 count = min(row.count, found.whole - row.start)
                 whole.append(WholeSpan(row.first, count, row.sequence, row.start))
+            if found.joined is not None and row.start <= found.first < row.start + row.count:
+                members = torch.from_numpy(found.joined).to(self._device)
+                at = found.first - row.start + row.first
+                whole.append(WholeSpan(at, len(found.joined), row.sequence, found.first, members))
             for span, begin, end in _within(found.spans, row.start, row.count):
                 encoded = self._encoded[span.encoder_slot]
                 at_fault = int(span.placeholders[0])
@@ -346,7 +369,7 @@ class MediaRows(RowExtras):
                 at = span.placeholders[begin:end]
                 places.append(at - row.start + row.first)
                 parts.append((encoded, begin, end))
-                if self._sees_whole and not self._whole_prompts and not span.causal:
+                if self._sees_whole and not (self._whole_prompts or found.joined is not None or span.causal):
                     whole += [
                         WholeSpan(first - row.start + row.first, last - first, row.sequence, first)
                         for first, last in _runs_of(at)
@@ -371,6 +394,7 @@ class MediaRows(RowExtras):
             },
             spans=whole,
             expert_places=expert_places,
+            added=self._added,
         )
 
     def _seen_by(self, row: PlacedRow, seen: Sequence[SeenSpan]) -> Iterator[SeenMedia]:

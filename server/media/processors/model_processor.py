@@ -48,6 +48,8 @@ from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
 from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
 from .images.minimax import MiniMaxM3Images
+from .images.molmo2 import Molmo2Images
+from .images.perception_lm import PerceptionLMImages
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
 from .model_files import GivenFiles, ModelFiles, Source
@@ -130,10 +132,12 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
+    "PerceptionLMProcessor": PerceptionLMImages,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
     "MiniMaxM3VLProcessor": MiniMaxM3Images,
+    "Molmo2Processor": Molmo2Images,
     **dict.fromkeys(("Step3VLProcessor", "Step3p7Processor"), StepImages),
     "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,

@@ -70,6 +70,12 @@ class VideoSettings:
     """Frames a second by the length of a video: (seconds, rate) for videos up to that length. Replaces ``fps``."""
     embeddings: int = 0
     """Embeddings of each frame, for models with a choice."""
+    most_fps: float = 0.0
+    """Frames a second of a video that has more, with ``num_frames``; 0: any number."""
+    from_start: bool = False
+    """Whether frames begin equal parts of a video, and do not reach from its first frame to its last."""
+    pooling: Sequence[int] = ()
+    """Rows and columns of patches that become one embedding, for models with a choice."""
     leaves_out_still: bool = True
     """Whether a model that may leave out what did not change does so."""
 
@@ -84,6 +90,9 @@ class VideoSettings:
             "shortest_edge": said.get("min_pixels") or size.get("shortest_edge"),
             "longest_edge": said.get("max_pixels") or size.get("longest_edge"),
             "rates": None,
+            "most_fps": said.get("max_fps"),
+            "from_start": None,
+            "pooling": said.get("pooling_size"),
             "embeddings": said.get("max_soft_tokens"),
             "leaves_out_still": said.get("use_token_compression"),
         }
@@ -97,6 +106,8 @@ class VideoSettings:
             count = self._count(facts, wanted if isinstance(wanted, int) else None, fps)
             count = max(1, min(count, facts.frames))
             count = count // step * step or count
+            if self.from_start:
+                return [int(index) for index in np.arange(0, facts.frames, facts.frames / count)[:count]]
             return [int(index) for index in np.linspace(0, facts.frames - 1, count).round()]
 
         return choose
@@ -104,6 +115,8 @@ class VideoSettings:
     def _count(self, facts: VideoFacts, wanted: int | None, fps: object) -> int:
         if wanted is None and fps is None:
             wanted = self.num_frames
+        if wanted is not None and fps is None and 0 < self.most_fps < facts.fps:
+            wanted = min(wanted, int(facts.seconds * self.most_fps))
         if wanted is not None:
             return min(wanted, self.max_frames)
         own = next((rate for seconds, rate in self.rates if facts.seconds <= seconds), self.fps)
@@ -229,3 +242,16 @@ def budgeted(images: Any, video: DecodedVideo, settings: VideoSettings) -> Video
     }
     count = int(found["num_soft_tokens_per_image"][0])
     return VideoInputs(tensors, {"num_soft_tokens_per_video": [count], "video_metadata": [_stated(video)]})
+
+
+def squares(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
+    """Molmo 2: each frame is one square."""
+    tensors = images.frames(video.frames, *settings.pooling)
+    return VideoInputs(tensors, {"video_grids": tensors["video_grids"], "video_metadata": [_stated(video)]})
+
+
+def thumbs(images: Any, video: DecodedVideo) -> VideoInputs:
+    """Perception LM: each frame is a picture of one tile."""
+    found = images(list(video.frames), return_tensors="np", vision_input_type="vanilla")["pixel_values"]
+    frames = np.asarray(found).swapaxes(0, 1)
+    return VideoInputs({"pixel_values": frames}, {"pixel_values_videos": frames}, as_pictures=True)

@@ -18,6 +18,8 @@ from .model_videos import (
     paired,
     pooled,
     squared,
+    squares,
+    thumbs,
     tiles,
     tubelets,
 )
@@ -40,6 +42,7 @@ _GLM: Final = VideoSettings(min_frames=2, max_frames=600, shortest_edge=112 * 11
 _VIDEO_LLAMA: Final = VideoSettings(fps=1.0, max_frames=180, shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
 _EDGE: Final = VideoSettings(shortest_edge=64 * 64, longest_edge=24 << 20)
 _SILENT: Final = {"load_audio_from_video": False}
+_MOLMO2: Final = VideoSettings(num_frames=64, min_frames=1, most_fps=2.0, from_start=True, pooling=(3, 3))
 _SMOLVLM: Final = VideoSettings(fps=1.0, min_frames=1, max_frames=64, longest_edge=512)
 _QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
 _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32)
@@ -72,6 +75,8 @@ VIDEOS: Final[Mapping[str, Videos]] = {
         (f"{each}Processor" for each in nemotron_omni.ARCHITECTURES),
         Videos(lambda i, v, _s, _b: tubelets(i, v), VideoSettings(fps=2.0, min_frames=2, max_frames=128), 2),
     ),
+    "Molmo2Processor": Videos(lambda i, v, s, _: squares(i, v, s), _MOLMO2),
+    "PerceptionLMProcessor": Videos(lambda i, v, _s, _b: thumbs(i, v), VideoSettings(num_frames=32)),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     **dict.fromkeys(
         ("LlavaNextVideoProcessor", "VideoLlavaProcessor"),

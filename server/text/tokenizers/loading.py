@@ -17,6 +17,9 @@ from .tekken import TEKKEN, Tekken
 from .tiktoken import load_tiktoken, tiktoken_file
 from .tokenizer import ChatTemplates, Tokenizer
 
+_BEGUN: Final = ("molmo2",)
+"""Model types whose processor in transformers begins each prompt with the tokenizer's BOS, or its EOS if it has none,
+whether or not the tokenizer does."""
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
 _COMPARED: Final = 500
 """Compared tokens of two tokenizers that must be equal."""
@@ -122,6 +125,9 @@ def _finish(backend: Backend, folder: Path) -> Tokenizer:
     backend.add_special_tokens(
         [AddedToken(token, normalized=False, special=True) for token in _unmarked(backend, known)]
     )
+    if _read_json(folder / "config.json").get("model_type") in _BEGUN:
+        known["bos_token"] = special["bos_token"] = known.get("bos_token") or known.get("eos_token", "")
+        config = {**config, "add_bos_token": True}
     if isinstance(config.get("add_bos_token"), bool) or isinstance(config.get("add_eos_token"), bool):
         set_ends(
             backend,

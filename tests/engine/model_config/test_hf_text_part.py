@@ -332,3 +332,77 @@ def test_of_cosmos_3_the_text_and_the_tower_are_read_and_what_generates_is_not(
 ) -> None:
     assert text_name(stored) == text
     assert is_of_tower(stored) == of_tower
+
+
+MOLMO2: dict[str, Any] = {
+    "architectures": ["Molmo2ForConditionalGeneration"],
+    "model_type": "molmo2",
+    "image_patch_id": 151_938,
+    "text_config": {
+        "model_type": "molmo2_text",
+        "layer_norm_eps": 1e-5,
+        "qkv_bias": True,
+        "norm_after": True,
+        "qk_norm_type": "olmo",
+        "rope_theta": 5e5,
+        "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192},
+        "rope_scaling_layers": [3, 7],
+    },
+}
+
+
+def test_published_files_of_molmo2_have_their_own_names_and_tokens_without_logits() -> None:
+    found = model_spec_from_hf(MOLMO2)
+    mixers = [layer.attention for layer in found.layers]
+    assert (found.vocab_size, found.unsaid, found.norm_eps) == (151_936 + 128, 128, 1e-5)
+    assert [layer for layer, mixer in enumerate(mixers) if mixer.rope and mixer.rope.kind == "yarn"] == [3, 7]
+    assert {mixer.rope and mixer.rope.theta for mixer in mixers} == {5e5}
+    assert (mixers[0].qkv_bias, mixers[0].output_bias, mixers[0].qk_norm, mixers[0].whole_spans) == (
+        *(True, False, "full", True),
+    )
+    assert (found.layers[0].norms.mixer_in, found.layers[0].norms.mixer_out) == ("", "attn_norm")
+    assert media_spec(MOLMO2) == MediaSpec(
+        {"image": 151_938},
+        marks=(151_936, 151_937, 151_939, 151_940, 151_943, 151_944),
+        joined=True,
+        added=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ({"tie_word_embeddings": True}, "tie_word_embeddings is true, expected a head of its own"),
+        ({"qk_norm_type": "gemma"}, "qk_norm_type is 'gemma', expected 'qwen3' or 'olmo'"),
+        ({"use_qk_norm": False}, "with use_qk_norm true"),
+    ],
+)
+def test_other_forms_of_molmo2_are_refused(text: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        model_spec_from_hf({**MOLMO2, "text_config": {**MOLMO2["text_config"], **text}})
+
+
+def test_chameleon_generates_no_tokens_of_pictures() -> None:
+    words = {"<image>": 8711, "a": 3, "IMGIMGAZ": 4, "IMGIMGBZ": 5, "IMGIMGCZ": 9}
+    config = {"architectures": ["ChameleonForConditionalGeneration"], "model_type": "chameleon", "hidden_size": 4096}
+    found = model_spec_from_hf({**config, "vocabulary_map": words})
+    assert found.silent == ((4, 6), (9, 10))
+    assert found.layers[0].norms.mixer_in == "input_layernorm"
+    assert model_spec_from_hf({**config, "swin_norm": True}).layers[0].norms.mixer_out == "input_layernorm"
+    assert media_spec({**config, "vocabulary_map": words}) == MediaSpec({"image": 8711})
+    with pytest.raises(ConfigError, match="rms_norm_eps is 1e-06, expected 1e-05, which norms of heads have"):
+        model_spec_from_hf({**config, "rms_norm_eps": 1e-6})
+
+
+@pytest.mark.parametrize("kind", ["perception_lm", "fast_vlm"])
+def test_models_whose_towers_need_timm_take_media_with_it_or_with_another_tower(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = {"model_type": kind, "image_token_id": 8}
+    other = {**config, "vision_config": {"model_type": "siglip_vision_model"}}
+    monkeypatch.setattr("stentor.engine.model_config.towers.media_spec.find_spec", lambda name: None)
+    assert media_spec(config) is None
+    assert media_spec({**config, "vision_config": {"model_type": "timm_wrapper"}}) is None
+    assert media_spec(other) == MediaSpec({"image": 8})
+    monkeypatch.setattr("stentor.engine.model_config.towers.media_spec.find_spec", lambda name: True)
+    assert media_spec(config) == MediaSpec({"image": 8})

@@ -16,7 +16,9 @@ from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.processors.images.llama4 import Llama4Images
 from stentor.server.media.processors.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.processors.images.minimax import MiniMaxM3Images
+from stentor.server.media.processors.images.molmo2 import Molmo2Images
 from stentor.server.media.processors.images.nemotron import NemotronOmniImages
+from stentor.server.media.processors.images.perception_lm import PerceptionLMImages
 from stentor.server.media.processors.images.phi4 import Phi4Images
 from stentor.server.media.processors.images.step import StepImages
 from stentor.tests.parity.reading import ARIA_SIDE
@@ -46,7 +48,7 @@ _GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_i
 
 _SOUND: Final = "{% elif content['type'] == 'audio' %}<so_embedding>{% elif 'text' in"
 _GUIDE: Final = (Path(stentor.__file__).parent / "docs/guides/models.md").read_text()
-PALIGEMMA, GOT_OCR, _BLIP2 = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:3]
+PALIGEMMA, GOT_OCR, _BLIP2, _CHAMELEON = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:4]
 """The templates of the guide."""
 
 
@@ -342,7 +344,43 @@ def _janus() -> _Processor:
     return _deepseek_vl()._replace(name="JanusProcessor", images=images, names=names)
 
 
+def _molmo2() -> _Processor:
+    images = Molmo2Images(size=_SQUARE, patch_size=PATCH, overlap_margins=[1, 1], max_crops=6)
+    spelled = {
+        **{"<image>": "<im_patch>", "[IMG]": "<im_start>", "[IMG_BREAK]": "<im_col>", "[IMG_END]": "<im_end>"},
+        **{"<start_of_image>": "<low_res_im_start>", "<img>": "<frame_start>", "</img>": "<frame_end>"},
+        **{"<IMG_CONTEXT>": "<|image|>", "<video>": "<|video|>"},
+    }
+    template = CHATML.replace("IMAGE", "<|image|>").replace("VIDEO", "<|video|>")
+    return _Processor("Molmo2Processor", images, template, spelled=spelled)
+
+
+def _perception_lm() -> _Processor:
+    images = PerceptionLMImages(tile_size=SIDE, max_num_tiles=6)
+    names = {"image_token": "<image>", "video_token": "<video>"}
+    template = CHATML.replace("IMAGE", "<image>").replace("VIDEO", "<video>")
+    return _Processor(
+        "PerceptionLMProcessor", images, template, names, settings={"patch_size": PATCH, "pooling_ratio": 2}
+    )
+
+
+def _fast_vlm() -> _Processor:
+    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
+    settings = {"patch_size": SIDE // 2, "vision_feature_select_strategy": "full"}
+    return _Processor("LlavaProcessor", images, LLAVA, settings=settings)
+
+
+def _chameleon() -> _Processor:
+    images = transformers.ChameleonImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
+    names = {"image_token": "<image>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
+    return _Processor("ChameleonProcessor", images, _CHAMELEON, names, settings={"image_seq_length": 16})
+
+
 _PROCESSORS: Final = {
+    "chameleon": _chameleon,
+    "fast_vlm": _fast_vlm,
+    "molmo2": _molmo2,
+    "perception_lm": _perception_lm,
     "granite_vision": _llava_next,
     "llava_next_video": _llava_next_video,
     "video_llava": _video_llava,
@@ -419,6 +457,7 @@ LAID_OUT: Final[Mapping[str, Maker]] = {
     name: _with_processor(name)
     for name in (
         "blip2",
+        "chameleon",
         "got_ocr2",
         "idefics2",
         "minicpm_ocr",

@@ -99,7 +99,10 @@ def test_placeholders_of_a_picture_and_its_slices_fit_their_canvas(
     assert found.axes[at].min(axis=0).tolist() == [runs[0][0] - 1] * 3, "the origin is behind the picture's number"
 
 
-OWN = ("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal", "step")
+OWN = (
+    *("cohere2_vision", "gemma4_unified", "kimi_k25", "lfm2_vl", "llama4", "molmo2", "perception_lm"),
+    *("phi4_multimodal", "step"),
+)
 """Of which transformers has no image processor without torchvision."""
 
 

@@ -15,7 +15,10 @@ from stentor.server.media.processors.images.kimi import KimiImages
 from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.processors.images.llama4 import Llama4Images
 from stentor.server.media.processors.images.minimax import MiniMaxM3Images
+from stentor.server.media.processors.images.molmo2 import Molmo2Images, bilinear, tiling
 from stentor.server.media.processors.images.nemotron import NemotronOmniImages
+from stentor.server.media.processors.images.perception_lm import PerceptionLMImages
+from stentor.server.media.processors.images.perception_lm import canvas as perception_canvas
 from stentor.server.media.processors.images.phi4 import Phi4Images, canvas
 from stentor.server.media.processors.images.step import StepImages, laid_out
 from stentor.server.media.processors.images.tiles import resized
@@ -28,7 +31,9 @@ PROCESSORS: Final[dict[str, Any]] = {
         encoder_patch_size=4, tile_size=16, min_image_tokens=2, max_image_tokens=6, max_tiles=6
     ),
     "llama4": lambda: Llama4Images(size=_SQUARE, max_patches=6),
+    "molmo2": lambda: Molmo2Images(size=_SQUARE, patch_size=4, overlap_margins=[1, 1], max_crops=6),
     "nemotron": lambda: NemotronOmniImages(patch_size=4, min_num_patches=16, max_num_patches=96),
+    "perception_lm": lambda: PerceptionLMImages(tile_size=16, max_num_tiles=6),
     "phi4": lambda: Phi4Images(size=_SQUARE, patch_size=4, dynamic_hd=6),
     "step": lambda: StepImages(size=_SQUARE, patch_size=24, max_image_size=64),
 }
@@ -60,10 +65,25 @@ MADE: Final = [
     ("llama4", (50, 21), (7, 3, 16, 16), [-0.3083, 0.7262, 0.6406, 0.8047], {"aspect_ratios": [[2, 3]]}),
     ("llama4", (30, 90), (4, 3, 16, 16), [-0.0162, 0.6458, 0.9219, 0.8672], {"aspect_ratios": [[3, 1]]}),
     ("llama4", (9, 12), (1, 3, 16, 16), [0.2386, 0.7645, 0.4531, 0.4141], {"aspect_ratios": [[1, 1]]}),
+    (
+        *("molmo2", (50, 21), (5, 16, 48), [-0.0468, 0.6628, 0.4431, -0.7255]),
+        {"image_grids": [[2, 2, 2, 5]], "pooled": 2020},
+    ),
+    (
+        *("molmo2", (30, 90), (5, 16, 48), [-0.0049, 0.6626, 0.7176, -0.2549]),
+        {"image_grids": [[2, 2, 5, 2]], "pooled": 2020},
+    ),
+    (
+        *("molmo2", (9, 12), (2, 16, 48), [0.6496, 0.3111, 0.0275, 0.2392]),
+        {"image_grids": [[2, 2, 2, 2]], "pooled": 496},
+    ),
     ("nemotron", (50, 21), (84, 48), [0.2221, 1.2471, 0.3792, 0.6709], {"image_grid_hw": [[6, 14]]}),
     ("nemotron", (30, 90), (96, 48), [0.1569, 1.2473, 0.6368, 0.0111], {"image_grid_hw": [[16, 6]]}),
     ("nemotron", (9, 12), (24, 48), [1.401, 0.5628, 0.1487, 0.9411], {"image_grid_hw": [[6, 4]]}),
     ("nemotron", (200, 7), (96, 48), [0.2371, 1.2418, 0.4386, 0.3871], {"image_grid_hw": [[2, 48]]}),
+    ("perception_lm", (50, 21), (1, 3, 3, 16, 16), [0.0184, 0.6697, 0.6235, 0.8196], {}),
+    ("perception_lm", (30, 90), (1, 3, 3, 16, 16), [-0.0172, 0.6612, 0.9294, 0.8902], {}),
+    ("perception_lm", (9, 12), (1, 7, 3, 16, 16), [0.6494, 0.3157, 0.3255, 0.3098], {}),
     (
         *("phi4", (50, 21), (3, 3, 16, 16), [0.2026, 0.7101, 0.6091, -0.9451]),
         {"image_sizes": [[16, 32]], "num_img_tokens": [17], "unseen": 0},
@@ -122,9 +142,11 @@ def test_pictures_become_what_torchvision_makes_of_them(
     if name == "phi4":
         found["pixel_values"] = found.pop("image_pixel_values")[0]
         found["unseen"] = (found.pop("image_attention_mask") == 0).sum()
+    if "image_token_pooling" in found:
+        found["pooled"] = found.pop("image_token_pooling").sum()
     if "pixel_values_local" in found:
         found["squares"] = found.pop("pixel_values_local").shape
-    pixels = found.pop("pixel_values")
+    pixels = np.asarray(found.pop("pixel_values"))
     assert pixels.shape == shape
     assert pixels.dtype == np.float32
     first, last = pixels.reshape(len(pixels), -1)[[0, -1]]
@@ -159,6 +181,51 @@ def test_squares_of_step_are_cut_by_the_shape_of_a_picture(size: tuple[int, int]
     width, height = size
     layout = laid_out(height, width, 728, 504, 3024)
     assert (layout.rows, layout.columns) == squares
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [
+        *(
+            ((378, 378), (1, 1)),
+            ((2000, 500), (1, 5)),
+            ((100, 900), (1, 1)),
+            ((1200, 1600), (3, 2)),
+            ((50, 60), (1, 1)),
+        ),
+    ],
+)
+def test_squares_of_molmo_2_are_those_that_enlarge_or_shrink_a_picture_the_least(
+    size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    """The expected rows and columns were computed by transformers."""
+    width, height = size
+    assert tiling(height - 112, width - 112, 266, 8) == grid
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [
+        *(((448, 448), (6, 6)), ((449, 448), (6, 6)), ((1000, 3000), (3, 9)), ((9000, 500), (18, 1))),
+        *(((500, 9000), (1, 17)), ((3000, 3000), (6, 6))),
+    ],
+)
+def test_a_canvas_of_perception_lm_is_that_on_which_a_picture_is_largest(
+    size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    """The expected columns and rows were computed by transformers."""
+    assert perception_canvas(*size, 448, 36) == grid
+
+
+def test_pictures_of_molmo_2_are_resized_as_torch_resizes_them_without_a_filter() -> None:
+    picture = np.random.default_rng(1).integers(0, 256, (3, 40, 30), dtype=np.uint8)
+    for height, width in ((17, 11), (60, 50), (40, 30)):
+        theirs = torch.nn.functional.interpolate(
+            torch.from_numpy(picture)[None].float(), (height, width), mode="bilinear"
+        )
+        off = np.abs(bilinear(picture, height, width).astype(int) - theirs[0].round().numpy().astype(int))
+        assert off.max() <= 1
+        assert off.mean() < 0.01, "of rounding alone"
 
 
 def test_pictures_are_resized_as_torch_resizes_them() -> None:

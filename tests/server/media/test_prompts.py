@@ -1,6 +1,7 @@
 """Prompts with pictures, token for token as transformers writes them, and the places of the pictures in them."""
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -160,15 +161,16 @@ def test_prompts_are_those_of_transformers(name: str, conversation: str, family:
     assert tokens == reference(one, CONVERSATIONS[conversation])["input_ids"][0].tolist()
     ids = set(one.media._ids.values())
     assert len(placed.spans) == len(pictures)
+    own = ids | one.media._marks
     ends = 0
     for span in placed.spans:
         assert span.start >= ends, "they follow each other"
         ends = span.start + span.length
-        assert tokens[span.start] in ids
-        assert tokens[ends - 1] in ids
+        assert tokens[span.start] in own
+        assert tokens[ends - 1] in own
         of_runs = [token for first, end in span.runs for token in tokens[span.start + first : span.start + end]]
         within = tokens[span.start : ends]
-        assert of_runs == ([] if ids.issuperset(within) else [token for token in within if token in ids])
+        assert of_runs == ([] if own.issuperset(within) else [token for token in within if token in own])
     stand_for = [token for token in tokens if token in ids]
     assert placed.tokens == ({"image": len(stand_for)} if pictures else {})
     assert sum(token in ids for span in placed.spans for token in tokens[span.start : span.start + span.length]) == len(
@@ -219,6 +221,20 @@ def test_a_prompt_of_got_ocr_is_the_one_that_its_processor_writes(family: Callab
     messages, pictures = ours([("user", "[a][b]OCR: "), ("assistant", "a"), ("user", "[c]OCR: ")])
     _, placed = one.prompt(messages, pictures)
     assert [span.length for span in placed.spans] == [16] * 3
+
+
+def test_a_prompt_of_chameleon_ends_with_the_separator_that_its_processor_writes(tmp_path: Path) -> None:
+    LAID_OUT["chameleon"](tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "sep_token": "<|im_end|>"}))
+    one = family_in(tmp_path)
+    made = one.processor._processor
+    theirs = transformers.ChameleonProcessor(made.image_processor, made.tokenizer, image_seq_length=16)
+    messages, pictures = ours([("user", "[a]What is [b]this?")])
+    tokens, placed = one.prompt(messages, pictures)
+    found = theirs(pictures, f"{BOS}<image>What is <image>this?", return_tensors="np")
+    assert tokens == found["input_ids"][0].tolist()
+    assert placed.tokens == {"image": 32}
 
 
 @pytest.mark.parametrize(
@@ -302,6 +318,29 @@ def test_a_sound_of_nemotron_3_nano_omni_has_the_features_of_transformers(
     assert tensors["input_features_mask"].tolist() == mask.tolist()
     assert tensors["input_features"] == pytest.approx(features.numpy(), abs=2e-3), "by numpy, and there by torch"
     assert found.replacement == f"<so_start>{'<so_embedding>' * count}<so_end>"
+
+
+def test_a_video_of_molmo_2_is_squares_behind_their_times(family: Callable[[str], Family]) -> None:
+    one = family("molmo2")
+    facts = VideoFacts(90, 29.97, 20, 12)
+    chosen = one.processor.choose_frames({})(facts)
+    assert chosen == [0, 15, 30, 45, 60, 75], "two a second, from the first on"
+    assert len(one.processor.choose_frames({})(VideoFacts(9000, 30.0, 20, 12))) == 64
+    assert one.processor.choose_frames({"fps": 1.0})(facts) == [0, 30, 60]
+    found = one.processor.video(DecodedVideo(np.zeros((2, 12, 20, 3), np.uint8), [0, 45], facts))
+    frame = f"<frame_start>{'<im_patch>' * 4}<frame_end>"
+    assert found.replacement == f"0.0 {frame} 1.5 {frame}"
+    tensors = load(bytes(found.payload))
+    assert tensors["video_grids"].tolist() == [[2, 2, 2]]
+    assert tensors["pixel_values_videos"].shape == (2, 16, 48)
+    assert tensors["video_token_pooling"].max() == 31
+
+
+def test_a_video_of_perception_lm_is_frames_of_one_tile(family: Callable[[str], Family]) -> None:
+    one = family("perception_lm")
+    found = one.processor.video(DecodedVideo(np.zeros((3, 12, 20, 3), np.uint8), [0, 1, 2], VideoFacts(3, 1.0, 20, 12)))
+    assert found.replacement == "<video>" * 12
+    assert load(bytes(found.payload))["pixel_values"].shape == (1, 3, 3, 16, 16)
 
 
 def test_pictures_of_minicpm_that_are_enlarged_by_their_glyphs_are_refused() -> None:

@@ -1,19 +1,42 @@
-"""Reads queries, keys and values that float8 files store as one matrix in chunks (MiMo-V2.5)."""
+"""Makes whole what files store in parts: queries, keys and values in chunks of float8 (MiMo-V2.5), and embeddings of
+the first and of the last tokens (Molmo 2)."""
 
 from collections.abc import Iterable, Iterator
 
 import torch
 
-from ...model_config.spec.attention import AttentionSpec
-from ...model_config.spec.model import Backbone
-from ...quantization.formats import FP8_BLOCK
-from ..linear.weights import WeightError
+from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.model import Backbone, ModelSpec
+from ..quantization.formats import FP8_BLOCK
+from .linear.weights import WeightError
 
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def whole_heads(model: Backbone, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+def whole_tensors(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors with whole ones in place of parts. Raises :class:`WeightError` for parts that do not fit."""
+    return _whole_heads(model, _whole_embeddings(model, tensors))
+
+
+def _whole_embeddings(
+    model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors with one table [vocabulary, hidden] in place of its two parts."""
+    parts = [f"{model.embedding}.{ending}" for ending in model.embedding_parts or ()]
+    waiting: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors:
+        if name not in parts:
+            yield name, tensor
+            continue
+        waiting[name] = tensor.clone()  # the file's pages are released before its partner comes
+        if len(waiting) == len(parts):
+            yield f"{model.embedding}{_WEIGHT}", torch.cat([waiting.pop(part) for part in parts])
+    if waiting:
+        raise WeightError(f"the checkpoint has only a part of its embeddings, {next(iter(waiting))}, expected both")
+
+
+def _whole_heads(model: Backbone, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors with all queries, keys and values in turn, as floats, in place of float8 chunks and their scales.
 
     Raises :class:`WeightError` for other shapes than chunks have.
