@@ -30,7 +30,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _I, _P, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
@@ -67,6 +67,7 @@ def paged_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    distances: Tensor | None = None,
     causal: bool = True,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
@@ -89,8 +90,10 @@ def paged_attention(
             arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not apply to it.
         slopes: [Hq] float32; a score gets the head's slope times the key's position less the query's, after the soft
             cap (ALiBi, arXiv:2108.12409).
+        distances: [T, Hq, E] float32, contiguous: the score of the key d tokens back gets the d-th number of its query
+            and head, after the soft cap; further keys get nothing (Inkling).
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
-            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk and no slope.
+            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk, no slope and no number by distance.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
             (:func:`stentor.kernels.write_kv_` writes them), none for others.
         invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native
@@ -108,8 +111,8 @@ def paged_attention(
             variant does not check, because it would have to wait for the device.
         MemoryError: on the CPU, no room to plan the batch.
     """
-    optional = sinks, slopes, k_scale, v_scale
-    absent = sinks is None, slopes is None, k_scale is None, v_scale is None
+    optional = sinks, slopes, distances, k_scale, v_scale
+    absent = sinks is None, slopes is None, distances is None, k_scale is None, v_scale is None
     given: tuple[Tensor, ...] = (q, k_cache, v_cache)
     if False in absent:
         given = (*given, *[each for each in optional if each is not None])
@@ -130,6 +133,7 @@ def paged_attention(
         softcap=softcap,
         sinks=sinks,
         slopes=slopes,
+        distances=distances,
         causal=causal,
         k_scale=k_scale,
         v_scale=v_scale,
@@ -172,6 +176,11 @@ def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
     if args.slopes is not None and not args.causal:
         raise ValueError("paged_attention: slopes need causal attention")
+    if (distances := args.distances) is not None:
+        if not args.causal:
+            raise ValueError("paged_attention: numbers by distance need causal attention")
+        most = distances.shape[2] if distances.dim() == 3 else 1
+        check_float32("paged_attention", "distances", distances, (tokens, heads, max(1, most)))
     for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
         if each is not None:
             check_float32("paged_attention", name, each, (heads,))
@@ -191,7 +200,9 @@ def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, few
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, args.block_tables.shape[1], q.stride(0)),
         *(args.scale, args.window, args.softcap),
-        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale),
+        *pointers(args.sinks, args.slopes, args.distances),
+        args.extent,
+        *pointers(args.k_scale, args.v_scale),
         *(after, fewer),
         threads(),
     )
