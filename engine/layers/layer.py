@@ -14,6 +14,7 @@ from ..model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
 from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.spec.model import Backbone
 from ..model_config.spec.streams import LaurelSpec
+from .added_conv import AddedConv
 from .attention.attention import Attention
 from .attention.compressed_attention import CompressedAttention
 from .attention.cross_attention import CrossAttention
@@ -102,8 +103,14 @@ class Layer:
             ScaledSum(weights, f"{model.layer_prefix(layer)}.{name}", model.hidden_size, context)
             for name in spec.sums or ()
         ]
-        self._late_mixer = None if self._sums else _late(self._mixer, self._mixer_scale, self._mixer_out)
-        self._late_mlp = None if self._sums else _late(self._mlp, self._mlp_scale, self._mlp_out)
+        first = len(spec.states(model.hidden_size)) - len(spec.out_convs or ())
+        self._convs = [
+            AddedConv(weights, model.layer_prefix(layer), conv, layer, state, context)
+            for state, conv in enumerate(spec.out_convs or (), first)
+        ]
+        apart = bool(self._sums or self._convs)
+        self._late_mixer = None if apart else _late(self._mixer, self._mixer_scale, self._mixer_out)
+        self._late_mlp = None if apart else _late(self._mlp, self._mlp_scale, self._mlp_out)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
         weights.pass_over(*(f"{model.layer_prefix(layer)}.{name}" for name in spec.unused))
         self._scalar: torch.Tensor | None = None
@@ -144,6 +151,8 @@ class Layer:
                 delta = self._late_mixer(x, batch, late=True)
             else:
                 delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
+            if self._convs:
+                delta = self._convs[0](multiplied(delta), batch)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._stream_scales[0] != 1.0:
@@ -173,6 +182,8 @@ class Layer:
                 delta = self._late_mlp(x, batch, late=True)
             else:
                 delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
+            if self._convs:
+                delta = self._convs[1](multiplied(delta), batch)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._stream_scales[1] != 1.0:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import normalize
 
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
@@ -20,7 +19,7 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBa
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.linear.layer_context import LayerContext
-from ..layers.linear.linear import Linear, PlainLinear, check_arranged
+from ..layers.linear.linear import Linear, PlainLinear
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Delta, Stream
 from ..layers.linear.weights import WeightMap
@@ -38,6 +37,7 @@ from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import HEADS, ModelSpec
 from ..model_config.spec.streams import AltUpSpec, HyperSpec, StreamMixSpec
 from .programs import Body, Programs
+from .stored_forms import arrange_head, gates_apart
 
 
 class Decoder:
@@ -152,10 +152,7 @@ class Decoder:
             self.weights.alias(head, HEADS[0])
         if not config.tie_embeddings:
             part = {"lm_head": config.vocab_size - config.unsaid}
-            if config.head_norm is not None:
-                check_arranged("lm_head", context)
-                normed = normalize if config.head_norm == "rows" else _normed_columns
-                self.weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
+            arrange_head(self.weights, config, context)
             return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
         if isinstance(self._embedding, PackedTable):
             return self._embedding
@@ -193,7 +190,7 @@ class Decoder:
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
-        return whole_heads(self.config, self._with_base(own))
+        return whole_heads(self.config, gates_apart(self.config, self._with_base(own)))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors under this decoder's names, whose first part files may leave out (GPT-2, DeepSeek-V4), or call
@@ -492,9 +489,3 @@ def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
     return batch.media.add(layer, x)
-
-
-def _normed_columns(head: torch.Tensor) -> torch.Tensor:
-    """Each column divided by its length, which is never 0."""
-    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
-    return head / (lengths + 1e-7)

@@ -30,7 +30,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _I, _P, _P, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
@@ -41,9 +41,10 @@ MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
 
-def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, distances: bool = False) -> Variant:
     """Returns the variant that :func:`paged_attention` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
+    native = native or ("it takes no numbers by distance" if distances else None)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
@@ -91,7 +92,7 @@ def paged_attention(
         slopes: [Hq] float32; a score gets the head's slope times the key's position less the query's, after the soft
             cap (ALiBi, arXiv:2108.12409).
         distances: [T, Hq, E] float32, contiguous: the score of the key d tokens back gets the d-th number of its query
-            and head, after the soft cap; further keys get nothing (Inkling).
+            and head, after the soft cap; further keys get nothing (Inkling). The native variant does not take them.
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
             (cross-attention over a cache of the encoder's keys); then there is no window, no chunk, no slope and no number by distance.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
@@ -139,7 +140,7 @@ def paged_attention(
         v_scale=v_scale,
     )
     _check_tensors(args, batch)
-    chosen = choose(q, k_cache, variant)
+    chosen = choose(q, k_cache, variant, distances=distances is not None)
     if chosen == "reference":
         return reference.paged_attention(args)
     if chosen == "triton":
@@ -200,9 +201,7 @@ def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, few
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, args.block_tables.shape[1], q.stride(0)),
         *(args.scale, args.window, args.softcap),
-        *pointers(args.sinks, args.slopes, args.distances),
-        args.extent,
-        *pointers(args.k_scale, args.v_scale),
+        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale),
         *(after, fewer),
         threads(),
     )

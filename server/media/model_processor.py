@@ -49,6 +49,7 @@ from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
 from .images.minimax import MiniMaxM3Images
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
+from .inkling_processor import InklingProcessor
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import (
     VideoSettings,
@@ -98,6 +99,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "GraniteSpeechProcessor": GraniteSpeechProcessor,
     "HunYuanVLProcessor": HunYuanVLProcessor,
     "Idefics2Processor": Idefics2Processor,
+    "InklingProcessor": InklingProcessor,
     "InternVLChatProcessor": InternVLChatProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeProcessor),
     "KimiVLProcessor": KimiVLProcessor,

@@ -30,8 +30,6 @@ class World:
     softcap: float = 0.0
     sinks: Tensor | None = None
     slopes: Tensor | None = None
-    distances: list[Tensor] | None = None
-    """One per sequence: [length, heads, extent]."""
     chunk: int = 0
     scales: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     """Of int8 or float8 keys and values."""
@@ -44,9 +42,6 @@ class World:
         if variant == "reference":  # it multiplies hidden keys by zero
             k_cache, v_cache = (each.float().nan_to_num().to(each.dtype) for each in (k_cache, v_cache))
             k_scale, v_scale = (each if each is None else each.nan_to_num() for each in (k_scale, v_scale))
-        distances = None
-        if self.distances is not None:
-            distances = torch.cat([self.distances[s][begin:end] for s, begin, end in parts])
         out = paged_attention(
             q,
             k_cache,
@@ -58,7 +53,6 @@ class World:
             softcap=self.softcap,
             sinks=self.sinks,
             slopes=self.slopes,
-            distances=distances,
             k_scale=k_scale,
             v_scale=v_scale,
             variant=variant,  # type: ignore[arg-type]
@@ -239,25 +233,6 @@ def test_slopes_lower_scores_by_distance(
         assert_close(native, reference, tolerance)
         assert_same_bits(native[:, 1], flat[:, 1])  # a slope of 0
         assert (native[3:, 0].float() - flat[3:, 0].float()).abs().max() > 0.05
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cache_dtype", [None, torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize(("window", "softcap", "extent"), [(0, 0.0, 70), (90, 0.0, 90), (0, 5.0, 1)])
-def test_numbers_by_distance_are_added_to_the_scores_of_the_last_keys(
-    dtype: torch.dtype, cache_dtype: torch.dtype | None, window: int, softcap: float, extent: int
-) -> None:
-    plain = make_world([600, 5], window=window, softcap=softcap, dtype=dtype, cache_dtype=cache_dtype)
-    distances = [2 * normal(length, 6, extent, seed=length) for length in (600, 5)]
-    world = replace(plain, distances=distances)
-    parts = [(0, 0, 600), (1, 0, 5)]
-    found, expected, without = world.run(parts), world.run(parts, "reference"), plain.run(parts)
-    exact = dtype == torch.float32 and not (cache_dtype == torch.float8_e4m3fn and multiplies_bfloat16())
-    for native, reference, flat in zip(found, expected, without, strict=True):
-        assert_close(native, reference, 2e-4 if exact else TOLERANCE[torch.bfloat16])
-        assert (native[3:].float() - flat[3:].float()).abs().max() > 0.05
-    for begin, end in ((0, 7), (7, 200), (599, 600)):
-        assert_same_bits(world.run([(0, begin, end)])[0], found[0][begin:end])
     for position in (0, 63, 511, 512, 599):
         assert_same_bits(world.run([(0, position, position + 1)])[0], found[0][position : position + 1])
 
@@ -393,6 +368,8 @@ def test_options_that_do_not_fit_are_refused() -> None:
         paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 6, 3), causal=False)
     with pytest.raises(ValueError, match="distances .* must be contiguous float32"):
         paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 5, 3))
+    with pytest.raises(ValueError, match="it takes no numbers by distance"):
+        paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 6, 3), variant="native")
     with pytest.raises(ValueError, match="take none"):
         paged_attention(q, *caches, batch, scale=1.0, k_scale=torch.ones(2), v_scale=torch.ones(2))
 

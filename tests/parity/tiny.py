@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import classic, families, hub, hybrids, latent, recent, variants
+from stentor.tests.parity import classic, families, hub, hybrids, inklings, latent, recent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -128,6 +128,7 @@ ARCHITECTURES: dict[str, Build] = {
     **classic.configs(SHAPE),
     **hub.configs(SHAPE),
     **recent.configs(SHAPE),
+    **inklings.configs(SHAPE),
 }
 
 
