@@ -40,5 +40,7 @@ class AddedConv:
         assert states is not None, "the rows of the batch have no recurrent states"
         states.note(self.added, x)
         state = states.of_layer[self._layer][self._state]
-        convolved = kernels.causal_conv(x.to(self._weight.dtype), self._weight, None, state, states.rows, activation="none")
+        convolved = kernels.causal_conv(
+            x.to(self._weight.dtype), self._weight, None, state, states.rows, activation="none"
+        )
         return x.float() + convolved.float()

@@ -36,9 +36,7 @@ def _normed_columns(head: torch.Tensor) -> torch.Tensor:
     return head / (lengths + 1e-7)
 
 
-def gates_apart(
-    config: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def gates_apart(config: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors, with gates and ups apart where one matrix has their rows in turn (Inkling)."""
     parts = {
         f".{network.alternating}.weight": tuple(f".{name}.weight" for name in network.into)

@@ -94,7 +94,8 @@ def paged_attention(
         distances: [T, Hq, E] float32, contiguous: the score of the key d tokens back gets the d-th number of its query
             and head, after the soft cap; further keys get nothing (Inkling). The native variant does not take them.
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
-            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk, no slope and no number by distance.
+            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk, no slope and no
+            number by distance.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
             (:func:`stentor.kernels.write_kv_` writes them), none for others.
         invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native

@@ -1,7 +1,8 @@
 """out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks.
 
-With slopes a score gets the head's slope times the key's position less the query's, and with ``distances`` the number of
-the query and head for that distance. With sinks the softmax has one more column, the head's sink, which has no value.
+With slopes a score gets the head's slope times the key's position less the query's, and with ``distances`` the number
+of the query and head for that distance. With sinks the softmax has one more column, the head's sink, which has no
+value.
 """
 
 import torch

@@ -295,7 +295,7 @@ class PrefillLaunch(NamedTuple):
         given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, *optional
         self.start(*given, partial, partial_lse)
         if self.join is not None:
-            self.join(partial, partial_lse, query_start, sinks, out)
+            self.join(partial, partial_lse, query_start, tensors.sinks, out)
 
 
 def kernel_arguments(args: AttentionArgs) -> tuple[Tensor | None, ...]:

@@ -39,8 +39,7 @@ class InklingImages(OwnImages):
             raise ValueError(f"its squares have {side} times {settings.size.width} pixels, expected as many")
         most = settings.rescale_image_max_upscaled_long_edge
         found = [
-            squares(_enlarged(picture, scaling, settings.rescale_image_frac, most), side, scaling)
-            for picture in images
+            squares(_enlarged(picture, scaling, settings.rescale_image_frac, most), side, scaling) for picture in images
         ]
         whole = np.concatenate(found)[:, None].repeat(_FRAMES, axis=1)
         return {"pixel_values": whole, "num_patches": [len(each) for each in found]}
