@@ -11,6 +11,7 @@ from ..model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
 from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.spec.model import Backbone
 from ..model_config.spec.streams import LaurelSpec
+from .added_conv import AddedConv
 from .attention.attention import Attention
 from .attention.compressed_attention import CompressedAttention
 from .attention.cross_attention import CrossAttention
@@ -67,6 +68,12 @@ class Layer:
             self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
         sums = [ScaledSum(weights, f"{prefix}.{name}", model.hidden_size, context) for name in spec.sums or ()]
         of_mixer, of_network = sums or (None, None)
+        first = len(spec.states(model.hidden_size)) - len(spec.out_convs or ())
+        convs = [
+            AddedConv(weights, prefix, conv, layer, state, context)
+            for state, conv in enumerate(spec.out_convs or (), first)
+        ]
+        behind_mixer, behind_network = convs or (None, None)
         self._mixer: Sublayer[Mixer] | None = None
         if spec.mixer is not None:
             mixer = make_mixer(weights, layer, model, spec.mixer, rotary, context)
@@ -81,6 +88,7 @@ class Layer:
                 stream_scale=spec.stream_scales[0],
                 renews=norms.renews,
                 total=of_mixer,
+                conv=behind_mixer,
             )
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self._beside_scale = model.residual_scale * spec.beside_scale
@@ -98,6 +106,7 @@ class Layer:
                 stream_scale=spec.stream_scales[1],
                 renews=norms.renews,
                 total=of_network,
+                conv=behind_network,
             )
         self._shortcut: MoE | None = None
         if spec.shortcut is not None:

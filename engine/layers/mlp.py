@@ -18,7 +18,7 @@ from .elementwise import elementwise
 from .forward_batch import ForwardBatch
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear, check_arranged
-from .linear.quantized import Delta, Input, Stream, Unnormed, changed
+from .linear.quantized import Delta, Input, Stream, Unnormed, changed, multiplied
 from .linear.weights import WeightMap
 from .moments import row_mean
 from .rank_norm import SplitNorm
@@ -113,6 +113,10 @@ class MLP:
             # it norms what has the stream's dtype
             own = replace(context, dtype=context.stream)
             self._norm = SplitNorm(weights, f"{prefix}.{spec.norm}", spec.inner, eps, own)
+        self._factor: torch.Tensor | None = None
+        if spec.factor:
+            self._factor = context.empty(1, dtype=torch.float32)
+            weights.add(f"{prefix}.{spec.factor}", self._factor)
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     @overload
@@ -128,12 +132,15 @@ class MLP:
         """
         up = self.input(x, batch.adapter_rows)
         gated = isinstance(x, Unnormed) and self.input.gate is not None
-        out = self.out.late if late else self.out
+        out = self.out.late if late and self._factor is None else self.out
         found = up if gated else self._activated(up)
         if self._norm is not None:
             assert not isinstance(found, Quantized | Unnormed), "quantised behind its norm"
             found = self._norm(found)
-        return out(found, batch.adapter_rows)
+        made = out(found, batch.adapter_rows)
+        if (factor := self._factor) is None:
+            return made
+        return changed(multiplied(made), "a learned factor", lambda rows: rows.mul_(factor))
 
     def _activated(self, up: Stream) -> Input:
         """The input of the last product; ``up`` may begin with gates."""

@@ -39,7 +39,7 @@ class RotaryTables:
         self._media_tokens = media_tokens
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
-        self._scales: dict[tuple[float, float, int, int], torch.Tensor] = {}
+        self._scales: dict[tuple[float, float, int, int, bool], torch.Tensor] = {}
         self._axes: dict[RopeConfig, torch.Tensor] = {}
         """int64 [pairs]: the position axis of each pair; made once, since a pass must not wait."""
 
@@ -65,14 +65,19 @@ class RotaryTables:
                 table[first : first + count] = table.gather(0, lines)
         return first
 
-    def query_scales(self, beta: float, floor: int, first: int, power: float = 0.0) -> torch.Tensor:
-        """float32 [positions]: the factors on queries, 1 + beta · log(1 + ⌊(position + first) / floor⌋) (Llama 4), or
-        with a ``power`` (1 + (position + first) / floor) ** power (Beam)."""
-        if (key := (beta, power, floor, first)) not in self._scales:
+    def query_scales(
+        self, beta: float, floor: int, first: int, power: float = 0.0, *, late: bool = False
+    ) -> torch.Tensor:
+        """float32 [positions]: the factors on queries, 1 + beta · log(1 + ⌊(position + first) / floor⌋) (Llama 4), with
+        a ``power`` (1 + (position + first) / floor) ** power (Beam), or if ``late`` 1 + beta · log(max(1, (position +
+        first) / floor)) (Inkling)."""
+        if (key := (beta, power, floor, first, late)) not in self._scales:
             scales = self._context.empty(self._max_model_len, dtype=torch.float32)
             if not self._context.filled:
                 counted = torch.arange(self._max_model_len, device=scales.device) + first
-                if power:
+                if late:
+                    scales.copy_(1 + beta * torch.log((counted.float() / floor).clamp(min=1.0)))
+                elif power:
                     scales.copy_(torch.exp(power * torch.log1p(counted.float() / floor)))
                 else:
                     scales.copy_(1 + beta * torch.log(1 + (counted // floor).float()))

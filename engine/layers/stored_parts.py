@@ -1,11 +1,12 @@
-"""Makes whole what files store in parts: queries, keys and values in chunks of float8 (MiMo-V2.5), and embeddings of
-the first and of the last tokens (Molmo 2)."""
+"""Tensors that files divide otherwise than this decoder: queries, keys and values in chunks of float8 (MiMo-V2.5),
+embeddings of the first and of the last tokens apart (Molmo 2), rows of gates and ups in turn (Inkling)."""
 
 from collections.abc import Iterable, Iterator
 
 import torch
 
 from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.mlp import MLPSpec
 from ..model_config.spec.model import Backbone, ModelSpec
 from ..quantization.formats import FP8_BLOCK
 from .linear.weights import WeightError
@@ -14,9 +15,25 @@ _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def whole_tensors(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors with whole ones in place of parts. Raises :class:`WeightError` for parts that do not fit."""
-    return _whole_heads(model, _whole_embeddings(model, tensors))
+def as_divided(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors as the decoder divides them. Raises :class:`WeightError` for parts that do not fit."""
+    return _whole_heads(model, _whole_embeddings(model, _gates_apart(model, tensors)))
+
+
+def _gates_apart(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors with a gate and an up in place of a matrix that has their rows in turn."""
+    parts = {
+        f".{network.alternating}.weight": tuple(f".{name}.weight" for name in network.into)
+        for layer in model.layers
+        if isinstance(network := layer.mlp, MLPSpec) and network.alternating
+    }
+    for name, tensor in tensors:
+        ending = next((each for each in parts if name.endswith(each)), None)
+        if ending is None:
+            yield name, tensor
+            continue
+        for first, own in enumerate(parts[ending]):
+            yield name.removesuffix(ending) + own, tensor[first::2]
 
 
 def _whole_embeddings(

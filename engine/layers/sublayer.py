@@ -6,6 +6,7 @@ from typing import Generic, Protocol, TypeVar
 from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
+from .added_conv import AddedConv
 from .attention.attention import Attention
 from .forward_batch import ForwardBatch
 from .linear.quantized import Delta, Input, Stream, Unnormed, multiplied
@@ -23,7 +24,7 @@ P = TypeVar("P", bound=_Part)
 
 
 class Sublayer(Generic[P]):
-    """``stream = after(stream * stream_scale + out(part(into(stream))) * scale)``.
+    """``stream = after(stream * stream_scale + conv(out(part(into(stream))) * scale))``.
 
     The sum is not computed at once: the next norm adds and normalises in one kernel. With ``total``, a
     :class:`.ScaledSum` of stream and output takes the sum's place. ``renews``: the stream goes on from the normed
@@ -41,11 +42,12 @@ class Sublayer(Generic[P]):
         stream_scale: float,
         renews: bool,
         total: ScaledSum | None = None,
+        conv: AddedConv | None = None,
     ) -> None:
         self.part = part
         self.into = into
         self.scale = scale
-        self._out, self._after, self._total = out, after, total
+        self._out, self._after, self._total, self._conv = out, after, total, conv
         self._stream_scale, self._renews = stream_scale, renews
         self._late = self._late_part()
 
@@ -59,7 +61,7 @@ class Sublayer(Generic[P]):
     def _late_part(self) -> Attention | MLP | None:
         """The part, if its last product and the sum are one kernel."""
         part: object = self.part
-        plain = self.scale == 1.0 and self._out is None and self._total is None
+        plain = self.scale == 1.0 and self._out is None and self._total is None and self._conv is None
         return part if plain and isinstance(part, Attention | MLP) and part.out.adds else None
 
     def input(self, delta: Delta | None, stream: Stream) -> tuple[Input, Stream]:
@@ -75,6 +77,8 @@ class Sublayer(Generic[P]):
             delta = self._late(x, batch, late=True)
         else:
             delta = scaled(self.part(x, batch), self.scale, self._out)
+        if self._conv is not None:
+            delta = self._conv(multiplied(delta), batch)
         if isinstance(x, Unnormed):
             stream = x.stream
         return delta, stream if self._stream_scale == 1.0 else scaled_(stream, self._stream_scale)

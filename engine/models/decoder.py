@@ -25,7 +25,7 @@ from ..layers.per_layer import PerLayerInputs
 from ..layers.picture_layer import PictureLayer
 from ..layers.rotary import RotaryTables
 from ..layers.shared_block import SharedWeights
-from ..layers.stored_parts import whole_tensors
+from ..layers.stored_parts import as_divided
 from ..layers.streams.altup import AltUp, Streams
 from ..layers.streams.hyper import HyperConnected, HyperStreams
 from ..layers.streams.stream_mix import MixedLayer, MixedStreams
@@ -129,7 +129,7 @@ class Decoder:
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
-        return whole_tensors(self.config, self._with_base(own))
+        return as_divided(self.config, self._with_base(own))
 
     def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors under this decoder's names, whose first part files may leave out (GPT-2, DeepSeek-V4), or call

@@ -84,9 +84,24 @@ def _product(
         weights.alias(head, HEADS[0])
     if not config.tie_embeddings:
         part = {"lm_head": config.vocab_size - config.unsaid}
-        if config.head_norm is not None:
-            check_arranged("lm_head", context)
-            normed = normalize if config.head_norm == "rows" else normed_columns
-            weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
+        _arrange(weights, config, context)
         return Linear(weights, part, config.hidden_size, context, bias=config.head_bias)
     return words if isinstance(words, PackedTable) else PlainLinear(words, None, invariant=context.invariant)
+
+
+def _arrange(weights: WeightMap, config: ModelSpec, context: LayerContext) -> None:
+    """Divide the stored head's rows or columns by their lengths, or leave out rows that stand for no token, if the
+    model asks for it. Raises :class:`..layers.linear.weights.WeightError` if the head is quantised."""
+    unread = config.unsaid if config.padded_head else 0
+    if config.head_norm is None and not unread:
+        return
+    check_arranged("lm_head", context)
+    used = config.vocab_size - config.unsaid
+
+    def arrange(head: torch.Tensor) -> torch.Tensor:
+        head = head[:used]
+        if config.head_norm is None:
+            return head
+        return normalize(head) if config.head_norm == "rows" else normed_columns(head)
+
+    weights.arrange(HEADS[0], (used + unread, config.hidden_size), arrange)

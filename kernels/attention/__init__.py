@@ -41,9 +41,10 @@ MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
 
-def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, distances: bool = False) -> Variant:
     """Returns the variant that :func:`paged_attention` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
+    native = native or ("it takes no numbers by distance" if distances else None)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
@@ -67,6 +68,7 @@ def paged_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    distances: Tensor | None = None,
     causal: bool = True,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
@@ -89,8 +91,11 @@ def paged_attention(
             arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not apply to it.
         slopes: [Hq] float32; a score gets the head's slope times the key's position less the query's, after the soft
             cap (ALiBi, arXiv:2108.12409).
+        distances: [T, Hq, E] float32, contiguous: the score of the key d tokens back gets the d-th number of its query
+            and head, after the soft cap; further keys get nothing (Inkling). The native variant does not take them.
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
-            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk and no slope.
+            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk, no slope and no
+            number by distance.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
             (:func:`stentor.kernels.write_kv_` writes them), none for others.
         invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native
@@ -108,8 +113,8 @@ def paged_attention(
             variant does not check, because it would have to wait for the device.
         MemoryError: on the CPU, no room to plan the batch.
     """
-    optional = sinks, slopes, k_scale, v_scale
-    absent = sinks is None, slopes is None, k_scale is None, v_scale is None
+    optional = sinks, slopes, distances, k_scale, v_scale
+    absent = sinks is None, slopes is None, distances is None, k_scale is None, v_scale is None
     given: tuple[Tensor, ...] = (q, k_cache, v_cache)
     if False in absent:
         given = (*given, *[each for each in optional if each is not None])
@@ -130,12 +135,13 @@ def paged_attention(
         softcap=softcap,
         sinks=sinks,
         slopes=slopes,
+        distances=distances,
         causal=causal,
         k_scale=k_scale,
         v_scale=v_scale,
     )
     _check_tensors(args, batch)
-    chosen = choose(q, k_cache, variant)
+    chosen = choose(q, k_cache, variant, distances=distances is not None)
     if chosen == "reference":
         return reference.paged_attention(args)
     if chosen == "triton":
@@ -172,6 +178,11 @@ def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
     if args.slopes is not None and not args.causal:
         raise ValueError("paged_attention: slopes need causal attention")
+    if (distances := args.distances) is not None:
+        if not args.causal:
+            raise ValueError("paged_attention: numbers by distance need causal attention")
+        most = distances.shape[2] if distances.dim() == 3 else 1
+        check_float32("paged_attention", "distances", distances, (tokens, heads, max(1, most)))
     for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
         if each is not None:
             check_float32("paged_attention", name, each, (heads,))

@@ -17,6 +17,7 @@ class AttentionTensors(NamedTuple):
     block_tables: Tensor
     sinks: Tensor | None
     slopes: Tensor | None
+    distances: Tensor | None
     k_scale: Tensor | None
     v_scale: Tensor | None
     out: Tensor
@@ -48,6 +49,7 @@ class AttentionArgs(NamedTuple):
     softcap: float
     sinks: Tensor | None
     slopes: Tensor | None
+    distances: Tensor | None
     causal: bool
     k_scale: Tensor | None
     v_scale: Tensor | None
@@ -67,6 +69,7 @@ class AttentionArgs(NamedTuple):
         softcap: float = 0.0,
         sinks: Tensor | None = None,
         slopes: Tensor | None = None,
+        distances: Tensor | None = None,
         causal: bool = True,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
@@ -85,6 +88,7 @@ class AttentionArgs(NamedTuple):
             softcap=softcap,
             sinks=sinks,
             slopes=slopes,
+            distances=distances,
             causal=causal,
             k_scale=k_scale,
             v_scale=v_scale,
@@ -92,9 +96,14 @@ class AttentionArgs(NamedTuple):
         )
 
     @property
-    def optional(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    def optional(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """The optional tensors, in the order of all kernels' arguments."""
-        return self.sinks, self.slopes, self.k_scale, self.v_scale
+        return self.sinks, self.slopes, self.distances, self.k_scale, self.v_scale
+
+    @property
+    def extent(self) -> int:
+        """Keys of a query that :attr:`distances` has numbers for."""
+        return 0 if self.distances is None else self.distances.shape[2]
 
     @property
     def tensors(self) -> AttentionTensors:

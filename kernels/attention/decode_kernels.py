@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from ..dependent import follow
-from .prefill_inner import first_seen
+from .prefill_inner import first_seen, load_near
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)
@@ -142,6 +142,7 @@ def decode_kernel(
     block_tables,
     sinks,
     slopes,
+    distances,
     k_scale,
     v_scale,
     out,
@@ -169,6 +170,7 @@ def decode_kernel(
     WINDOWED: tl.constexpr,
     SOFTCAPPED: tl.constexpr,
     CAUSAL: tl.constexpr,
+    EXTENT: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -256,6 +258,9 @@ def decode_kernel(
             scores = softcap * LOG2_E * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
         if slopes is not None:
             scores += slope * (key[None, :] - position[:, None]).to(tl.float32)
+        if distances is not None:
+            at = token * (tl.num_programs(0) // M_BLOCKS * GROUP) + head
+            scores += load_near(distances, at, key, position, m < GROUP * count, EXTENT)
         seen = held[None, :]
         if CAUSAL:
             seen = key[None, :] <= position[:, None]

@@ -89,6 +89,7 @@ def _batch(
         softcap=0.0,
         sinks=None,
         slopes=None,
+        distances=None,
         causal=True,
         k_scale=scales,
         v_scale=scales,

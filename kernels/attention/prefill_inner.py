@@ -117,6 +117,15 @@ def load_slopes(slopes, head):
 
 
 @triton.jit
+def load_near(distances, at, key, position, fits, EXTENT: tl.constexpr):
+    """Loads [M, N] what rows add to the scores of ``key`` [N], in units of log 2: the numbers of a row begin at ``at``
+    [M], and stand for the keys from ``position`` [M] backwards. Without ``distances`` do not call it."""
+    back = position[:, None] - key[None, :]
+    inside = (back >= 0) & (back < EXTENT) & fits[:, None]
+    return tl.load(distances + at[:, None] * EXTENT + back, mask=inside, other=0.0) * 1.4426950408889634
+
+
+@triton.jit
 def quantize_rows(x, STORED: tl.constexpr):
     """Returns rows [M, D] rounded to float8, and their factors [M] float32: a row's largest value is 448.
 
@@ -142,6 +151,7 @@ def attend(
     total,
     visible,
     slope,
+    near,
     key,
     position,
     scale,
@@ -157,6 +167,7 @@ def attend(
         sums: [M, D] float32, the weighted sum of values so far. top, total: [M] float32.
         visible: [M, N] or broadcast to it; read if MASKED.
         slope: [M] float32 in units of log 2, times ``key`` [N] less ``position`` [M] added to scores; None: nothing is.
+        near: [M, N] float32 in units of log 2, added to scores; None: nothing is.
         scale: positive, one or [M]; q·k times it is the score, in units of log 2 unless SOFTCAP.
         softcap: read if SOFTCAP; after its tanh the scores are brought to units of log 2.
     """
@@ -169,6 +180,9 @@ def attend(
         scale = tl.full(top.shape, 1.0, tl.float32)
     if slope is not None:
         scores = scores * scale[:, None] + slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
+        scale = tl.full(top.shape, 1.0, tl.float32)
+    if near is not None:
+        scores = scores * scale[:, None] + near
         scale = tl.full(top.shape, 1.0, tl.float32)
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))

@@ -123,6 +123,7 @@ def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
         softcap=0.0,
         sinks=None,
         slopes=None,
+        distances=None,
         causal=True,
         k_scale=scales,
         v_scale=scales,

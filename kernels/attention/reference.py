@@ -1,7 +1,8 @@
 """out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks.
 
-With slopes a score gets the head's slope times the key's position less the query's. With sinks the softmax has one more
-column, the head's sink, which has no value.
+With slopes a score gets the head's slope times the key's position less the query's, and with ``distances`` the number
+of the query and head for that distance. With sinks the softmax has one more column, the head's sink, which has no
+value.
 """
 
 import torch
@@ -40,7 +41,8 @@ def paged_attention(args: AttentionArgs) -> Tensor:
             hidden |= key > position
         if window:
             hidden |= key < first_seen(position, window)
-        biases = _biases(args.slopes, position, key)
+        numbers = None if args.distances is None else args.distances[begin:end]
+        biases = _biases(args.slopes, numbers, position, key)
         q = args.q[begin:end]
         out[begin:end] = attend(q, k, v, hidden, args.scale, args.softcap, args.sinks, biases)
     return out
@@ -71,9 +73,17 @@ def first_seen(position: Tensor | int, window: int) -> Tensor:
     return (at - window + 1).clamp(min=0) if window else torch.zeros_like(at)
 
 
-def _biases(slopes: Tensor | None, position: Tensor, key: Tensor) -> Tensor | None:
-    """Returns what the slopes [Hq] add to the scores of keys [1, L] at queries [n, 1]: [Hq, n, L]."""
-    return None if slopes is None else slopes.view(-1, 1, 1) * (key - position).float()
+def _biases(slopes: Tensor | None, distances: Tensor | None, position: Tensor, key: Tensor) -> Tensor | None:
+    """Returns what slopes [Hq] and ``distances`` [n, Hq, E] add to the scores of keys [1, L] at queries [n, 1]: [Hq, n,
+    L]."""
+    sloped = None if slopes is None else slopes.view(-1, 1, 1) * (key - position).float()
+    if distances is None:
+        return sloped
+    back = (position - key).unsqueeze(0)  # [1, n, L]
+    extent = distances.shape[2]
+    near = distances.transpose(0, 1).gather(2, back.clamp(0, extent - 1).expand(distances.shape[1], -1, -1))
+    near = near.masked_fill((back < 0) | (back >= extent), 0.0)
+    return near if sloped is None else sloped + near
 
 
 def attend(

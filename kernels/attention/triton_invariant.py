@@ -24,7 +24,7 @@ from ..quantize.fp8 import widen
 from ..tuning import Config
 from .arguments import AttentionArgs
 from .prefill_config import FAR, LOG2E, pack_heads
-from .prefill_inner import attend, find_tile, key_range, load_slopes, start_softmax, store_mean, visible_keys
+from .prefill_inner import attend, find_tile, key_range, load_near, load_slopes, start_softmax, store_mean, visible_keys
 from .triton_decode import multiprocessors
 from .triton_prefill import find_blocks, kernel_arguments, load_queries, load_tile, tile_heads
 
@@ -75,6 +75,7 @@ def invariant_kernel(
     tables,
     sinks,
     slopes,
+    distances,
     k_scale,
     v_scale,
     partial,
@@ -99,6 +100,7 @@ def invariant_kernel(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
     PART: tl.constexpr,
+    EXTENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -148,7 +150,8 @@ def invariant_kernel(
             key = start + tl.arange(0, BLOCK_N)
             visible = visible_keys(position, key, end, window - 1, 0, WINDOWED, CAUSAL)
             # fmt: off
-            sums, top, weight = attend(q_tile, k, v, sums, top, weight, visible, slope, key, position,
+            near = None if distances is None else load_near(distances, rows * heads + head, key, position, fits, EXTENT)
+            sums, top, weight = attend(q_tile, k, v, sums, top, weight, visible, slope, near, key, position,
                                        scale, softcap, True, SOFTCAP, PRECISION)
             # fmt: on
         seen = weight > 0.0
@@ -261,6 +264,7 @@ def paged_invariant(args: AttentionArgs) -> None:
         TRANSPOSED=k_cache.is_contiguous(),
         SOFTCAP=args.softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        EXTENT=args.extent,
         **shared,
     )
     if programs == 1:

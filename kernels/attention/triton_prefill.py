@@ -19,6 +19,7 @@ from .prefill_inner import (
     attend,
     find_tile,
     key_range,
+    load_near,
     load_rows,
     load_slopes,
     quantize_rows,
@@ -141,6 +142,7 @@ def _prefill_kernel(
     tables,
     sinks,
     slopes,
+    distances,
     k_scale,
     v_scale,
     partial,
@@ -169,6 +171,7 @@ def _prefill_kernel(
     PART_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    EXTENT: tl.constexpr = 0,
     SCORE_BITS: tl.constexpr = 16,
     LOADS: tl.constexpr = 1,
 ):
@@ -182,6 +185,7 @@ def _prefill_kernel(
         scale: of q·k, in units of log 2 unless SOFTCAP.
         GROUP: query heads of a kv head. PACK: those of one tile, all if BLOCK_M holds them.
         DIM, WIDTH: dims of a head, and the power of two that holds them.
+        EXTENT: numbers by distance of a query and head.
         SCORE_BITS: at 8, keys of a float8 cache are multiplied as they are stored, by queries that are rounded to
             float8. At 16 they are widened to the dtype of ``q``.
         LOADS: at 2, the copy engine brings the tiles that all queries see in full, which must each be in one block.
@@ -230,6 +234,7 @@ def _prefill_kernel(
         all_values = None
     position = keys - queries + token
     slope = None if slopes is None else load_slopes(slopes, head)
+    at = rows * (tl.num_programs(1) // PACKS * GROUP) + head
     top, total = start_softmax(None if SPLIT else sinks, head, BLOCK_M)
     sums = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.static_range(3):
@@ -258,7 +263,8 @@ def _prefill_kernel(
                 key = start + tl.arange(0, BLOCK_N)
                 visible = visible_keys(position, key, end, window - 1, 0, WINDOWED, CAUSAL)
                 # fmt: off
-                sums, top, total = attend(q_tile, k, v, sums, top, total, visible, slope, key, position,
+                near = None if distances is None else load_near(distances, at, key, position, fits, EXTENT)
+                sums, top, total = attend(q_tile, k, v, sums, top, total, visible, slope, near, key, position,
                                           scale, softcap, part != 1, SOFTCAP, PRECISION)
                 # fmt: on
     if SPLIT:
@@ -285,11 +291,11 @@ class PrefillLaunch(NamedTuple):
         partial = partial_lse = None
         if self.parts is not None:
             partial, partial_lse = _make_partial(self.parts, tensors.q.device)
-        q, k_cache, v_cache, block_tables, sinks, slopes, k_scale, v_scale, out = tensors
-        given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, sinks, slopes, k_scale, v_scale
+        q, k_cache, v_cache, block_tables, *optional, out = tensors
+        given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, *optional
         self.start(*given, partial, partial_lse)
         if self.join is not None:
-            self.join(partial, partial_lse, query_start, sinks, out)
+            self.join(partial, partial_lse, query_start, tensors.sinks, out)
 
 
 def kernel_arguments(args: AttentionArgs) -> tuple[Tensor | None, ...]:
@@ -381,6 +387,7 @@ def prepare_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> Prefil
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         SPLIT=parts > 1,
         PART_TILES=part_tiles(config["BLOCK_N"]) if parts > 1 else 0,
+        EXTENT=args.extent,
     )
     return PrefillLaunch(start, shape, join)
 

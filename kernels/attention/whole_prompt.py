@@ -95,7 +95,7 @@ def runs_on_library(args: AttentionArgs, tokens: int) -> bool:
         window=args.window,
         softcap=args.softcap,
         sinks=args.sinks is not None,
-        slopes=args.slopes is not None,
+        slopes=args.slopes is not None or args.distances is not None,
         causal=args.causal,
     )
     return chosen.provider is not None

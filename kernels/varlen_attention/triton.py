@@ -99,7 +99,7 @@ def _varlen_kernel(
                 visible = visible_keys(position, key, end, left, right, LEFT, RIGHT)
                 # fmt: off
                 sums, top, total = attend(q_tile, tl.trans(k_tile), v_tile, sums, top, total, visible,
-                                          None, key, position, scale, softcap, part != 1, SOFTCAP, PRECISION)
+                                          None, None, key, position, scale, softcap, part != 1, SOFTCAP, PRECISION)
                 # fmt: on
     out_rows = out + (rows * (tl.num_programs(1) // PACKS * GROUP * DIM) + head * DIM)[:, None]
     store_mean(out_rows + dim[None, :], sums, total, 1.0, stored)

@@ -73,6 +73,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "CohereCompassForCausalLM": {"rope_parameters": {"full_attention": None}},
     "CohereCompassForConditionalGeneration": {"rope_parameters": {"full_attention": None}},
     "ZayaForCausalLM": {"num_experts_per_tok": 1},
+    **{name: {"dense_mlp_idx": 1} for name in ("InklingForCausalLM", "InklingForConditionalGeneration")},
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},

@@ -324,6 +324,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "DomynEdgeForCausalLM": ("domyn-edge",),
     "OuroForCausalLM": ("ouro",),
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
+    "InklingForCausalLM": ("inkling", "inkling-wide"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""
@@ -371,6 +372,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "HyperCLOVAXVisionV2ForConditionalGeneration": ("hyperclovax_vision",),
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
+    "InklingForConditionalGeneration": ("inkling",),
     "InternS1ForConditionalGeneration": ("interns1",),
     "InternS2PreviewForConditionalGeneration": ("interns2",),
     "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),

@@ -62,6 +62,7 @@ def compiled(
             softcap=30.0 if everything else 0.0,
             sinks=empty(heads, dtype=torch.float32) if everything else None,
             slopes=empty(heads, dtype=torch.float32) if sloped else None,
+            distances=None,
             causal=True,
             k_scale=scale,
             v_scale=scale,

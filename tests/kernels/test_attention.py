@@ -364,6 +364,12 @@ def test_options_that_do_not_fit_are_refused() -> None:
             paged_attention(q, *caches, batch, scale=1.0, **options)
     with pytest.raises(ValueError, match="slopes need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, slopes=torch.ones(6), causal=False)
+    with pytest.raises(ValueError, match="numbers by distance need causal attention"):
+        paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 6, 3), causal=False)
+    with pytest.raises(ValueError, match=r"distances .* must be contiguous float32"):
+        paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 5, 3))
+    with pytest.raises(ValueError, match="it takes no numbers by distance"):
+        paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 6, 3), variant="native")
     with pytest.raises(ValueError, match="take none"):
         paged_attention(q, *caches, batch, scale=1.0, k_scale=torch.ones(2), v_scale=torch.ones(2))
 

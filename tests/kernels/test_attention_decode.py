@@ -36,6 +36,7 @@ class Decode:
     softcap: float = 0.0
     sinks: Tensor | None = None
     slopes: Tensor | None = None
+    distances: Tensor | None = None
     causal: bool = True
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
@@ -78,6 +79,7 @@ class Decode:
             "softcap": self.softcap,
             "sinks": self.sinks,
             "slopes": self.slopes,
+            "distances": self.distances,
             "causal": self.causal,
             "k_scale": self.k_scale,
             "v_scale": self.v_scale,
@@ -224,6 +226,19 @@ def test_slopes_are_the_references(
 ) -> None:
     decode = make([1 + query_len, 70, 300], dtype=dtype, window=window, softcap=softcap, query_len=query_len)
     decode.slopes = torch.tensor([0.5, 0.0, 2.0, 0.01], device=DEVICE)
+    assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("config", [None, MANY_SPLITS])
+@pytest.mark.parametrize(("window", "softcap", "query_len"), [(0, 0.0, 1), (21, 0.0, 3), (0, 5.0, 1)])
+def test_numbers_by_distance_are_the_references(
+    dtype: torch.dtype, config: Config | None, window: int, softcap: float, query_len: int
+) -> None:
+    decode = make([1 + query_len, 70, 300], dtype=dtype, window=window, softcap=softcap, query_len=query_len)
+    numbers = torch.randn(*decode.q.shape[:2], 21, generator=torch.Generator().manual_seed(5))
+    decode.distances = 2 * numbers.to(DEVICE)
     assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
 
 

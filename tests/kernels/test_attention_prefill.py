@@ -71,6 +71,15 @@ def test_slopes_are_the_references(dtype: torch.dtype, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("options", [{}, {"window": 13}, {"softcap": 2.0}])
+def test_numbers_by_distance_are_the_references(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    for sequences in (SEQUENCES, LONG_PREFIXES):
+        step = make_step(sequences, dtype=dtype)
+        distances = 2 * torch.randn(*step.q.shape[:2], 13, generator=torch.Generator().manual_seed(5))
+        assert_is_the_reference(step, distances=distances.to(DEVICE), **options)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
 @pytest.mark.parametrize("size", [16, 64])
 def test_float8_caches_are_the_references(dtype: torch.dtype, size: int) -> None:
     assert_is_the_reference(make_step(SEQUENCES, dtype=dtype, cache_dtype=FP8, size=size))

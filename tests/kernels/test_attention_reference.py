@@ -74,6 +74,19 @@ def test_a_slope_takes_its_multiple_of_the_distance_from_scores_behind_the_soft_
             assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
 
 
+def test_numbers_by_distance_are_added_to_the_scores_of_the_last_keys_behind_the_soft_cap() -> None:
+    step = make_step([(40, 6)], heads=4, kv_heads=2)
+    distances = torch.randn(6, 4, 9, generator=torch.Generator().manual_seed(1)).to(step.q.device)
+    found = step.run("reference", distances=distances, softcap=2.0)
+    k, v = (part.to(step.q.device) for part in step.dense[0])
+    for token in range(6):
+        seen = 35 + token
+        for head in range(4):
+            scores = 2 * torch.tanh(k[head // 2, :seen] @ step.q[token, head] * 32**-0.5 / 2)
+            scores[-9:] += distances[token, head].flip(0)
+            assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
+
+
 def test_a_soft_cap_does_not_touch_the_sink() -> None:
     step = make_step([(1, 1)])
     sinks = torch.full((4,), 7.0, device=step.q.device)

@@ -9,6 +9,7 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.models.transformers.tower import leave_out_pictures
+from stentor.tests.parity.inklings import INKLINGS
 from stentor.tests.parity.looking import LOOKING, answer_without_pictures
 from stentor.tests.parity.marking import MARKING
 from stentor.tests.parity.omni import OMNI, take_videos_apart
@@ -418,6 +419,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
+    **INKLINGS,
     **OMNI,
     **SOUNDING,
     **READING,

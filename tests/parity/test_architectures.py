@@ -42,6 +42,7 @@ MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an o
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
 ZAYA = {"scaled embeddings", "a mix of the last tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
+INKLING = {"attention with numbers by distance", "a convolution added", "experts"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
@@ -115,6 +116,8 @@ CALLED = {
     "qwen4": {*MIXED, "n-grams"},
     "qwen4-plain": MIXED,
     **dict.fromkeys(("zaya", "zaya-windows"), ZAYA),
+    "inkling": {*INKLING, "a learned factor"},
+    "inkling-wide": {*INKLING, "a learned factor"},
 }
 """Operations without an instruction, by model."""
 
@@ -194,6 +197,16 @@ def test_a_pass_is_one_program_but_for_what_has_no_instruction(
     decoder: PagedDecoder, request: pytest.FixtureRequest
 ) -> None:
     assert set(decoder.calls) == CALLED.get(request.node.callspec.params["pair"], set())
+
+
+def test_inklings_head_may_have_rows_that_stand_for_no_token(tmp_path: Path) -> None:
+    config = tiny.ARCHITECTURES["inkling"]()
+    config.unpadded_vocab_size = tiny.VOCAB - 7
+    model, ours = tiny.make_of(config, "inkling", tmp_path), PagedDecoder(tmp_path)
+    ours.add(0, prompt := prompt_of(1))
+    (logits,) = ours.run((0, 0, LENGTH))
+    assert_close(logits[:, :-7], expected_logits(model, prompt))
+    assert logits[:, -7:].max() == -torch.inf
 
 
 def test_n_grams_end_where_a_text_ends_within_a_prompt(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ...model_config.spec.attention import AttentionSpec, QKNorm
 from ...model_config.spec.model import Backbone
+from ..added_conv import AddedConv
 from ..elementwise import elementwise
 from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from ..linear.layer_context import LayerContext
@@ -24,6 +25,7 @@ from ..rank_norm import SplitNorm, rms_over_ranks
 from ..rotary import RotaryTables
 from .block_index import BlockIndex
 from .convolved import Convolved
+from .distances import Distances
 from .stored_heads import _pass_over_unused, _projections
 
 _LEAST_QUERIES: Final = 64
@@ -92,9 +94,15 @@ class Attention:
         self._query_scales: torch.Tensor | None = None
         if spec.temperature_beta or spec.temperature_power:
             self._query_scales = rotary.query_scales(
-                spec.temperature_beta, spec.temperature_floor, spec.temperature_first, spec.temperature_power
+                spec.temperature_beta,
+                spec.temperature_floor,
+                spec.temperature_first,
+                spec.temperature_power,
+                late=spec.temperature_late,
             )
         self._convolved = Convolved(weights, layer, model, context) if spec.convolved else None
+        self._key_convs = AddedConv(weights, prefix, spec.key_convs, layer, 0, context) if spec.key_convs else None
+        self._distances = Distances(weights, prefix, spec, context) if spec.distances else None
         self._gate_bias: torch.Tensor | None = None
         if spec.gate_bias:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
@@ -104,6 +112,8 @@ class Attention:
         if spec.index is not None:
             self._index = BlockIndex(weights, at, model, spec, rotary, context)
             self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
+        if spec.distances is not None:
+            self._sizes = *self._sizes, spec.heads * spec.distances.size
         self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
         _pass_over_unused(weights, prefix, spec)
 
@@ -163,8 +173,11 @@ class Attention:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
     ) -> torch.Tensor:
         """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
-        value_dim]. ``index``: the queries and key of an index of blocks."""
+        value_dim]. ``index``: the queries and key of an index of blocks, or the numbers for distances."""
         spec, gate = self._spec, None
+        if self._key_convs is not None:
+            k, v = self._key_convs(torch.cat([k, v], dim=1), batch).split_with_sizes(self._sizes[1:3], dim=1)
+            k, v = k.contiguous(), v.contiguous()
         if spec.gated:
             if spec.gate:
                 queries, gate = q.split((spec.q_size, spec.gates), dim=1)
@@ -208,6 +221,7 @@ class Attention:
             return _attend_biased(q, k, v, texts, spec.scale)
         assert not spec.chunked, "no embedder attends in chunks"
         assert not spec.slopes, "no embedder has a bias by distance"
+        assert self._distances is None, "no embedder has numbers by distance"
         if self._before is None or spec.window:
             starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
             return self._see_whole(q, k, v, starts, texts, self._sinks)
@@ -305,6 +319,10 @@ class Attention:
             )
         if self._query_scales is not None:
             q = self._scaled(q, batch.positions)
+        distances: torch.Tensor | None = None
+        if self._distances is not None:
+            late = self._query_scales if spec.temperature_late else None
+            distances = self._distances(index[0], None if late is None else late[batch.positions])
         if self._index is not None:
             found = self._index.attend(q, index[0], index[1], batch, cache)
             if found is not None:
@@ -319,6 +337,7 @@ class Attention:
             chunk=self._chunk,
             sinks=self._sinks,
             slopes=self._slopes,
+            distances=distances,
             invariant=self._invariant,
         )
 
@@ -331,7 +350,8 @@ class Attention:
         cache = batch.caches[self._cache]
         if index:
             beside = [part for part in index if isinstance(part, Traced)]
-            return q.beside(k, v, *beside).call("attention to chosen blocks", self._attend_rows, spec.q_size)
+            what = "attention to chosen blocks" if self._distances is None else "attention with numbers by distance"
+            return q.beside(k, v, *beside).call(what, self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms or spec.v_dim:
             what = "attention with layer norms of heads" if self._layer_norms else "attention with narrow values"
             what = "attention with a gate" if spec.gated else what
@@ -409,6 +429,7 @@ def attend_cached(
     chunk: int = 0,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
+    distances: torch.Tensor | None = None,
     invariant: bool = False,
 ) -> torch.Tensor:
     """Attention of q [tokens, heads, head_dim] over each token's row; with ``spec.whole_spans`` within pictures in both
@@ -426,7 +447,15 @@ def attend_cached(
         "v_scale": v_scale,
     }
     out = kernels.paged_attention(
-        q, cache.k, cache.v, attention, chunk=chunk, slopes=slopes, invariant=invariant, **shared
+        q,
+        cache.k,
+        cache.v,
+        attention,
+        chunk=chunk,
+        slopes=slopes,
+        distances=distances,
+        invariant=invariant,
+        **shared,
     )
     if spec.whole_spans and batch.media is not None:
         spans = batch.media.spans

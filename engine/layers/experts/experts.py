@@ -120,10 +120,10 @@ class Experts(ABC):
 
         def place(stored: dict[str, torch.Tensor]) -> None:
             blocks, scales = stored[f"{ending}_blocks"], stored[f"{ending}_scales"]
-            if len(blocks) != self._experts or len(scales) != len(blocks):
-                raise WeightError(f"{name}_blocks hold {len(blocks)} experts, expected {self._experts}")
-            for expert in range(len(blocks)):
-                rows = gpt_oss_weight(blocks[expert], scales[expert], *shape)
+            if len(blocks) != len(tensor.of) or len(scales) != len(blocks):
+                raise WeightError(f"{name}_blocks hold {len(blocks)} experts, expected {len(tensor.of)}")
+            for at, expert in enumerate(tensor.of):
+                rows = gpt_oss_weight(blocks[at], scales[at], *shape)
                 codes, scale = (_matrices(each.unsqueeze(0), tensor, names)[0] for each in rows[:2])
                 self._put_fp4(tensor._replace(expert=expert), FP4Weight(codes, scale, rows.factor))
 
@@ -137,12 +137,12 @@ class Experts(ABC):
 
         def place(stored: dict[str, torch.Tensor]) -> None:
             codes, scales = stored[ending], stored[scale]
-            if len(codes) != self._experts or len(scales) != len(codes):
+            if len(codes) != len(tensor.of) or len(scales) != len(codes):
                 raise WeightError(
-                    f"{name} holds {len(codes)} experts and {len(scales)} scales of them, expected {self._experts}"
+                    f"{name} holds {len(codes)} experts and {len(scales)} scales of them, expected {len(tensor.of)}"
                 )
-            for expert in range(len(codes)):
-                of_one = {"weight": codes[expert], format.scale_ending: scales[expert]}
+            for at, expert in enumerate(tensor.of):
+                of_one = {"weight": codes[at], format.scale_ending: scales[at]}
                 self._put_fp8(tensor._replace(expert=expert), format, of_one, shape)
 
         weights.gather(part, (ending, scale), place, nbytes=nbytes, ignored=(given,))
@@ -217,7 +217,8 @@ class StoredExperts(Experts):
     ) -> None:
         part, whole = name.removesuffix(".weight"), self._down if tensor.out else self._gate_up
         format, chosen = context.format_of(part), self._formats[tensor.out]
-        nbytes = whole.nbytes * tensor.outputs // self._rows_of(tensor) // (1 if tensor.expert is None else len(whole))
+        nbytes = whole.nbytes * tensor.outputs // self._rows_of(tensor)
+        nbytes = nbytes * (len(tensor.of) if tensor.expert is None else 1) // len(whole)
         if format is not None:
             self._note(weights, tensor, format, chosen, context)
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
@@ -225,11 +226,11 @@ class StoredExperts(Experts):
         elif isinstance(format, FP8Format) and tensor.expert is None:
             self._gather_fp8(weights, name, tensor, format, nbytes)
         elif isinstance(whole, kernels.CodedMatrices):
-            if isinstance(chosen, GGUFFormat) and tensor.expert is None:
+            if isinstance(chosen, GGUFFormat) and len(tensor.of) == len(whole):
                 gather_blocks(weights, name, whole, tensor.first, tensor.outputs, chosen, nbytes)
                 return
             if tensor.expert is None:
-                raise WeightError(f"{name} holds all experts in {whole.kind}, which is not read")
+                raise WeightError(f"{name} holds several experts in {whole.kind}, which is not read")
             gather_coded(weights, part, whole, tensor.expert, tensor.first, tensor.outputs, chosen, nbytes)
         elif tensor.expert is not None:
             add_expanded(weights, part, _part(whole, tensor), format)
@@ -329,13 +330,13 @@ class PackedExperts(Experts):
                 weights.ask_raw(name)
                 place = partial(self._pack_blocks, tensor, chosen, name)
             elif chosen is not None and not isinstance(chosen, OnlineFormat):
-                raise WeightError(f"{name} holds all experts in {chosen.name}, which is not read")
+                raise WeightError(f"{name} holds several experts in {chosen.name}, which is not read")
             weights.gather(stem, (ending,), lambda stored: place(stored[ending]), nbytes=nbytes)
 
     def _pack_blocks(self, tensor: ExpertTensor, format: GGUFFormat, name: str, blocks: torch.Tensor) -> None:
         """Pack blocks of all experts, uint8 [experts, outputs, bytes of a row]."""
         weight = self._down if tensor.out else self._gate_up
-        for expert, rows in enumerate(blocks.view(self._experts, tensor.outputs, -1)):
+        for expert, rows in zip(tensor.of, blocks.view(len(tensor.of), tensor.outputs, -1), strict=True):
             try:
                 pack_blocks_(weight, self._first(tensor, expert), rows, format.kind)
             except ValueError as error:
@@ -344,8 +345,10 @@ class PackedExperts(Experts):
     def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
         weight = self._down if tensor.out else self._gate_up
         pack = quantize_ if isinstance(self._formats[tensor.out], OnlineFormat) else pack_plain_
-        first = tensor.expert or 0
-        for expert, matrix in enumerate(matrices if tensor.expert is None else matrices[None], first):
+        if tensor.expert is not None:
+            pack(weight, self._first(tensor, tensor.expert), matrices)
+            return
+        for expert, matrix in zip(tensor.of, matrices, strict=True):
             pack(weight, self._first(tensor, expert), matrix)
 
     def _put_fp4(self, tensor: ExpertTensor, matrix: FP4Weight) -> None:
@@ -408,9 +411,9 @@ def _selection(format: Format, spec: MoESpec, hidden: int, context: LayerContext
 
 
 def _part(whole: torch.Tensor, tensor: ExpertTensor) -> torch.Tensor:
-    """The outputs of [experts, outputs, ...] that a stored tensor fills, of its expert or of all."""
+    """The outputs of [experts, outputs, ...] that a stored tensor fills, of its expert or of several."""
     outputs = slice(tensor.first, tensor.first + tensor.outputs)
-    return whole[:, outputs] if tensor.expert is None else whole[tensor.expert, outputs]
+    return whole[tensor.of.start : tensor.of.stop, outputs] if tensor.expert is None else whole[tensor.expert, outputs]
 
 
 def _matrices(stored: torch.Tensor, tensor: ExpertTensor, names: ExpertNames) -> torch.Tensor:

@@ -42,7 +42,9 @@ class MoE:
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._num_experts, self._tells_experts = spec.experts, context.tells_experts
         self._own, self._identities, self._skips = spec.own, spec.identities, spec.skips
-        self._rule = kernels.Router(**asdict(spec.router))
+        self._always, self._scale = spec.always, spec.router.scale
+        rule = replace(spec.router, renormalize=False, scale=1.0) if spec.always else spec.router
+        self._rule = kernels.Router(**asdict(rule))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
         places = context.adapters
@@ -63,8 +65,8 @@ class MoE:
             correction = f"{tensor}.{names.correction_at}.{ending}"
         self._correction: torch.Tensor | None = None
         if spec.correction:
-            self._correction = context.empty(spec.choices, dtype=torch.float32)
-            shape = (names.correction_rows, spec.choices) if names.correction_rows else None
+            self._correction = context.empty(spec.corrected, dtype=torch.float32)
+            shape = (names.correction_rows, spec.corrected) if names.correction_rows else None
             if spec.correction_stored:
                 read = (lambda rows: rows[names.correction_at]) if names.correction_rows else None
                 weights.add(correction, self._correction, shape=shape, read=read)
@@ -77,6 +79,10 @@ class MoE:
             self._table = context.empty(spec.table, spec.router.top_k, dtype=torch.int64)
             read = partial(_experts_of_tokens, spec.experts)
             weights.add(f"{prefix}.{spec.table_name}", self._table, read=read)
+        self._factor: torch.Tensor | None = None
+        if spec.factor:
+            self._factor = context.empty(1, dtype=torch.float32)
+            weights.add(f"{prefix}.{spec.factor}", self._factor)
         for others in spec.names[1:]:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
@@ -116,10 +122,22 @@ class MoE:
             assert isinstance(batch.tokens, torch.Tensor)
             routing = kernels.route_to(logits, self._rule, self._table[batch.tokens])
         else:
-            routing = kernels.route(logits, self._rule, self._correction)
+            chosen_from = logits[:, : logits.shape[1] - self._always]
+            routing = kernels.route(chosen_from, self._rule, self._correction)
         if batch.routed is not None:
             batch.routed.append(routing.experts)
-        return routing
+        return self._with_always(logits, routing) if self._always else routing
+
+    def _with_always(self, logits: torch.Tensor, routing: kernels.Routing) -> kernels.Routing:
+        """The chosen experts, weighted by their scores alone, and those that every token uses, with weights over all of
+        them."""
+        behind = logits[:, -self._always :]
+        scores = torch.cat([routing.weights, elementwise(torch.sigmoid, behind)], dim=1)
+        weights = scores / scores.sum(1, keepdim=True) * self._scale
+        first = logits.shape[1] - self._always
+        numbers = torch.arange(first, logits.shape[1], dtype=routing.experts.dtype, device=logits.device)
+        experts = torch.cat([routing.experts, numbers.expand(len(logits), -1)], dim=1)
+        return kernels.Routing(experts, weights if self._factor is None else weights * self._factor)
 
     def _routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """x [tokens, hidden] → the experts' sum, [tokens, hidden]"""
@@ -201,6 +219,7 @@ class MoE:
             and self._own is None
             and self._table is None
             and not self._identities
+            and not self._always
             and isinstance(self._router, Linear)
         ):
             logits = self._router(x)

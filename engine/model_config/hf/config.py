@@ -19,6 +19,7 @@ from . import hub as hf_hub
 from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
+from . import inkling as hf_inkling
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
 from . import llama4 as hf_llama4
@@ -153,6 +154,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
     "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
     "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),
+    "InklingForCausalLM": DecoderFamily("inkling_text", hf_inkling.inkling),
     "CodeGenForCausalLM": DecoderFamily("codegen", hf_classic.codegen),
     "XGLMForCausalLM": DecoderFamily("xglm", hf_classic.xglm),
     "OpenAIGPTLMHeadModel": DecoderFamily("openai-gpt", hf_classic.openai_gpt),

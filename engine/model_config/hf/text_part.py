@@ -15,6 +15,7 @@ from ..spec.mtp_form import DEEPSEEK
 from . import dense as hf_dense
 from . import glm5 as hf_glm5
 from . import hybrid as hf_hybrid
+from . import inkling as hf_inkling
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
 from . import mllama as hf_mllama
@@ -179,6 +180,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
+    "inkling_text": hf_inkling.inkling,
     "keye_text": _turned(hf_dense.qwen3, (16, 24, 24), interleaved=False),
     "minicpmv_text": _minicpmv,
     "mimo_v2": hf_moe_variants.mimo_v2,
@@ -268,6 +270,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
     "Idefics3ForConditionalGeneration": MediaFamily("idefics3", "llama"),
+    "InklingForConditionalGeneration": MediaFamily("inkling_mm_model", "inkling_text", "images, audio"),
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
     "JanusForConditionalGeneration": MediaFamily("janus", "llama"),
@@ -409,7 +412,7 @@ _DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk])
 """Names of Diffusers within attention (Cosmos 3)."""
 
 
-_DRAFTS: Final = ("mtp.", "mtp_dspark.")
+_DRAFTS: Final = ("mtp.", "mtp_dspark.", hf_inkling.DRAFTS)
 """Heads that draft, beside the text model."""
 
 
@@ -446,7 +449,7 @@ def text_name(stored: str) -> str | None:
     stored = stored.removeprefix(RETRIEVER)
     if stored.startswith(_TOKEN_VECTORS):
         return f"linear.{stored.partition('.')[2]}"
-    if (usual := usual_name(stored)) is not None:
+    if (usual := usual_name(stored) or hf_inkling.usual_name(stored)) is not None:
         return usual
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):

@@ -87,6 +87,48 @@ class ConvolvedSpec:
 
 
 @dataclass(frozen=True)
+class DistanceSpec:
+    """What a token adds to its scores by the distance back to a key: for each head, a product of ``size`` numbers that
+    are made of the token with a learned profile of each of them over distances (Inkling)."""
+
+    size: int
+    extent: int
+    """Distances from 0 on that profiles have; further keys get nothing."""
+    into: str = "r_proj"
+    """Stored name of the projection to the numbers of all heads."""
+    profiles: str = "rel_logits_proj.proj"
+    """Stored name of the profiles, [size, extent]."""
+
+
+@dataclass(frozen=True)
+class AddedConvSpec:
+    """x + conv(x): channels that are convolved over the last tokens, and added to what they were (Inkling)."""
+
+    parts: tuple[tuple[str, int], ...]
+    """Stored names and channels, in order."""
+    width: int
+    """Tokens that it sees, the current one included."""
+
+    @property
+    def channels(self) -> int:
+        return sum(size for _, size in self.parts)
+
+    @property
+    def state(self) -> StateTensor:
+        """Its last inputs."""
+        return StateTensor((self.channels, self.width - 1), recurrent=False)
+
+    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, by name."""
+        yield from ((f"{prefix}.{name}.weight", (size, 1, self.width)) for name, size in self.parts)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if self.width < 2:
+            raise ConfigError(f"a convolution sees {self.width} token, expected at least 2")
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
@@ -116,6 +158,10 @@ class AttentionSpec:
     """Whether the window also bounds how far back they see within the picture (Gemma 4)."""
     convolved: ConvolvedSpec | None = None
     """Mixes queries, keys and values with those of the last tokens."""
+    key_convs: AddedConvSpec | None = None
+    """A convolution of keys and values before their norms, all keys before all values."""
+    distances: DistanceSpec | None = None
+    """What is added to scores by distance."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
     v_dim: int = 0
@@ -157,6 +203,9 @@ class AttentionSpec:
     """Queries at position p are multiplied by (1 + (p + first) / floor) ** power (Beam)."""
     temperature_floor: int = 0
     temperature_first: int = 0
+    temperature_late: bool = False
+    """Whether ``temperature_beta`` multiplies log(max(1, (p + first) / floor)): nothing changes up to position floor -
+    first; and what is added by distance is multiplied too (Inkling)."""
     qkv_bias: bool = False
     key_bias: bool = True
     """Whether ``qkv_bias`` includes keys."""
@@ -227,6 +276,8 @@ class AttentionSpec:
             into = (f"{name}.{self.paired[0]}", q), (f"{name}.{self.paired[1]}", kv + values)
         into = queries if self.shares >= 0 else into
         into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
+        if self.distances is not None:
+            into = (*into, (f"{name}.{self.distances.into}", self.heads * self.distances.size))
         unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
             Projection(
@@ -281,6 +332,10 @@ class AttentionSpec:
             yield f"{second}.weight", (channels, self.head_dim, self.convolved.by_head)
             yield f"{second}.bias", (channels,)
             yield f"{prefix}.{self.name}.{self.convolved.key_scales}", (self.kv_heads,)
+        if self.key_convs is not None:
+            yield from self.key_convs.shapes(f"{prefix}.{self.name}")
+        if self.distances is not None:
+            yield f"{prefix}.{self.name}.{self.distances.profiles}", (self.distances.size, self.distances.extent)
         if self.gate_bias:
             yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
         if self.out_norm:
@@ -337,6 +392,8 @@ class AttentionSpec:
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """The last inputs of convolutions; otherwise attention has no state."""
+        if self.key_convs is not None:
+            return (self.key_convs.state,)
         if self.convolved is None:
             return ()
         channels = self.q_size + self.kv_size + self.kv_size // 2
@@ -356,6 +413,12 @@ class AttentionSpec:
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
         if self.convolved is not None:
             self._check_convolved(self.convolved)
+        if self.key_convs is not None:
+            self.key_convs.check()
+        plain = self.gated or self.fused or self.v_dim or self.index or self.loop or self.shares >= 0
+        plain = plain or self.convolved or self.qk_norm == "full" or self.chunked
+        if plain and (self.key_convs is not None or self.distances is not None):
+            raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
         if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
             raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
         if self.shards and self.heads % self.shards:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..config_fields import ConfigError
-from .attention import AttentionSpec
+from .attention import AddedConvSpec, AttentionSpec
 from .cache import CacheSpec
 from .compressed_attention import CompressedAttentionSpec
 from .latent_attention import LatentAttentionSpec
@@ -119,6 +119,8 @@ class LayerSpec:
     are of tokens that see a picture and other tokens pass the layer as they are (Llama 3.2 Vision)."""
     sums: tuple[str, str] | None = None
     """Stored names of scales and biases of the stream and of what is added to it, behind mixer and network (ZAYA)."""
+    out_convs: tuple[AddedConvSpec, AddedConvSpec] | None = None
+    """Convolutions of the outputs of mixer and network before they are added to the stream (Inkling)."""
     block: SharedBlockSpec | None = None
     """What is added to the mixer's input alone (Zamba2)."""
     unused: tuple[str, ...] = ()
@@ -158,7 +160,8 @@ class LayerSpec:
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """Its recurrent states of a sequence, of fixed size."""
         parts = self.mixers if self.ngrams is None else (*self.mixers, self.ngrams)
-        return tuple(tensor for part in parts for tensor in part.states(hidden))
+        found = tuple(tensor for part in parts for tensor in part.states(hidden))
+        return (*found, *(conv.state for conv in self.out_convs or ()))
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
@@ -166,6 +169,8 @@ class LayerSpec:
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
+        for conv in self.out_convs or ():
+            yield from conv.shapes(prefix)
         for name in self.sums or ():
             for which in ("hidden_states", "residual"):
                 yield f"{prefix}.{name}.{which}_scale", (hidden,)
@@ -189,8 +194,14 @@ class LayerSpec:
                 part.check()
         if self.block is not None and (self.mixer is None or not self.norms.mixer_in or self.norms.renews):
             raise ConfigError("a shared block without a mixer behind it that has a norm is not known")
-        if self.sums is not None and (self.mixer is None or self.mlp is None or self.parallel or self.norms.renews):
+        apart = self.mixer is None or self.mlp is None or self.parallel or self.norms.renews
+        if self.sums is not None and apart:
             raise ConfigError("scaled sums in layers without two parts, one behind the other, are not known")
+        if self.out_convs is not None:
+            for conv in self.out_convs:
+                conv.check()
+            if apart or self.sums is not None or self.ngrams is not None:
+                raise ConfigError("convolved outputs in layers without two parts, one behind the other, are not known")
         if self.shortcut is not None and (self.mlp is None or self.parallel):
             raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
 

@@ -60,6 +60,10 @@ class MLPSpec:
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     norm: str = ""
     """Stored name of an RMS norm of the last product's input (BitNet); "": none."""
+    factor: str = ""
+    """Stored name of a learned factor on its output (Inkling); "": none."""
+    alternating: str = ""
+    """Stored name of a matrix that files may have in place of gate and up, with a row of each in turn (Inkling)."""
     also: tuple[str, str] | None = None
     """A part of these names, and what files may have in its place (Kimi Linear and Hy4 as transformers saves them)."""
 
@@ -89,6 +93,8 @@ class MLPSpec:
             yield from ((f"{prefix}.{self.act}.{which}", (1,)) for which in ("alpha_p", "alpha_n"))
         if self.norm:
             yield f"{prefix}.{self.norm}.weight", (self.inner,)
+        if self.factor:
+            yield f"{prefix}.{self.factor}", (1,)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
@@ -178,12 +184,14 @@ class ExpertTensor(NamedTuple):
     out: bool
     """Whether it belongs to the second product, not to gate and up."""
     expert: int | None
-    """Its number among those that are described; None: of all of them."""
+    """Its number among those that are described; None: of several."""
     first: int
     """First output that it fills."""
     outputs: int
     rows: int = 0
     """Rows of one expert, if all experts' are [experts · rows, columns]; 0: experts have a dimension."""
+    of: range = range(0)
+    """The experts that it is of, among those that are described, if it is of several."""
 
 
 @dataclass(frozen=True)
@@ -218,23 +226,40 @@ class ExpertNames:
     """Whether matrices of all experts are one, with the rows of one expert behind those of another (DBRX)."""
     interleaved: bool = False
     """Whether outputs of fused gate and up alternate."""
+    always: tuple[tuple[str, ...], str] | None = None
+    """Names of gate and up, and of the second matrix, of the experts that every token uses, which are stored apart."""
 
-    def tensors(self, experts: range, inner: int, hidden: int, *, gated: bool) -> Iterator[ExpertTensor]:
-        """The tensors of these experts, in the order of these names; separate ones expert by expert."""
-        each = (2 if gated else 1) * inner // len(self.into)
-        parts = [(name, False, at * each, each, hidden) for at, name in enumerate(self.into)]
-        parts.append((self.out, True, 0, hidden, inner))
+    def tensors(
+        self, experts: range, inner: int, hidden: int, *, gated: bool, always: int = 0
+    ) -> Iterator[ExpertTensor]:
+        """The tensors of these experts, of which every token uses the last ``always``, in the order of these names;
+        separate ones expert by expert."""
+        chosen = range(len(experts) - always)
+        yield from self._tensors(self.into, self.out, experts, chosen, inner, hidden, gated=gated)
+        if self.always is not None:
+            behind = range(len(chosen), len(experts))
+            yield from self._tensors(*self.always, experts, behind, inner, hidden, gated=gated)
+
+    def _tensors(
+        self, into: tuple[str, ...], out: str, experts: range, of: range, inner: int, hidden: int, *, gated: bool
+    ) -> Iterator[ExpertTensor]:
+        """Those of the experts ``of`` these numbers among ``experts``."""
+        each = (2 if gated else 1) * inner // len(into)
+        parts = [(name, False, at * each, each, hidden) for at, name in enumerate(into)]
+        parts.append((out, True, 0, hidden, inner))
         apart = [part for part in parts if "{}" in part[0]]
-        for number, expert in enumerate(experts):
-            for name, out, first, outputs, inputs in apart:
-                yield ExpertTensor(name.format(self.first + expert), (outputs, inputs), out, number, first, outputs)
-        for name, out, first, outputs, inputs in parts:
+        for number in of:
+            for name, is_out, first, outputs, inputs in apart:
+                stored = name.format(self.first + experts[number])
+                yield ExpertTensor(stored, (outputs, inputs), is_out, number, first, outputs)
+        for name, is_out, first, outputs, inputs in parts:
             if "{}" not in name:
-                rows, columns = (inputs, outputs) if self.turned(out=out) else (outputs, inputs)
+                rows, columns = (inputs, outputs) if self.turned(out=is_out) else (outputs, inputs)
                 if self.flat:
-                    yield ExpertTensor(name, (len(experts) * rows, columns), out, None, first, outputs, rows)
+                    flat = len(of) * rows, columns
+                    yield ExpertTensor(name, flat, is_out, None, first, outputs, rows=rows, of=of)
                 else:
-                    yield ExpertTensor(name, (len(experts), rows, columns), out, None, first, outputs)
+                    yield ExpertTensor(name, (len(of), rows, columns), is_out, None, first, outputs, of=of)
 
     def turned(self, *, out: bool) -> bool:
         """Whether all experts' matrices of a product have inputs before outputs."""
@@ -286,6 +311,11 @@ class MoESpec:
     """Experts behind the others that return their input, and have no matrices (LongCat)."""
     skips: int = 0
     """Experts behind the others that give nothing, and have no matrices (ZAYA)."""
+    always: int = 0
+    """The last of ``experts``, which every token uses besides those that it chooses from the others. Weights are
+    divided by the sum of all of them (Inkling)."""
+    factor: str = ""
+    """Stored name of a learned factor on all weights; "": none."""
     network: RouterNetworkSpec | None = None
     """The router, if it is more than one product."""
     weight_input: bool = False
@@ -316,12 +346,19 @@ class MoESpec:
 
     def expert_tensors(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
         """The tensors of the matrices of its own experts, under its first names or ``names``."""
-        return (names or self.names[0]).tensors(self.own_experts, self.inner, self.width(hidden), gated=self.gated)
+        names = names or self.names[0]
+        width = self.width(hidden)
+        return names.tensors(self.own_experts, self.inner, width, gated=self.gated, always=self.always)
 
     @property
     def choices(self) -> int:
-        """Experts that the router chooses from."""
+        """Experts that the router has logits of."""
         return self.experts + self.identities + self.skips
+
+    @property
+    def corrected(self) -> int:
+        """Experts whose scores have a correction: those that it chooses from."""
+        return self.choices - self.always
 
     @property
     def own_experts(self) -> range:
@@ -363,7 +400,7 @@ class MoESpec:
         gate = hidden if self.shared_gate else 0
         of_one = (self.into + self.inner) * self.width(hidden)
         latents = sum(projection.elements for projection in self.latents(hidden))
-        routed = of_one * self.router.top_k * len(self.own_experts) // self.experts
+        routed = of_one * (self.router.top_k + self.always) * len(self.own_experts) // self.experts
         products = (each.elements for each in self.network.projections(hidden, self.choices)) if self.network else ()
         return (sum(products) or self.choices * hidden) + routed + latents + shared + gate
 
@@ -372,7 +409,7 @@ class MoESpec:
         tensors = (*self.expert_tensors(hidden), *self.expert_biases(hidden))
         of_one = sum(math.prod(tensor.shape) for tensor in tensors) // self.experts
         of_media = 0 if self.media is None else sum(math.prod(shape) for _, shape in self.media.shapes("", hidden))
-        return of_one * (self.experts - self.router.top_k) + of_media
+        return of_one * (self.experts - self.always - self.router.top_k) + of_media
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Shapes of its stored tensors, by name."""
@@ -388,7 +425,9 @@ class MoESpec:
             yield f"{prefix}.{self.table_name}", (self.table, self.router.top_k)
         if self.correction and not names.correction_at:
             rows = (names.correction_rows,) if names.correction_rows else ()
-            yield f"{prefix}.{names.correction}", (*rows, self.choices)
+            yield f"{prefix}.{names.correction}", (*rows, self.corrected)
+        if self.factor:
+            yield f"{prefix}.{self.factor}", (1,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
@@ -412,6 +451,9 @@ class MoESpec:
             raise ConfigError(f"experts without a gate with {self.activation} are not known")
         if self.table and (self.correction or router.score in ("softmax", "sparsemixer")):
             raise ConfigError(f"experts by token with corrected scores, or scores by {router.score}, are not known")
+        others = self.identities or self.skips or self.media or self.own
+        if self.always and (others or router.score != "sigmoid" or self.table or self.part_norms):
+            raise ConfigError("experts that every token uses, beside ones of other kinds, are not known")
         if self.part_norms and self.shared is None:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:
@@ -426,6 +468,7 @@ class MoESpec:
                 raise ConfigError("experts of media beside experts with norms, latents or another number are not known")
         if experts > MOST_EXPERTS:
             raise ConfigError(f"it has {experts} experts in a layer, expected at most {MOST_EXPERTS}")
+        experts -= self.always
         if experts % router.groups or router.top_groups > router.groups:
             raise ConfigError(
                 f"{experts} experts do not divide into {router.groups} groups, of which {router.top_groups} are looked "

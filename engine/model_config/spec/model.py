@@ -148,6 +148,8 @@ class ModelSpec(Backbone):
     """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
     silent: tuple[tuple[int, int], ...] = ()
     """Tokens [first, end) whose logits are -inf, though they have some (those of Chameleon's pictures)."""
+    padded_head: bool = False
+    """Whether the stored head has rows of those too, which are not used (Inkling)."""
     head_bias: bool = False
     head_norm: Literal["rows", "columns"] | None = None
     """Parts of the stored head that are to be divided by their lengths: a row of a token (Baichuan 2), or a column over
@@ -233,7 +235,7 @@ class ModelSpec(Backbone):
         if self.head_bias:
             found["lm_head.bias"] = (self.vocab_size,)
         if not self.tie_embeddings:
-            found["lm_head.weight"] = (self.vocab_size - self.unsaid, self.hidden_size)
+            found["lm_head.weight"] = (self.vocab_size - (0 if self.padded_head else self.unsaid), self.hidden_size)
         return found
 
     @property

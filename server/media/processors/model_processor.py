@@ -52,6 +52,7 @@ from .images.molmo2 import Molmo2Images
 from .images.perception_lm import PerceptionLMImages
 from .images.phi4 import Phi4Images
 from .images.step import StepImages
+from .inkling import InklingProcessor
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import (
     VideoSettings,
@@ -100,6 +101,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "GraniteSpeechProcessor": GraniteSpeechProcessor,
     "HunYuanVLProcessor": HunYuanVLProcessor,
     "Idefics2Processor": Idefics2Processor,
+    "InklingProcessor": InklingProcessor,
     "InternVLChatProcessor": InternVLChatProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeProcessor),
     "KimiVLProcessor": KimiVLProcessor,

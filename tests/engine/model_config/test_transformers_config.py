@@ -62,11 +62,6 @@ def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, arc
     ("config", "architecture", "reason"),
     [
         (transformers.ZambaConfig(), "ZambaForCausalLM", "has layers of hybrid, linear attention, expected layers"),
-        (
-            transformers.InklingTextConfig(),
-            "InklingForCausalLM",
-            "has layers of hybrid, hybrid sliding, expected layers",
-        ),
         (transformers.xLSTMConfig(), "xLSTMForCausalLM", "has no attention heads, expected a decoder"),
         (transformers.RwkvConfig(), "RwkvForCausalLM", "has no attention heads, expected a decoder whose every layer"),
     ],

@@ -1,0 +1,69 @@
+"""Tiny configurations of Inkling, text alone and with pictures and sounds."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+
+from stentor.tests.parity.pictures import Kind, Picture
+from stentor.tests.parity.sounding import grouped
+from stentor.tests.support.vision_models import PATCH, TEXT, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+_IMAGE: Final = token("<image>")
+_SOUND: Final = token("<video>")
+_BINS: Final = 16
+_SIZES: Final[Mapping[str, Any]] = {
+    **{"head_dim": 16, "swa_head_dim": 32, "swa_num_attention_heads": 2, "swa_num_key_value_heads": 1},
+    **{"d_rel": 4, "rel_extent": 30, "sliding_window_size": 24, "moe_intermediate_size": 32},
+    **{"n_routed_experts": 6, "num_experts_per_tok": 2, "logits_mup_width_multiplier": 0.5, "route_scale": 2.0},
+}
+
+
+def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """By name, each made anew of the sizes in ``shape``."""
+    text = {**shape, **_SIZES}
+    return {
+        "inkling": lambda: transformers.AutoConfig.for_model(
+            "inkling_text",
+            **text,
+            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding"],
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            log_scaling_n_floor=20,
+            log_scaling_alpha=0.4,
+        ),
+        "inkling-wide": lambda: transformers.AutoConfig.for_model(
+            "inkling_text",
+            **{**text, "num_hidden_layers": 6, "n_shared_experts": 1, "conv_kernel_size": 3},
+            local_layer_ids=[0, 4],
+            dense_mlp_idx=5,
+        ),
+    }
+
+
+def _inkling() -> Any:
+    """Saved under its published names."""
+    kinds = ["hybrid_sliding", "hybrid", "hybrid_sliding"]
+    mlps = ["dense", "sparse", "sparse"]
+    return transformers.InklingConfig(
+        text_config={**TEXT, **_SIZES, "num_hidden_layers": 3, "layer_types": kinds, "mlp_layer_types": mlps},
+        vision_config={"patch_size": PATCH, "num_hidden_layers": 4},
+        audio_config={"n_mel_bins": 8, "mel_vocab_size": _BINS},
+        image_token_id=_IMAGE,
+        audio_token_id=_SOUND,
+    )
+
+
+def _picture_or_sound(random: torch.Generator, size: int) -> Picture:
+    if size:
+        bins = torch.randint(_BINS, (1, 7, 8), generator=random, dtype=torch.int32)
+        return Picture({"audio_input_ids": bins}, [61, *[_SOUND] * 7], modality="audio")
+    pixels = torch.randn(6, 1, PATCH, PATCH, 3, generator=random).repeat(1, 2, 1, 1, 1)
+    return Picture({"pixel_values": pixels}, [token("<img>"), *[_IMAGE] * 6])
+
+
+INKLINGS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
+    "inkling": (_inkling, Kind(_picture_or_sound, _IMAGE, grouped, (_SOUND,))),
+}
