@@ -30,7 +30,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _P, _I, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
@@ -41,12 +41,15 @@ MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
 
-def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
-    """Returns the variant that :func:`paged_attention` runs. Raises ValueError if one is asked for that cannot run."""
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, distances: bool = False) -> Variant:
+    """Returns the variant that :func:`paged_attention` runs, with a bias by distance if ``distances``. Raises
+    ValueError if one is asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
+    if triton is None and distances:
+        triton = "it takes no bias by distance"
     return select_variant(variant, triton=triton, native=native)
 
 
@@ -67,6 +70,7 @@ def paged_attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    distance_bias: Tensor | None = None,
     causal: bool = True,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
@@ -89,8 +93,10 @@ def paged_attention(
             arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not apply to it.
         slopes: [Hq] float32; a score gets the head's slope times the key's position less the query's, after the soft
             cap (ALiBi, arXiv:2108.12409).
+        distance_bias: [Hq, N] float32, contiguous, in place of slopes; a score gets the head's entry for the query's
+            position less the key's, the last one from N - 1 on (T5, arXiv:1910.10683).
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
-            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk and no slope.
+            (cross-attention over a cache of the encoder's keys); then there is no window, no chunk and no bias.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
             (:func:`stentor.kernels.write_kv_` writes them), none for others.
         invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native
@@ -114,7 +120,8 @@ def paged_attention(
     if False in absent:
         given = (*given, *[each for each in optional if each is not None])
     numbers = (scale, window, chunk, softcap, causal, absent, invariant, variant, batch.numbers)
-    key, launch = (None, None) if invariant else _LAUNCHES.find(given, *numbers)
+    apart = invariant or distance_bias is not None
+    key, launch = (None, None) if apart else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         launch.run(AttentionTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
@@ -130,12 +137,13 @@ def paged_attention(
         softcap=softcap,
         sinks=sinks,
         slopes=slopes,
+        distance_bias=distance_bias,
         causal=causal,
         k_scale=k_scale,
         v_scale=v_scale,
     )
     _check_tensors(args, batch)
-    chosen = choose(q, k_cache, variant)
+    chosen = choose(q, k_cache, variant, distances=distance_bias is not None)
     if chosen == "reference":
         return reference.paged_attention(args)
     if chosen == "triton":
@@ -170,8 +178,13 @@ def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
     check_contiguous_heads("paged_attention", "q", q)
     if tokens != batch.num_tokens:
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
-    if args.slopes is not None and not args.causal:
-        raise ValueError("paged_attention: slopes need causal attention")
+    biased = args.slopes is not None or args.distance_bias is not None
+    if biased and not args.causal:
+        raise ValueError("paged_attention: slopes and a bias by distance need causal attention")
+    if args.distance_bias is not None:
+        if args.slopes is not None:
+            raise ValueError("paged_attention: slopes and a bias by distance exclude each other")
+        check_float32("paged_attention", "distance_bias", args.distance_bias, (heads, args.distance_bias.shape[-1]))
     for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
         if each is not None:
             check_float32("paged_attention", name, each, (heads,))
@@ -191,7 +204,8 @@ def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, few
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, args.block_tables.shape[1], q.stride(0)),
         *(args.scale, args.window, args.softcap),
-        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale),
+        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale, args.distance_bias),
+        0 if args.distance_bias is None else args.distance_bias.shape[1],
         *(after, fewer),
         threads(),
     )

@@ -53,6 +53,7 @@ class AttentionArgs(NamedTuple):
     v_scale: Tensor | None
     max_seq_len: int
     """An upper bound of ``seq_lens``, also for later replays of a captured launch."""
+    distance_bias: Tensor | None = None
 
     @classmethod
     def of(
@@ -67,6 +68,7 @@ class AttentionArgs(NamedTuple):
         softcap: float = 0.0,
         sinks: Tensor | None = None,
         slopes: Tensor | None = None,
+        distance_bias: Tensor | None = None,
         causal: bool = True,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
@@ -89,6 +91,7 @@ class AttentionArgs(NamedTuple):
             k_scale=k_scale,
             v_scale=v_scale,
             max_seq_len=batch.bound,
+            distance_bias=distance_bias,
         )
 
     @property

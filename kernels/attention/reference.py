@@ -1,6 +1,7 @@
 """out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks.
 
-With slopes a score gets the head's slope times the key's position less the query's. With sinks the softmax has one more
+With slopes a score gets the head's slope times the key's position less the query's, with a bias by distance the head's
+entry for the query's position less the key's. With sinks the softmax has one more
 column, the head's sink, which has no value.
 """
 
@@ -40,7 +41,7 @@ def paged_attention(args: AttentionArgs) -> Tensor:
             hidden |= key > position
         if window:
             hidden |= key < first_seen(position, window)
-        biases = _biases(args.slopes, position, key)
+        biases = _biases(args.slopes, args.distance_bias, position, key)
         q = args.q[begin:end]
         out[begin:end] = attend(q, k, v, hidden, args.scale, args.softcap, args.sinks, biases)
     return out
@@ -71,8 +72,11 @@ def first_seen(position: Tensor | int, window: int) -> Tensor:
     return (at - window + 1).clamp(min=0) if window else torch.zeros_like(at)
 
 
-def _biases(slopes: Tensor | None, position: Tensor, key: Tensor) -> Tensor | None:
-    """Returns what the slopes [Hq] add to the scores of keys [1, L] at queries [n, 1]: [Hq, n, L]."""
+def _biases(slopes: Tensor | None, by_distance: Tensor | None, position: Tensor, key: Tensor) -> Tensor | None:
+    """Returns what slopes [Hq], or biases by distance [Hq, N], add to the scores of keys [1, L] at queries [n, 1]: [Hq,
+    n, L]."""
+    if by_distance is not None:
+        return by_distance[:, (position - key).clamp(0, by_distance.shape[1] - 1)]
     return None if slopes is None else slopes.view(-1, 1, 1) * (key - position).float()
 
 

@@ -30,6 +30,7 @@ class World:
     softcap: float = 0.0
     sinks: Tensor | None = None
     slopes: Tensor | None = None
+    distance_bias: Tensor | None = None
     chunk: int = 0
     scales: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     """Of int8 or float8 keys and values."""
@@ -53,6 +54,7 @@ class World:
             softcap=self.softcap,
             sinks=self.sinks,
             slopes=self.slopes,
+            distance_bias=self.distance_bias,
             k_scale=k_scale,
             v_scale=v_scale,
             variant=variant,  # type: ignore[arg-type]
@@ -238,6 +240,28 @@ def test_slopes_lower_scores_by_distance(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cache_dtype", [None, torch.int8])
+@pytest.mark.parametrize(("dim", "distances", "softcap"), [(64, 129, 0.0), (24, 1, 5.0), (32, 2000, 0.0)])
+def test_a_bias_by_distance_is_added_to_scores(
+    dtype: torch.dtype, cache_dtype: torch.dtype | None, dim: int, distances: int, softcap: float
+) -> None:
+    plain = make_world([600, 5], dim=dim, dtype=dtype, cache_dtype=cache_dtype, softcap=softcap)
+    bias = 2 * normal(6, distances, seed=7)
+    bias[1] = 0
+    world = replace(plain, distance_bias=bias)
+    parts = [(0, 0, 600), (1, 0, 5)]
+    found, expected, without = world.run(parts), world.run(parts, "reference"), plain.run(parts)
+    tolerance = 2e-4 if dtype == torch.float32 else TOLERANCE[torch.bfloat16]
+    for native, reference, flat in zip(found, expected, without, strict=True):
+        assert_close(native, reference, tolerance)
+        assert_close(native[:, 1], flat[:, 1], tolerance)
+        if distances > 1:  # one entry for all keys changes no weight
+            assert (native[3:, 0].float() - flat[3:, 0].float()).abs().max() > 0.05
+    for position in (0, 63, 511, 512, 599):
+        assert_same_bits(world.run([(0, position, position + 1)])[0], found[0][position : position + 1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("dim", "window", "softcap"), [(64, 0, 0.0), (32, 600, 0.0), (24, 0, 5.0)])
 def test_a_sink_counts_once_however_many_parts_a_row_has(
     dtype: torch.dtype, dim: int, window: int, softcap: float
@@ -362,8 +386,14 @@ def test_options_that_do_not_fit_are_refused() -> None:
         options: dict[str, Any] = {name: torch.ones(5)}
         with pytest.raises(ValueError, match=name):
             paged_attention(q, *caches, batch, scale=1.0, **options)
-    with pytest.raises(ValueError, match="slopes need causal attention"):
-        paged_attention(q, *caches, batch, scale=1.0, slopes=torch.ones(6), causal=False)
+    biases: list[dict[str, Any]] = [{"slopes": torch.ones(6)}, {"distance_bias": torch.ones(6, 9)}]
+    for options in biases:
+        with pytest.raises(ValueError, match="slopes and a bias by distance need causal attention"):
+            paged_attention(q, *caches, batch, scale=1.0, causal=False, **options)
+    with pytest.raises(ValueError, match="slopes and a bias by distance exclude each other"):
+        paged_attention(q, *caches, batch, scale=1.0, **biases[0], **biases[1])
+    with pytest.raises(ValueError, match="distance_bias"):
+        paged_attention(q, *caches, batch, scale=1.0, distance_bias=torch.ones(5, 9))
     with pytest.raises(ValueError, match="take none"):
         paged_attention(q, *caches, batch, scale=1.0, k_scale=torch.ones(2), v_scale=torch.ones(2))
 

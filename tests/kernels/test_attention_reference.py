@@ -74,6 +74,19 @@ def test_a_slope_takes_its_multiple_of_the_distance_from_scores_behind_the_soft_
             assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
 
 
+def test_a_bias_by_distance_has_an_entry_for_each_and_its_last_for_all_farther_keys() -> None:
+    step = make_step([(40, 6)], heads=4, kv_heads=2)
+    bias = torch.randn(4, 7, generator=torch.Generator().manual_seed(1)).to(step.q.device)
+    found = step.run("reference", distance_bias=bias)
+    k, v = (part.to(step.q.device) for part in step.dense[0])
+    for token in range(6):
+        seen = 35 + token
+        away = [min(seen - 1 - key, 6) for key in range(seen)]
+        for head in range(4):
+            scores = k[head // 2, :seen] @ step.q[token, head] * 32**-0.5 + bias[head, away]
+            assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
+
+
 def test_a_soft_cap_does_not_touch_the_sink() -> None:
     step = make_step([(1, 1)])
     sinks = torch.full((4,), 7.0, device=step.q.device)
