@@ -92,7 +92,7 @@ class Layer:
         self._mixer_in = norm(norms.mixer_in, self._mixer.into if self._mixer is not None and alone else None)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
-        self._cross_in = norm(norms.cross_in)
+        self._cross_in, self._cross_sum = norm(norms.cross_in), norm(norms.cross_sum)
         self._mlp_in = norm(
             norms.mlp_in, None if self._mlp is None or self._renews or self._shortcut else self._mlp.input
         )
@@ -164,6 +164,7 @@ class Layer:
                 delta, residual = None, scaled_(residual, self._sum_scale)
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
+            delta, residual = _summed(delta, residual, self._cross_sum)
         if self._mlp is not None:
             x = joined(delta, residual, self._mlp_in)
             if self._renews:

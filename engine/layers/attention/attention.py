@@ -81,6 +81,9 @@ class Attention:
             for which, heads in spec.layer_norms
         ]
         self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)
+        self._distance_bias: torch.Tensor | None = None
+        if spec.distance_bias is not None:
+            self._distance_bias = rotary.distance_bias(spec.distance_bias, spec.heads)
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
             size = spec.heads * spec.value_dim
@@ -205,7 +208,8 @@ class Attention:
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
         assert not spec.chunked, "no embedder attends in chunks"
-        assert not spec.slopes, "no embedder has a bias by distance"
+        assert not spec.slopes, "no embedder has slopes"
+        assert self._distance_bias is None, "an encoder makes the bias of its texts once for all layers"
         if self._before is None or spec.window:
             starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
             return self._see_whole(q, k, v, starts, texts, self._sinks)
@@ -317,12 +321,14 @@ class Attention:
             chunk=self._chunk,
             sinks=self._sinks,
             slopes=self._slopes,
+            distance_bias=self._distance_bias,
             invariant=self._invariant,
         )
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
         """:meth:`attend` while a pass is recorded."""
         spec, norms = self._spec, self._head_norms
+        assert self._distance_bias is None, "programs have no bias by distance"
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
@@ -407,6 +413,7 @@ def attend_cached(
     chunk: int = 0,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
+    distance_bias: torch.Tensor | None = None,
     invariant: bool = False,
 ) -> torch.Tensor:
     """Attention of q [tokens, heads, head_dim] over each token's row; with ``spec.whole_spans`` within pictures in both
@@ -423,9 +430,8 @@ def attend_cached(
         "k_scale": k_scale,
         "v_scale": v_scale,
     }
-    out = kernels.paged_attention(
-        q, cache.k, cache.v, attention, chunk=chunk, slopes=slopes, invariant=invariant, **shared
-    )
+    biases = {"slopes": slopes, "distance_bias": distance_bias}
+    out = kernels.paged_attention(q, cache.k, cache.v, attention, chunk=chunk, invariant=invariant, **biases, **shared)
     if spec.whole_spans and batch.media is not None:
         spans = batch.media.spans
         kernels.attend_whole_spans_(out, q, cache.k, cache.v, attention, spans, windowed=spec.windowed_spans, **shared)
