@@ -70,6 +70,9 @@ _RENAMES: Final = (
     Rename(re.compile(r"model\.(shared|encoder\.embed_tokens)(?=\.)"), EMBEDDING),
     Rename(re.compile(r"final_logits_bias$"), "logits.bias"),
 )
+_UNUSED: Final = ("encoder.version", "decoder.version")
+"""Ends of the names of buffers in old files."""
+_SINUSOIDS: Final = ("embed_positions.weight", "embed_positions.weights")
 
 
 def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
@@ -105,7 +108,7 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
         logits_bias="logits.bias",
         renames=_RENAMES,
         never=never_of(config, generation),
-        unused=() if family.positions == "learned" else ("embed_positions.weight", "embed_positions.weights"),
+        unused=(*_UNUSED, *(() if family.positions == "learned" else _SINUSOIDS)),
     ).check()
 
 
