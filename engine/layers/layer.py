@@ -32,7 +32,7 @@ from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .scaled_sum import ScaledSum
 from .shared_block import SharedBlock, SharedWeights
-from .sublayer import Sublayer, scaled
+from .sublayer import Sublayer, scaled, summed
 
 Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
 
@@ -93,7 +93,7 @@ class Layer:
         self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self._beside_scale = model.residual_scale * spec.beside_scale
         self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
-        self._cross_in = norm(norms.cross_in)
+        self._cross_in, self._cross_sum = norm(norms.cross_in), norm(norms.cross_sum)
         self._network: Sublayer[MLP | MoE] | None = None
         if spec.mlp is not None:
             network = make_feed_forward(weights, layer, model, spec.mlp, context)
@@ -162,6 +162,7 @@ class Layer:
                 delta, residual = None, scaled_(residual, self._sum_scale)
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
+            delta, residual = summed(delta, residual, self._cross_sum)
         if network is not None:
             x, residual = network.input(delta, residual)
             shortcut = None if self._shortcut is None else self._shortcut(x, batch)

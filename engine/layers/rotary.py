@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from ..model_config.spec.positions import RopeConfig
+from ..model_config.spec.positions import DistanceBias, RopeConfig
 from .linear.layer_context import LayerContext
 from .linear.weights import WeightMap
 
@@ -40,6 +40,7 @@ class RotaryTables:
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
         self._scales: dict[tuple[float, float, int, int, bool], torch.Tensor] = {}
+        self._biases: dict[DistanceBias, torch.Tensor] = {}
         self._axes: dict[RopeConfig, torch.Tensor] = {}
         """int64 [pairs]: the position axis of each pair; made once, since a pass must not wait."""
 
@@ -83,6 +84,21 @@ class RotaryTables:
                     scales.copy_(1 + beta * torch.log(1 + (counted // floor).float()))
             self._scales[key] = scales
         return self._scales[key]
+
+    def distance_bias(self, bias: DistanceBias, heads: int) -> torch.Tensor:
+        """float32 [heads, distances]: what scores get for keys that lie 0 to ``farthest`` tokens back; with
+        ``both_ways`` for those from ``farthest`` tokens back to as many ahead."""
+        if bias not in self._biases:
+            assert self._weights is not None, "a model with biases by distance passes its weights"
+            distances = torch.arange(-bias.farthest if bias.both_ways else 0, bias.farthest + 1)
+            buckets = distance_buckets(
+                distances if bias.both_ways else -distances, bias.buckets, bias.farthest, both_ways=bias.both_ways
+            )
+            table = self._context.empty(heads, len(distances), dtype=torch.float32)
+            name, shape = f"{bias.stored}.weight", (bias.buckets, heads)
+            self._weights.add(name, table, shape=shape, read=lambda stored: stored.float()[buckets.to(stored.device)].T)
+            self._biases[bias] = table
+        return self._biases[bias]
 
     def _make(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
         context, length = self._context, self._max_model_len
@@ -223,3 +239,14 @@ def _yarn(rope: RopeConfig, dim: int, plain: torch.Tensor, original: int) -> tup
         else:
             attention = mscale(rope.factor, 1.0)
     return inverse, attention
+
+
+def distance_buckets(distance: torch.Tensor, buckets: int, farthest: int, *, both_ways: bool = True) -> torch.Tensor:
+    """The bucket of each distance (key minus query), near ones exact and far ones logarithmic (arXiv:1910.10683,
+    section 2.1): half of the buckets for each direction, or all for keys that are not later than the query."""
+    half = buckets // 2 if both_ways else buckets
+    exact = half // 2
+    away = distance.abs()
+    far = exact + (torch.log(away.float().clamp(min=1) / exact) / math.log(farthest / exact) * (half - exact)).long()
+    near = torch.where(away < exact, away, far.clamp(max=half - 1))
+    return near + (distance > 0) * half if both_ways else near

@@ -87,9 +87,7 @@ class Sublayer(Generic[P]):
         """(what is still to be added, stream): nothing, where the sum is normed."""
         if self._total is not None:
             return None, self._total(multiplied(delta), stream)
-        if self._after is not None:
-            return None, settled(self._after.add(delta, stream))
-        return delta, stream
+        return summed(delta, stream, self._after)
 
 
 def settled(x: Input) -> Stream:
@@ -103,3 +101,8 @@ def scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:
     if norm is not None:
         delta = norm.plain(delta)
     return delta if scale == 1.0 else delta * scale
+
+
+def summed(delta: Delta, stream: Stream, norm: Norm | None) -> tuple[Delta | None, Stream]:
+    """(what is still to be added, stream): with a norm behind the sum, nothing and a new stream."""
+    return (delta, stream) if norm is None else (None, settled(norm.add(delta, stream)))

@@ -16,6 +16,7 @@ from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.config import model_spec_from_gguf
 from ..model_config.hf.text_part import is_of_tower, text_name
 from ..model_config.registry import read_config
+from ..model_config.seq2seq.text import HONOURED, TextToTextConfig
 from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import HEADS, Backbone, ModelSpec
 from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
@@ -89,7 +90,9 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order of reading; empty for dummy weights."""
-    config: ModelSpec | EncoderDecoderConfig | FramewiseConfig | VoxtralRealtimeConfig | PoolingConfig
+    config: (
+        ModelSpec | EncoderDecoderConfig | TextToTextConfig | FramewiseConfig | VoxtralRealtimeConfig | PoolingConfig
+    )
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for blocks."""
     defaults: GenerationConfig
@@ -133,6 +136,10 @@ class Checkpoint:
     @property
     def decoder(self) -> ModelSpec:
         """The spec of a decoder. Raises :class:`CheckpointError` for another kind of model."""
+        if isinstance(self.config, TextToTextConfig):
+            raise CheckpointError(
+                f"{self.folder} is an encoder-decoder ({self.config.architecture}), and a decoder is expected here."
+            )
         if not isinstance(self.config, ModelSpec):
             raise CheckpointError(
                 f"{self.folder} is a speech recognition model ({self.config.architecture}), and a language model is "
@@ -177,6 +184,15 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "
                 f"({WHISPER}) is expected here."
+            )
+        return self.config
+
+    @property
+    def text_to_text(self) -> TextToTextConfig:
+        """The config of an encoder-decoder of text. Raises :class:`CheckpointError` for another kind of model."""
+        if not isinstance(self.config, TextToTextConfig):
+            raise CheckpointError(
+                f"{self.folder} is a {self.config.architecture}, expected an encoder-decoder of text."
             )
         return self.config
 
@@ -256,6 +272,7 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     quantized = described_quantization(folder, config)
     tensors = tuple(tensor for each in (folder, *others) for tensor in weight_index(each))
     read = read_config(config, generation, model_impl)
+    defaults = generation_config_from_hf(config, generation)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
         tower, tensors = text_and_tower(folder, tensors, config)
@@ -271,7 +288,12 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     if isinstance(read, ModelSpec) and read.tie_embeddings and (head := _stored_head(tensors)) is not None:
         from .tied_head import is_embedding  # late: few files hold such a head
 
-        read = replace(read, tie_embeddings=is_embedding(head, read, tensors))
+        read = replace(read, tie_embeddings=is_embedding(head, read.embedding, tensors))
+    if isinstance(read, TextToTextConfig):
+        from .tied_head import with_head
+
+        read = with_head(read, _stored_head(tensors), tensors)
+        defaults = replace(defaults, unused=tuple(name for name in defaults.unused if name not in HONOURED))
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     unread = (each for each in tensors if each.dtype not in readable)
@@ -287,7 +309,7 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         files=files,
         config=read,
         dtype=next(iter(stored)),
-        defaults=generation_config_from_hf(config, generation),
+        defaults=defaults,
         stored_bytes=stored,
         quantized=quantized,
         tower=tower,

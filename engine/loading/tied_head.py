@@ -4,10 +4,12 @@ transformers then uses the stored one: such a file is of a fine-tuned model whos
 an architecture whose class never ties them (Nemotron-H, Ling 3.0).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from ..model_config.spec.model import ModelSpec
+from ..model_config.seq2seq.text import TextToTextConfig
+from ..model_config.spec.seq2seq import EMBEDDING
 from .errors import CheckpointError
 from .safetensors_index import StoredTensor
 
@@ -15,12 +17,20 @@ _PIECE: Final = 1 << 20
 """Bytes that are compared at a time."""
 
 
-def is_embedding(head: StoredTensor, spec: ModelSpec, tensors: Iterable[StoredTensor]) -> bool:
-    """Whether ``head`` has the values of the embedding among ``tensors``, or these have none. Raises
+def is_embedding(head: StoredTensor, name: str, tensors: Iterable[StoredTensor]) -> bool:
+    """Whether ``head`` has the values of the embedding, of this ``name``, among ``tensors``, or these have none. Raises
     :class:`CheckpointError` if they cannot be read."""
-    names = {f"{spec.embedding}.weight", f"{spec.embedding.rpartition('.')[2]}.weight"}
+    names = {f"{name}.weight", f"{name.rpartition('.')[2]}.weight"}
     embedding = next((tensor for tensor in tensors if tensor.name in names), None)
     return embedding is None or _equal(head, embedding)
+
+
+def with_head(read: TextToTextConfig, head: StoredTensor | None, tensors: Sequence[StoredTensor]) -> TextToTextConfig:
+    """The encoder-decoder with the stored ``head``, or without one of its own if that is the embedding or missing."""
+    embedding = next((tensor.name for tensor in tensors if read.name_of(tensor.name) == f"{EMBEDDING}.weight"), "")
+    if head is None or is_embedding(head, embedding.removesuffix(".weight"), tensors):
+        return replace(read, head="")
+    return replace(read, head=head.name.removesuffix(".weight"))
 
 
 def _equal(one: StoredTensor, other: StoredTensor) -> bool:

@@ -10,6 +10,11 @@ from typing import Literal, NamedTuple, TypeVar
 
 from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
+from .seq2seq.bart import FAMILIES as BART
+from .seq2seq.bart import bart_config_from_hf
+from .seq2seq.t5 import ARCHITECTURES as T5
+from .seq2seq.t5 import t5_config_from_hf
+from .seq2seq.text import TextToTextConfig
 from .spec.model import ModelSpec, checked
 from .speech.encoder_decoder import EncoderDecoderConfig
 from .speech.fast_conformer import (
@@ -54,7 +59,7 @@ from .transformers_config import transformers_spec
 
 T = TypeVar("T")
 Implementation = Literal["auto", "native", "transformers"]
-Described = ModelSpec | EncoderDecoderConfig | FramewiseConfig | VoxtralRealtimeConfig
+Described = ModelSpec | EncoderDecoderConfig | TextToTextConfig | FramewiseConfig | VoxtralRealtimeConfig
 
 
 class Architecture(NamedTuple):
@@ -86,6 +91,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     **{
         name: Architecture(each.model_type, partial(modules_ctc_config_from_hf, name)) for name, each in MODULES.items()
     },
+    **{name: Architecture(kind, partial(t5_config_from_hf, name)) for name, kind in T5.items()},
+    **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

@@ -5,7 +5,6 @@ They differ in their :class:`..model_config.spec.encoder.EncoderConfig`, not in 
 padding.
 """
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +22,7 @@ from ..layers.linear.quantized import Delta, Stream
 from ..layers.linear.task_adapters import AdaptedTable
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import LayerNorm, joined
-from ..layers.rotary import RotaryTables
+from ..layers.rotary import RotaryTables, distance_buckets
 from ..model_config.spec.encoder import EncoderConfig
 from .encoder_names import parts_of
 
@@ -139,14 +138,3 @@ class Encoder:
             places[None, :] - places[:, None], self.config.relative_buckets, self.config.relative_distance
         )
         return table.float()[buckets].permute(2, 0, 1)
-
-
-def distance_buckets(distance: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:
-    """The bucket of each distance (key minus query): half for each direction, near ones exact and far ones logarithmic
-    (arXiv:1910.10683, section 2.1)."""
-    half = buckets // 2
-    exact = half // 2
-    away = distance.abs()
-    far = exact + (torch.log(away.float().clamp(min=1) / exact) / math.log(farthest / exact) * (half - exact)).long()
-    near = torch.where(away < exact, away, far.clamp(max=half - 1))
-    return near + (distance > 0) * half

@@ -51,7 +51,14 @@ TRANSCRIPTION = {
         max_mixed_encodings=8,
     ),
 }
-"""For encoder-decoders."""
+"""For encoder-decoders that transcribe."""
+
+TEXT_TO_TEXT = {
+    # a row keeps the keys and values of its whole input, so that rows are bounded by memory before anything else
+    "cpu": msgspec.structs.replace(TRANSCRIPTION["cpu"], max_num_seqs=64, max_encodings=8, max_mixed_encodings=4),
+    "cuda": msgspec.structs.replace(TRANSCRIPTION["cuda"], max_num_seqs=256),
+}
+"""For encoder-decoders from text to text."""
 
 POOLING = {
     # such a step takes about 25 ms for a small model, for which a short text waits; a longer one gains nothing

@@ -30,7 +30,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _P, _I, _I, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
@@ -41,10 +41,9 @@ MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
 
-def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, distances: bool = False) -> Variant:
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
     """Returns the variant that :func:`paged_attention` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
-    native = native or ("it takes no numbers by distance" if distances else None)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
@@ -91,8 +90,9 @@ def paged_attention(
             arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not apply to it.
         slopes: [Hq] float32; a score gets the head's slope times the key's position less the query's, after the soft
             cap (ALiBi, arXiv:2108.12409).
-        distances: [T, Hq, E] float32, contiguous: the score of the key d tokens back gets the d-th number of its query
-            and head, after the soft cap; further keys get nothing (Inkling). The native variant does not take them.
+        distances: [Hq, E] float32, or [T, Hq, E] for queries of their own; contiguous. The score of the key d tokens
+            back gets the head's d-th number, and of all farther keys the last, after the soft cap (T5,
+            arXiv:1910.10683; Inkling).
         causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
             (cross-attention over a cache of the encoder's keys); then there is no window, no chunk, no slope and no
             number by distance.
@@ -118,7 +118,8 @@ def paged_attention(
     given: tuple[Tensor, ...] = (q, k_cache, v_cache)
     if False in absent:
         given = (*given, *[each for each in optional if each is not None])
-    numbers = (scale, window, chunk, softcap, causal, absent, invariant, variant, batch.numbers)
+    shared = distances is not None and distances.dim() == 2
+    numbers = (scale, window, chunk, softcap, causal, absent, shared, invariant, variant, batch.numbers)
     key, launch = (None, None) if invariant else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -141,7 +142,7 @@ def paged_attention(
         v_scale=v_scale,
     )
     _check_tensors(args, batch)
-    chosen = choose(q, k_cache, variant, distances=distances is not None)
+    chosen = choose(q, k_cache, variant)
     if chosen == "reference":
         return reference.paged_attention(args)
     if chosen == "triton":
@@ -181,8 +182,8 @@ def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
     if (distances := args.distances) is not None:
         if not args.causal:
             raise ValueError("paged_attention: numbers by distance need causal attention")
-        most = distances.shape[2] if distances.dim() == 3 else 1
-        check_float32("paged_attention", "distances", distances, (tokens, heads, max(1, most)))
+        shape = heads, max(1, distances.shape[-1])
+        check_float32("paged_attention", "distances", distances, shape if distances.dim() == 2 else (tokens, *shape))
     for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
         if each is not None:
             check_float32("paged_attention", name, each, (heads,))
@@ -202,7 +203,8 @@ def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, few
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, args.block_tables.shape[1], q.stride(0)),
         *(args.scale, args.window, args.softcap),
-        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale),
+        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale, args.distances),
+        *(args.extent, 0 if args.shared else heads * args.extent),
         *(after, fewer),
         threads(),
     )

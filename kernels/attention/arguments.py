@@ -102,8 +102,13 @@ class AttentionArgs(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """Keys of a query that :attr:`distances` has numbers for."""
-        return 0 if self.distances is None else self.distances.shape[2]
+        """How many numbers :attr:`distances` has of a query and head."""
+        return 0 if self.distances is None else self.distances.shape[-1]
+
+    @property
+    def shared(self) -> bool:
+        """Whether :attr:`distances` are those of all queries."""
+        return self.distances is None or self.distances.dim() == 2
 
     @property
     def tensors(self) -> AttentionTensors:

@@ -49,6 +49,10 @@ struct Call {
     bool fewer = false;  // whether a sequence may have fewer keys than queries
     const float *k_scales = nullptr, *v_scales = nullptr;  // int8: [blocks, kv_heads, size]; float8: [kv_heads]
     const float* slopes = nullptr;  // [heads], times the key's position less the query's, added to scores; null: none
+    // [tokens, heads, extent], added to scores by the query's position less the key's; the last number is that of all
+    // farther keys, and the next token's are by_token behind
+    const float* distances = nullptr;
+    int64_t extent = 0, by_token = 0;
 
     // The scale of all keys, or values, of a head.
     float key_factor(int64_t kv_head) const { return factor(k_scales, kv_head); }
@@ -130,14 +134,21 @@ void fetch_lines(const T* const* runs, int64_t count, int64_t first, int64_t lin
 }
 
 // What is added to the scores of a tile for one row: `slope` (times log2 e) times the distance of each key from the query,
-// which is `from` for the first key.
+// which is `from` for the first key; and what `table` has for the distance back to a key, up to `last`.
 struct Bias {
     float slope = 0.0f;
     int64_t from = 0;
+    const float* table = nullptr;
+    int64_t last = 0;
 
-    Bias behind(int64_t keys) const { return {slope, from + keys}; }
+    bool adds() const { return slope != 0.0f || table; }
+    Bias behind(int64_t keys) const { return {slope, from + keys, table, last}; }
     void add(float* scores, int64_t keys) const {
-        for (int64_t key = 0; key < keys; ++key) scores[key] += slope * (float)(from + key);
+        if (slope != 0.0f)
+            for (int64_t key = 0; key < keys; ++key) scores[key] += slope * (float)(from + key);
+        if (!table) return;
+        for (int64_t key = 0; key < keys; ++key)
+            scores[key] += LOG2E * table[std::min(last, std::max<int64_t>(0, -from - key))];
     }
 };
 
@@ -146,7 +157,7 @@ template <int N, bool FROM_ZERO, class Weight>
 void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Bias& bias, const Running& state,
                 int64_t row, Weight* weights) {
     if (softcap > 0) cap(scores, N, softcap, state.starts[row]);
-    if (bias.slope != 0.0f) bias.add(scores, N);
+    if (bias.adds()) bias.add(scores, N);
     if (begin > 0 || end < N) hide(scores, N, begin, end);
     if (FROM_ZERO && softcap <= 0) return weigh<N, true>(scores, weights, N, state, row, 1);
     weigh<N>(scores, weights, N, state, row, 1);
@@ -202,7 +213,7 @@ void attend_part(const Call<T>& c, const Item& item, int64_t kv_head, int64_t fi
         const auto& tile = Kernel::lay_out(cached, rows, room);
         const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
         // every row sees every key, and takes its score as it is
-        const bool all = from_all <= key && to_all >= key + KEYS && !c.slopes && c.softcap <= 0;
+        const bool all = from_all <= key && to_all >= key + KEYS && !c.slopes && !c.distances && c.softcap <= 0;
         const auto weigh_seen = [&](int64_t row, float* from) {
             Weight* const to = weights + row * KEYS;
             const int64_t token = row / each;
@@ -212,7 +223,10 @@ void attend_part(const Call<T>& c, const Item& item, int64_t kv_head, int64_t fi
                 std::fill_n(to, KEYS, Weight{});
             else {
                 const int64_t head = kv_head * (c.heads / c.kv_heads) + first_head + row % each;
-                const Bias bias{c.slopes ? c.slopes[head] * LOG2E : 0.0f, key - item.position - token};
+                const float* const table =
+                    c.distances ? c.distances + (item.token + token) * c.by_token + head * c.extent : nullptr;
+                const float slope = c.slopes ? c.slopes[head] * LOG2E : 0.0f;
+                const Bias bias{slope, key - item.position - token, table, c.extent - 1};
                 weigh_runs<Kernel>(from, tile, begin, end, c.softcap, bias, state, row, to);
             }
         };

@@ -171,6 +171,7 @@ def decode_kernel(
     SOFTCAPPED: tl.constexpr,
     CAUSAL: tl.constexpr,
     EXTENT: tl.constexpr,
+    SHARED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -259,7 +260,7 @@ def decode_kernel(
         if slopes is not None:
             scores += slope * (key[None, :] - position[:, None]).to(tl.float32)
         if distances is not None:
-            at = token * (tl.num_programs(0) // M_BLOCKS * GROUP) + head
+            at = head if SHARED else token * (tl.num_programs(0) // M_BLOCKS * GROUP) + head
             scores += load_near(distances, at, key, position, m < GROUP * count, EXTENT)
         seen = held[None, :]
         if CAUSAL:

@@ -118,11 +118,11 @@ def load_slopes(slopes, head):
 
 @triton.jit
 def load_near(distances, at, key, position, fits, EXTENT: tl.constexpr):
-    """Loads [M, N] what rows add to the scores of ``key`` [N], in units of log 2: the numbers of a row begin at ``at``
-    [M], and stand for the keys from ``position`` [M] backwards. Without ``distances`` do not call it."""
-    back = position[:, None] - key[None, :]
-    inside = (back >= 0) & (back < EXTENT) & fits[:, None]
-    return tl.load(distances + at[:, None] * EXTENT + back, mask=inside, other=0.0) * 1.4426950408889634
+    """Loads [M, N] what rows add to the scores of ``key`` [N], in units of log 2: the EXTENT numbers of a row begin at
+    ``at`` [M] times EXTENT, and stand for the keys from ``position`` [M] backwards, the last for all farther ones.
+    Without ``distances`` do not call it."""
+    back = tl.minimum(tl.maximum(position[:, None] - key[None, :], 0), EXTENT - 1)
+    return tl.load(distances + at[:, None] * EXTENT + back, mask=fits[:, None], other=0.0) * 1.4426950408889634
 
 
 @triton.jit

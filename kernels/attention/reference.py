@@ -41,7 +41,7 @@ def paged_attention(args: AttentionArgs) -> Tensor:
             hidden |= key > position
         if window:
             hidden |= key < first_seen(position, window)
-        numbers = None if args.distances is None else args.distances[begin:end]
+        numbers = None if args.distances is None else args.distances if args.shared else args.distances[begin:end]
         biases = _biases(args.slopes, numbers, position, key)
         q = args.q[begin:end]
         out[begin:end] = attend(q, k, v, hidden, args.scale, args.softcap, args.sinks, biases)
@@ -74,16 +74,15 @@ def first_seen(position: Tensor | int, window: int) -> Tensor:
 
 
 def _biases(slopes: Tensor | None, distances: Tensor | None, position: Tensor, key: Tensor) -> Tensor | None:
-    """Returns what slopes [Hq] and ``distances`` [n, Hq, E] add to the scores of keys [1, L] at queries [n, 1]: [Hq, n,
-    L]."""
+    """Returns what slopes [Hq] and ``distances`` [Hq, E] or [n, Hq, E] add to the scores of keys [1, L] at queries [n,
+    1]: [Hq, n, L]."""
     sloped = None if slopes is None else slopes.view(-1, 1, 1) * (key - position).float()
     if distances is None:
         return sloped
-    back = (position - key).unsqueeze(0)  # [1, n, L]
-    extent = distances.shape[2]
-    near = distances.transpose(0, 1).gather(2, back.clamp(0, extent - 1).expand(distances.shape[1], -1, -1))
-    near = near.masked_fill((back < 0) | (back >= extent), 0.0)
-    return near if sloped is None else sloped + near
+    back = (position - key).clamp(0, distances.shape[-1] - 1)
+    by_head = distances.unsqueeze(1) if distances.dim() == 2 else distances.transpose(0, 1)
+    found = by_head.expand(-1, len(back), -1).gather(2, back.expand(len(by_head), -1, -1))
+    return found if sloped is None else sloped + found
 
 
 def attend(

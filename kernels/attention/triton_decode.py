@@ -146,6 +146,7 @@ def prepare_decode(args: AttentionArgs, *, rows: int, query_len: int, ragged: bo
         SOFTCAPPED=args.softcap > 0,
         CAUSAL=args.causal,
         EXTENT=args.extent,
+        SHARED=args.shared,
         JOIN_M=join_m,
         JOINED=max(1, JOINED_NUMBERS // (join_m * block_d)),
         **sharing,

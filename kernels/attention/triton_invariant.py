@@ -101,6 +101,7 @@ def invariant_kernel(
     PRECISION: tl.constexpr,
     PART: tl.constexpr,
     EXTENT: tl.constexpr,
+    SHARED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -128,6 +129,7 @@ def invariant_kernel(
     table = tables + sequence.to(tl.int64) * table_width
     position = keys - queries + token
     heads = tl.num_programs(1) // PACKS * GROUP
+    at = head if SHARED else rows * heads + head
     alone = tl.num_programs(2) == 1
 
     slope = None if slopes is None else load_slopes(slopes, head)
@@ -150,7 +152,7 @@ def invariant_kernel(
             key = start + tl.arange(0, BLOCK_N)
             visible = visible_keys(position, key, end, window - 1, 0, WINDOWED, CAUSAL)
             # fmt: off
-            near = None if distances is None else load_near(distances, rows * heads + head, key, position, fits, EXTENT)
+            near = None if distances is None else load_near(distances, at, key, position, fits, EXTENT)
             sums, top, weight = attend(q_tile, k, v, sums, top, weight, visible, slope, near, key, position,
                                        scale, softcap, True, SOFTCAP, PRECISION)
             # fmt: on
@@ -265,6 +267,7 @@ def paged_invariant(args: AttentionArgs) -> None:
         SOFTCAP=args.softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         EXTENT=args.extent,
+        SHARED=args.shared,
         **shared,
     )
     if programs == 1:

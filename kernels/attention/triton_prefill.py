@@ -172,6 +172,7 @@ def _prefill_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     EXTENT: tl.constexpr = 0,
+    SHARED: tl.constexpr = True,
     SCORE_BITS: tl.constexpr = 16,
     LOADS: tl.constexpr = 1,
 ):
@@ -185,7 +186,7 @@ def _prefill_kernel(
         scale: of q·k, in units of log 2 unless SOFTCAP.
         GROUP: query heads of a kv head. PACK: those of one tile, all if BLOCK_M holds them.
         DIM, WIDTH: dims of a head, and the power of two that holds them.
-        EXTENT: numbers by distance of a query and head.
+        EXTENT: numbers by distance of a query and head, or of a head if SHARED.
         SCORE_BITS: at 8, keys of a float8 cache are multiplied as they are stored, by queries that are rounded to
             float8. At 16 they are widened to the dtype of ``q``.
         LOADS: at 2, the copy engine brings the tiles that all queries see in full, which must each be in one block.
@@ -234,7 +235,7 @@ def _prefill_kernel(
         all_values = None
     position = keys - queries + token
     slope = None if slopes is None else load_slopes(slopes, head)
-    at = rows * (tl.num_programs(1) // PACKS * GROUP) + head
+    at = head if SHARED else rows * (tl.num_programs(1) // PACKS * GROUP) + head
     top, total = start_softmax(None if SPLIT else sinks, head, BLOCK_M)
     sums = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.static_range(3):
@@ -388,6 +389,7 @@ def prepare_prefill(args: AttentionArgs, *, skipped: int, tokens: int) -> Prefil
         SPLIT=parts > 1,
         PART_TILES=part_tiles(config["BLOCK_N"]) if parts > 1 else 0,
         EXTENT=args.extent,
+        SHARED=args.shared,
     )
     return PrefillLaunch(start, shape, join)
 

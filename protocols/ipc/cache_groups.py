@@ -28,6 +28,8 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``cross``: such a span is a prompt, not one medium of it."""
     joined: bool = False
     """``cross``: such a span reaches from a prompt's first medium to its last, whose positions see each other."""
+    tokens: bool = False
+    """``cross``: a request's one span is a text, as int32 token ids; otherwise audio."""
     lasting: bool = False
     """``cross``: a medium stands at one token, and is read by all positions from there to the next medium behind text,
     or to the end. ``capacity`` then is a number of media."""

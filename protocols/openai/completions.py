@@ -24,6 +24,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: TopLogprobs | None = None
     add_special_tokens: bool = True
 
+    decoder_prompt: str | list[TokenId] | None = None
+    """Of encoder-decoders, whose encoder gets ``prompt``: what their decoder continues, behind the tokens that begin
+    every output, such as the target language of a translation."""
     suffix: str | None = None
     """Text behind the text to generate; empty means none."""
     prompt_embeds: Any = None
@@ -77,6 +80,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
             )
         wanted_answer(self, limits)
         self._check_suffix(prompts, limits)
+        if self.decoder_prompt is not None:
+            prompt_chars_at_most([self.decoder_prompt], limits.max_prompt_chars)
         prompt_chars_at_most(prompts, limits.max_prompt_chars)
         rules_at_most(self.logit_bias, len(prompts), "logit_bias")
         rules_at_most(self.allowed_token_ids, len(prompts), "allowed_token_ids")

@@ -24,6 +24,7 @@ from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.download.hub import DEFAULT_MODEL
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor
@@ -268,7 +269,8 @@ async def load_state(
     if auxiliary.speech is not None:
         runners["speech"] = auxiliary.speech
     vocab_size, accepted = checkpoint.config.vocab_size, Accepted.of(spec, config.media)
-    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts_of(checkpoint))
+    start = checkpoint.config.decoder_start if isinstance(checkpoint.config, TextToTextConfig) else ()
+    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts_of(checkpoint), start)
     observer = open_observer(config.observe, metrics, name)
     at_end.callback(observer.close)
     at_end.push_async_callback(store.close)

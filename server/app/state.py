@@ -62,6 +62,8 @@ class OpenedChat:
     asking: Asking | None = None
     """Its transcription prompt; None if it does not transcribe."""
     facts: ModelFacts = field(default_factory=ModelFacts)
+    decoder_start: tuple[int, ...] = ()
+    """The tokens with which the decoder of an encoder-decoder begins."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ def _chat_model(opened: OpenedChat, role: ModelRole, shared: _Shared) -> ChatMod
         media=opened.media,
         facts=opened.facts,
         loop_turns=shared.loop_turns,
+        decoder_start=opened.decoder_start,
         role=role,
     )
 

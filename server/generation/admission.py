@@ -1,11 +1,12 @@
 """Prepares a validated request and its prompt for the engine: lengths, parameters, seeds."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
-from stentor.protocols.common.errors import BadRequest, wrong
+from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
@@ -69,9 +70,9 @@ def too_long(prompt_len: str, chat: ChatModel, param: str) -> BadRequest:
             param,
             "context_length_exceeded",
         )
+    together = "for a prompt" if chat.decoder_start else "prompt and output together"
     return BadRequest(
-        f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, prompt and output "
-        "together. Shorten the prompt.",
+        f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, {together}. Shorten the prompt.",
         param,
         "context_length_exceeded",
     )
@@ -87,9 +88,14 @@ def check_prompt(prompt: list[int], chat: ChatModel, param: str) -> None:
         check_token_ids(prompt, chat.vocab_size, param)
 
 
-def output_room(prompt_len: int, budget: Budget, chat: ChatModel) -> int:
-    """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context."""
-    context = context_length(chat)
+def output_room(prompt_len: int, budget: Budget, chat: ChatModel, decoder_prompt: Sequence[int] = ()) -> int:
+    """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context.
+
+    The decoder of an encoder-decoder sees ``decoder_prompt`` behind the tokens that it begins with, not the prompt.
+    """
+    context, what = context_length(chat), "prompt"
+    if chat.decoder_start:
+        prompt_len, what = len(chat.decoder_start) + len(decoder_prompt), "decoder's prompt"
     room = context - prompt_len
     if room < (1 if budget.wanted != 0 else 0):
         raise too_long(str(prompt_len), chat, budget.prompt_field)
@@ -98,7 +104,7 @@ def output_room(prompt_len: int, budget: Budget, chat: ChatModel) -> int:
     if budget.wanted > room:
         raise wrong(
             budget.wanted_field,
-            f"is {budget.wanted} and the prompt has {prompt_len} tokens; the model's context is {context} tokens, "
+            f"is {budget.wanted} and the {what} has {prompt_len} tokens; the model's context is {context} tokens, "
             f"prompt and output together. At most {room} can be generated",
             "context_length_exceeded",
         )
@@ -165,6 +171,13 @@ def resolve_sampling(
     """The request's values over the model's defaults. Raises BadRequest."""
     if request.min_tokens > max_tokens > 0:
         raise wrong("min_tokens", f"({request.min_tokens}) is more than the {max_tokens} tokens that can be generated")
+    if prompt_logprobs is not None and chat.decoder_start:
+        raise refused(
+            "prompt_logprobs",
+            "the model's encoder reads the prompt, whose tokens have no log-probabilities; leave it out, and `echo` "
+            "with `logprobs`",
+            "unsupported",
+        )
     defaults = chat.defaults
     vocab = chat.vocab_size
     top_k = _given(request.top_k, defaults.top_k)

@@ -74,6 +74,9 @@ class ChatModel:
     """Description of the model for clients."""
     loop_turns: LoopTurns = field(default_factory=LoopTurns)
     """Runs work that would block the event loop for long."""
+    decoder_start: tuple[int, ...] = ()
+    """Of an encoder-decoder, whose encoder gets the prompt: the tokens with which its decoder begins; empty for
+    decoders."""
     role: ModelRole = "chat"
     """The model's role; a role other than ``chat`` means that it serves nothing else."""
 

@@ -15,6 +15,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.completions import CompletionRequest
 from stentor.protocols.openai.completions import Prompt as RawPrompt
+from stentor.protocols.openai.sampling import check_token_ids
 from stentor.protocols.openai.structured import wanted_answer
 
 from ..common.keys import Caller
@@ -93,13 +94,14 @@ async def prepare_completion(
         body = infill_prompts(chat, body, body.suffix)
     raw = body.prompts
     encoded = await _encode(chat, body, raw)
+    decoder_prompt = await _decoder_prompt(chat, body)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
     experts = first_position(chat, body, wanted_tokens=body.max_tokens)
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
     if fill_context:
         budget = Budget(None, body.max_tokens, "max_tokens", "prompt")
     params = _SharedParams(chat, body, context, experts)
-    request = _Request(chat, body, caller, context, constraints, budget, params)
+    request = _Request(chat, body, caller, context, constraints, budget, params, decoder_prompt)
     jobs = [await _job(request, index, raw[index], tokens) for index, tokens in enumerate(encoded)]
     _check_answer(chat, body, jobs, experts)
     return PreparedCompletion(
@@ -148,6 +150,21 @@ async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[Ra
         return await chat.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
     except TextTooLong as error:
         raise too_long(f"at least {error.fewest}", chat, "prompt") from None
+
+
+async def _decoder_prompt(chat: ChatModel, body: CompletionRequest) -> Sequence[int]:
+    """Its tokens; special ones may be named in its text, and none are added. Raises BadRequest."""
+    prompt = body.decoder_prompt
+    if prompt is None:
+        return ()
+    if not chat.decoder_start:
+        raise refused("decoder_prompt", "the model has no encoder besides its decoder; leave it out", "unsupported")
+    if isinstance(prompt, str):
+        try:
+            prompt = await chat.pool.encode(prompt, False, most_tokens=most_prompt_tokens(chat))
+        except TextTooLong as error:
+            raise too_long(f"at least {error.fewest}", chat, "decoder_prompt") from None
+    return check_token_ids(prompt, chat.vocab_size, "decoder_prompt")
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:
@@ -235,6 +252,7 @@ class _Request:
     constraints: Constraints
     budget: Budget
     params: _SharedParams
+    decoder_prompt: Sequence[int]
 
 
 async def _job(request: _Request, index: int, raw: RawPrompt, tokens: list[int]) -> PromptJob:
@@ -242,7 +260,8 @@ async def _job(request: _Request, index: int, raw: RawPrompt, tokens: list[int])
     first, end = kept_tokens(len(tokens), body, budget, context_length(chat))
     prompt = tokens[first:end]
     check_prompt(prompt, chat, "prompt")
-    max_tokens = output_room(len(prompt), budget, chat)
+    decoder_prompt = request.decoder_prompt
+    max_tokens = output_room(len(prompt), budget, chat, decoder_prompt)
     prompt_logprobs = _prompt_logprobs(body)
     prompt_only = max_tokens == 0
     if prompt_only and prompt_logprobs is not None:
@@ -256,7 +275,8 @@ async def _job(request: _Request, index: int, raw: RawPrompt, tokens: list[int])
         batches = _nothing(body.choices)
     else:
         adapter = chat.registry.adapter_of(chat.resolve(body.model))
-        wanted = generation_request(body, prompt, params, request.caller, request.constraints, adapter=adapter)
+        given = body, prompt, params, request.caller, request.constraints
+        wanted = generation_request(*given, adapter=adapter, decoder_prompt=decoder_prompt)
         batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))

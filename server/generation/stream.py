@@ -1,7 +1,9 @@
 """Runs a request and returns its deltas, for every protocol: generates, and observes."""
 
 import logging
+from array import array
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import msgspec
 
@@ -35,6 +37,7 @@ def generation_request(
     constraints: Constraints = FREE,
     media: Sequence[Media] = (),
     adapter: AdapterRef | None = None,
+    decoder_prompt: Sequence[int] = (),
 ) -> GenerationRequest:
     """Raises BadRequest for a beam search whose beams would have to obey something."""
     beams = wanted_beams(request)
@@ -42,6 +45,7 @@ def generation_request(
         raise wrong("use_beam_search", "excludes forced and strict tools, and a thinking budget", "unsupported")
     return GenerationRequest(
         prompt=prompt,
+        decoder_prompt=tuple(decoder_prompt),
         params=params,
         seeds=draw_seeds(request.seed, request.choices),
         stop=request.stop_strings,
@@ -59,6 +63,13 @@ def generation_request(
         beams=beams,
         repetition=request.repetition_detection,
     )
+
+
+def _encoded(request: GenerationRequest, start: Sequence[int]) -> GenerationRequest:
+    """The request to an encoder-decoder: its prompt for the encoder, and ``start`` with its decoder's prompt."""
+    text = array("i", request.prompt).tobytes()
+    media = Media(text, blake2b(text, digest_size=16, person=b"stentor text").digest())
+    return msgspec.structs.replace(request, prompt=[*start, *request.decoder_prompt], media=(media,))
 
 
 class ObservedGeneration:
@@ -108,6 +119,8 @@ class ObservedGeneration:
         tracker = chat.requests.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
+        if chat.decoder_start:
+            named = _encoded(named, chat.decoder_start)
         with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.loop_turns)
         if request.beams is not None:

@@ -87,7 +87,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 Prompt = str | list[int] | dict[str, Any]
-"""A text, token ids, or as in vLLM a dict with either: ``prompt`` or ``prompt_token_ids``."""
+"""A text, token ids, or as in vLLM a dict with either: ``prompt`` or ``prompt_token_ids``. For an encoder-decoder a
+dict may have ``encoder_prompt`` and ``decoder_prompt``, each in one of these forms."""
 Message = dict[str, Any]
 T = TypeVar("T")
 
@@ -244,11 +245,12 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         fields: dict[str, Any],
     ) -> list[tuple[str, _Call[RequestOutput]]]:
-        many = _prompts(prompts)
+        decoders, many = _apart(prompts)
         given = _params_of_each(sampling_params, len(many))
         calls = []
-        for prompt, params, own in zip(many, given, _fields_of_each(fields, len(many)), strict=True):
-            body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **own}
+        each = zip(many, decoders, given, _fields_of_each(fields, len(many)), strict=True)
+        for prompt, decoder, params, own in each:
+            body = {**params.fields(), "prompt": prompt, **decoder, "return_token_ids": True, **own}
             body["return_tokens_as_token_ids"] = True
             text = prompt if isinstance(prompt, str) else None
             read = partial(from_completion, prompt=text, shown=self._shown(body, "logprobs"))
@@ -300,6 +302,27 @@ def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
     if many and all(isinstance(item, int) for item in many):
         return [many]  # type: ignore[list-item]
     return [_text_or_ids(prompt) for prompt in many]  # type: ignore[arg-type]
+
+
+def _apart(prompts: Prompt | Sequence[Prompt]) -> tuple[list[dict[str, Any]], list[str | list[int]]]:
+    """The decoder's prompt of each, as a field of a request, and the others, which an encoder-decoder's encoder gets.
+    Raises RequestRefused as :func:`_prompts` does."""
+    listed = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+    if not any(isinstance(prompt, dict) and "encoder_prompt" in prompt for prompt in listed):
+        many = _prompts(prompts)
+        return [{}] * len(many), many
+    decoders: list[dict[str, Any]] = []
+    for number, prompt in enumerate(listed):
+        found: dict[str, Any] = {}
+        if isinstance(prompt, dict) and "encoder_prompt" in prompt:
+            rest = {name: value for name, value in prompt.items() if name not in ("encoder_prompt", "decoder_prompt")}
+            if rest:
+                raise RequestRefused(f"`{next(iter(rest))}` of a prompt with `encoder_prompt` is not supported.")
+            listed[number] = prompt["encoder_prompt"]
+            if prompt.get("decoder_prompt"):
+                found["decoder_prompt"] = _text_or_ids(prompt["decoder_prompt"])
+        decoders.append(found)
+    return decoders, [_text_or_ids(prompt) for prompt in listed]  # type: ignore[arg-type]
 
 
 def _text_or_ids(prompt: Prompt) -> str | list[int]:

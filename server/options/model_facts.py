@@ -33,6 +33,7 @@ from stentor.engine.model_config.spec.recurrent import (
     RGLRUSpec,
     ShortConvSpec,
 )
+from stentor.engine.model_config.spec.seq2seq import Seq2SeqConfig
 from stentor.engine.model_config.spec.streams import LaurelSpec
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
@@ -109,12 +110,13 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
             else:
                 state = spec.state_bytes(CACHE_BYTES, STATE_BYTES)
                 yield from _fits(state, "states", checkpoint.total_bytes, gpus, "them")
-    if isinstance(spec, EncoderDecoderConfig):
+    if isinstance(spec, Seq2SeqConfig):
         yield "context", f"{spec.max_position:,} tokens"
         groups = (*spec.cache_groups, spec.cross_group)
         yield from map(_group, groups)
         each = sum(group.cached_bytes(spec.max_position, CACHE_BYTES) for group in groups)
-        yield from _fits(each, "transcripts", checkpoint.total_bytes, gpus)
+        outputs = "transcripts" if isinstance(spec, EncoderDecoderConfig) else "inputs and outputs"
+        yield from _fits(each, outputs, checkpoint.total_bytes, gpus)
 
 
 def _layers(spec: ModelSpec) -> Iterator[Fact]:
@@ -233,7 +235,7 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _group(group: CacheSpec) -> Fact:
-    """Cache bytes of a group's layers for a token, or for audio."""
+    """Cache bytes of a group's layers for a token, or for an input of an encoder."""
     of_layers = f"in bfloat16 of {len(group.layers)} layers"
     if group.kind == "cross":
         size = _size(group.cached_bytes(0, CACHE_BYTES))

@@ -30,6 +30,8 @@ class World:
     softcap: float = 0.0
     sinks: Tensor | None = None
     slopes: Tensor | None = None
+    distances: Tensor | None = None
+    """[heads, E], of all queries; or [sequences, positions, heads, E]."""
     chunk: int = 0
     scales: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     """Of int8 or float8 keys and values."""
@@ -42,6 +44,9 @@ class World:
         if variant == "reference":  # it multiplies hidden keys by zero
             k_cache, v_cache = (each.float().nan_to_num().to(each.dtype) for each in (k_cache, v_cache))
             k_scale, v_scale = (each if each is None else each.nan_to_num() for each in (k_scale, v_scale))
+        distances = self.distances
+        if distances is not None and distances.dim() > 2:
+            distances = torch.cat([distances[sequence, begin:end] for sequence, begin, end in parts])
         out = paged_attention(
             q,
             k_cache,
@@ -53,6 +58,7 @@ class World:
             softcap=self.softcap,
             sinks=self.sinks,
             slopes=self.slopes,
+            distances=distances,
             k_scale=k_scale,
             v_scale=v_scale,
             variant=variant,  # type: ignore[arg-type]
@@ -238,6 +244,29 @@ def test_slopes_lower_scores_by_distance(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cache_dtype", [None, torch.int8])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(("dim", "extent", "softcap"), [(64, 129, 0.0), (24, 1, 5.0), (32, 1000, 0.0)])
+def test_numbers_by_distance_are_added_to_scores(
+    dtype: torch.dtype, cache_dtype: torch.dtype | None, own: bool, dim: int, extent: int, softcap: float
+) -> None:
+    plain = make_world([600, 5], dim=dim, dtype=dtype, cache_dtype=cache_dtype, softcap=softcap)
+    numbers = 2 * (normal(2, 600, 6, extent, seed=7) if own else normal(6, extent, seed=7))
+    numbers[..., 1, :] = 0
+    world = replace(plain, distances=numbers)
+    parts = [(0, 0, 600), (1, 0, 5)]
+    found, expected, without = world.run(parts), world.run(parts, "reference"), plain.run(parts)
+    tolerance = 2e-4 if dtype == torch.float32 else TOLERANCE[torch.bfloat16]
+    for native, reference, flat in zip(found, expected, without, strict=True):
+        assert_close(native, reference, tolerance)
+        assert_close(native[:, 1], flat[:, 1], tolerance)
+        if extent > 1:  # one number for all keys changes no weight
+            assert (native[3:, 0].float() - flat[3:, 0].float()).abs().max() > 0.05
+    for position in (0, 63, 511, 512, 599):
+        assert_same_bits(world.run([(0, position, position + 1)])[0], found[0][position : position + 1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("dim", "window", "softcap"), [(64, 0, 0.0), (32, 600, 0.0), (24, 0, 5.0)])
 def test_a_sink_counts_once_however_many_parts_a_row_has(
     dtype: torch.dtype, dim: int, window: int, softcap: float
@@ -366,10 +395,9 @@ def test_options_that_do_not_fit_are_refused() -> None:
         paged_attention(q, *caches, batch, scale=1.0, slopes=torch.ones(6), causal=False)
     with pytest.raises(ValueError, match="numbers by distance need causal attention"):
         paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 6, 3), causal=False)
-    with pytest.raises(ValueError, match=r"distances .* must be contiguous float32"):
-        paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 5, 3))
-    with pytest.raises(ValueError, match="it takes no numbers by distance"):
-        paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(len(q), 6, 3), variant="native")
+    for shape in ((len(q), 5, 3), (5, 3), (1, 6, 3)):
+        with pytest.raises(ValueError, match=r"distances .* must be contiguous float32"):
+            paged_attention(q, *caches, batch, scale=1.0, distances=torch.ones(shape))
     with pytest.raises(ValueError, match="take none"):
         paged_attention(q, *caches, batch, scale=1.0, k_scale=torch.ones(2), v_scale=torch.ones(2))
 

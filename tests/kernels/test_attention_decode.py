@@ -238,8 +238,9 @@ def test_numbers_by_distance_are_the_references(
 ) -> None:
     decode = make([1 + query_len, 70, 300], dtype=dtype, window=window, softcap=softcap, query_len=query_len)
     numbers = torch.randn(*decode.q.shape[:2], 21, generator=torch.Generator().manual_seed(5))
-    decode.distances = 2 * numbers.to(DEVICE)
-    assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
+    for distances in (2 * numbers, 2 * numbers[0]):
+        decode.distances = distances.to(DEVICE)
+        assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
 
 
 @pytest.mark.triton

@@ -75,8 +75,9 @@ def test_slopes_are_the_references(dtype: torch.dtype, options: dict[str, Any]) 
 def test_numbers_by_distance_are_the_references(dtype: torch.dtype, options: dict[str, Any]) -> None:
     for sequences in (SEQUENCES, LONG_PREFIXES):
         step = make_step(sequences, dtype=dtype)
-        distances = 2 * torch.randn(*step.q.shape[:2], 13, generator=torch.Generator().manual_seed(5))
-        assert_is_the_reference(step, distances=distances.to(DEVICE), **options)
+        distances = 2 * torch.randn(*step.q.shape[:2], 13, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+        for numbers in (distances, distances[0].contiguous()):
+            assert_is_the_reference(step, distances=numbers, **options)
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)

@@ -74,16 +74,19 @@ def test_a_slope_takes_its_multiple_of_the_distance_from_scores_behind_the_soft_
             assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
 
 
-def test_numbers_by_distance_are_added_to_the_scores_of_the_last_keys_behind_the_soft_cap() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_the_last_number_by_distance_is_that_of_all_farther_keys_behind_the_soft_cap(own: bool) -> None:
     step = make_step([(40, 6)], heads=4, kv_heads=2)
-    distances = torch.randn(6, 4, 9, generator=torch.Generator().manual_seed(1)).to(step.q.device)
+    numbers = torch.randn(6, 4, 7, generator=torch.Generator().manual_seed(1)).to(step.q.device)
+    distances = numbers if own else numbers[0].contiguous()
     found = step.run("reference", distances=distances, softcap=2.0)
     k, v = (part.to(step.q.device) for part in step.dense[0])
     for token in range(6):
         seen = 35 + token
+        away = [min(seen - 1 - key, 6) for key in range(seen)]
         for head in range(4):
             scores = 2 * torch.tanh(k[head // 2, :seen] @ step.q[token, head] * 32**-0.5 / 2)
-            scores[-9:] += distances[token, head].flip(0)
+            scores += numbers[token if own else 0, head, away]
             assert_close(found[token, head], scores.softmax(0) @ v[head // 2, :seen], 5e-6)
 
 

@@ -12,7 +12,7 @@ from stentor.engine.layers.forward_batch import Encoded, ForwardBatch
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.model_config.speech.encoder_decoder import ENCODER_BLOCK
+from stentor.engine.model_config.spec.seq2seq import ENCODER_BLOCK, Seq2SeqConfig
 from stentor.engine.model_config.speech.whisper import WhisperConfig
 from stentor.engine.models.speech.encoder_decoder import EncoderDecoder
 from stentor.engine.worker.caches import allocate_caches
@@ -96,7 +96,8 @@ class PagedEncoderDecoder:
         checkpoint = open_checkpoint(path)
         if packed is None:
             packed = native.library() is not None and dtype in PLAIN
-        self.config = checkpoint.encoder_decoder
+        assert isinstance(checkpoint.config, Seq2SeqConfig)
+        self.config = checkpoint.config
         self.model = EncoderDecoder(self.config, LayerContext(torch.device("cpu"), dtype, False, packed=packed))
         with torch.inference_mode():
             self.model.load(iterate_weights(checkpoint, dtype))

@@ -10,6 +10,8 @@ from ..input import InputStream
 from ..request import whole_parts
 
 DIGEST_BYTES = 16
+TOKEN_BYTES = 4
+"""Of a token of an encoder's text."""
 
 
 def refusal_of(submit: Submit, max_model_len: int) -> str | None:
@@ -55,7 +57,7 @@ def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_t
             where = f"positions {span.start} to {span.end}"
             return f"media at {where} of a prompt of {prompt_len} tokens overlap others, or leave it"
         end = span.end
-    if cross is not None and cross.window and len(submit.seeds) != 1:
+    if cross is not None and cross.window and not cross.tokens and len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
     return None if submit.probe is None else _refuse_probe(submit, submit.probe, max_num_batched_tokens)
 
@@ -65,12 +67,18 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
     if cross is None:
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if cross.window:
+        if not spans and cross.tokens:
+            return "an encoder-decoder is served: the request needs a text for the encoder"
         if not spans:
             return "a transcription model is served: the request needs audio"
         if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != cross.window:
             return f"the model takes one window of {cross.window} positions at once, and the request brings others"
         data = spans[0].data
-        if not 0 < data.length <= MAX_WINDOW_BYTES or data.length % SAMPLE_BYTES:
+        if cross.tokens and (data.length % TOKEN_BYTES or not 0 < data.length <= TOKEN_BYTES * cross.window):
+            return (
+                f"the encoder's text has {data.length} bytes; expected are 1 to {cross.window} tokens of {TOKEN_BYTES}"
+            )
+        if not cross.tokens and (not 0 < data.length <= MAX_WINDOW_BYTES or data.length % SAMPLE_BYTES):
             return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     elif any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"

@@ -85,6 +85,9 @@ class Attention:
             for which, heads in spec.layer_norms
         ]
         self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)
+        self._distance_bias: torch.Tensor | None = None
+        if spec.distance_bias is not None:
+            self._distance_bias = rotary.distance_bias(spec.distance_bias, spec.heads)
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
             size = spec.heads * spec.value_dim
@@ -220,8 +223,9 @@ class Attention:
         if texts.bias is not None:
             return _attend_biased(q, k, v, texts, spec.scale)
         assert not spec.chunked, "no embedder attends in chunks"
-        assert not spec.slopes, "no embedder has a bias by distance"
-        assert self._distances is None, "no embedder has numbers by distance"
+        assert not spec.slopes, "no embedder has slopes"
+        assert spec.distances is None, "no embedder makes numbers by distance"
+        assert self._distance_bias is None, "an encoder makes the bias of its texts once for all layers"
         if self._before is None or spec.window:
             starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
             return self._see_whole(q, k, v, starts, texts, self._sinks)
@@ -319,7 +323,7 @@ class Attention:
             )
         if self._query_scales is not None:
             q = self._scaled(q, batch.positions)
-        distances: torch.Tensor | None = None
+        distances = self._distance_bias
         if self._distances is not None:
             late = self._query_scales if spec.temperature_late else None
             distances = self._distances(index[0], None if late is None else late[batch.positions])
@@ -344,6 +348,7 @@ class Attention:
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
         """:meth:`attend` while a pass is recorded."""
         spec, norms = self._spec, self._head_norms
+        assert self._distance_bias is None, "programs have no bias by distance"
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)

@@ -107,6 +107,11 @@ class LayerContext:
         made = self.empty(count, dtype=torch.float32)
         return made if self.filled else made.fill_(1)
 
+    def zeros(self, count: int) -> torch.Tensor:
+        """As :meth:`ones`, of zeros."""
+        made = self.empty(count, dtype=torch.float32)
+        return made if self.filled else made.fill_(0)
+
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         if self.memory is not None and not self.shapes_only:
             dtype = dtype or self.dtype

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..config_fields import ConfigError
 from .cache import CacheSpec, seen_pairs
-from .positions import RopeConfig, check_rope
+from .positions import DistanceBias, RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 
@@ -175,6 +175,8 @@ class AttentionSpec:
     """Most that a projected query, key or value may be in magnitude (MPT); 0: any."""
     slopes: tuple[float, ...] = ()
     """Of each head, times the distance back to a key, taken from its score (ALiBi, arXiv:2108.12409); empty: none."""
+    distance_bias: DistanceBias | None = None
+    """What scores get by the distance to a key (T5); None: nothing."""
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4); "": that one has none (Domyn Edge)."""
@@ -338,6 +340,8 @@ class AttentionSpec:
             yield f"{prefix}.{self.name}.{self.distances.profiles}", (self.distances.size, self.distances.extent)
         if self.gate_bias:
             yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
+        if self.distance_bias is not None:
+            yield f"{self.distance_bias.stored}.weight", (self.distance_bias.buckets, self.heads)
         if self.out_norm:
             yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
 
@@ -445,6 +449,10 @@ class AttentionSpec:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
         if self.slopes and len(self.slopes) != self.heads:
             raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
+        if self.distance_bias is not None:
+            self.distance_bias.check()
+            if self.slopes or self.index or self.loop or self.shares >= 0 or self.whole_spans:
+                raise ConfigError("a bias by distance in attention with more than plain heads is not known")
         if self.rope is not None:
             check_rope(self.rope, self.head_dim)
         if self.index is not None:

@@ -37,6 +37,7 @@ class Norms:
     mixer_out: str = ""
     mixer_sum: str = ""
     cross_in: str = ""
+    cross_sum: str = ""
     mlp_in: str = ""
     mlp_out: str = ""
     mlp_sum: str = ""
@@ -69,8 +70,8 @@ class Norms:
         """Shapes of its stored tensors, by name."""
         if not self.weighted:
             return
-        mixer, cross, mlp = (self.mixer_in, self.mixer_out, self.mixer_sum), self.cross_in, (self.mlp_in, self.mlp_out)
-        for name in filter(None, (*mixer, cross, *mlp, self.mlp_sum)):
+        mixer, cross = (self.mixer_in, self.mixer_out, self.mixer_sum), (self.cross_in, self.cross_sum)
+        for name in filter(None, (*mixer, *cross, self.mlp_in, self.mlp_out, self.mlp_sum)):
             if name in self.gated:
                 yield f"{prefix}.{name}.norm.weight", (hidden,)
                 yield from (shape for product in self.gate_of(name, hidden) for shape in product.shapes(prefix))

@@ -264,11 +264,7 @@ class ModelSpec(Backbone):
     @property
     def cache_groups(self) -> tuple[CacheSpec, ...]:
         """The cache groups, in the order of their first layers."""
-        members: dict[CacheSpec, list[int]] = {}
-        for number, layer in enumerate(self.layers):
-            if (keeps := layer.keeps) is not None:
-                members.setdefault(keeps, []).append(number)
-        return tuple(replace(keeps, layers=tuple(layers)) for keeps, layers in members.items())
+        return cache_groups_of(self.layers)
 
     def flops(self, tokens: int, context: int, sampled: int) -> int:
         """Multiplications and additions of a pass over ``tokens`` behind ``context`` others: products with weights,
@@ -279,6 +275,15 @@ class ModelSpec(Backbone):
             mixing += 0 if layer.block is None else layer.block.work(tokens, context)
             total += 2 * self.products(number) * tokens + mixing
         return total
+
+
+def cache_groups_of(layers: Sequence[LayerSpec]) -> tuple[CacheSpec, ...]:
+    """The caches of layers, those that cache alike together, in the order of their first layers."""
+    members: dict[CacheSpec, list[int]] = {}
+    for number, layer in enumerate(layers):
+        if (keeps := layer.keeps) is not None:
+            members.setdefault(keeps, []).append(number)
+    return tuple(replace(keeps, layers=tuple(numbers)) for keeps, numbers in members.items())
 
 
 def alternating_layers(layers: int, period: int) -> tuple[LayerType, ...]:

@@ -1,4 +1,4 @@
-"""Rotary positions, and slopes that stand for positions."""
+"""Rotary positions, and slopes and biases that stand for positions."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -55,6 +55,30 @@ def alibi_slopes(heads: int, steepest: float = 8.0) -> tuple[float, ...]:
     slopes = [2.0 ** (-steepest * head / whole) for head in range(1, whole + 1)]
     between = [2.0 ** (-steepest * head / (2 * whole)) for head in range(1, 2 * whole, 2)]
     return tuple((slopes + between)[:heads])
+
+
+@dataclass(frozen=True)
+class DistanceBias:
+    """What is added to a head's score by the distance to the key (T5, arXiv:1910.10683, section 2.1): a learned number
+    for each bucket of distances."""
+
+    stored: str
+    """Stored name of the numbers, [buckets, heads]; layers may share it."""
+    buckets: int
+    """Near distances have one each, far ones share them by their logarithm; half are of later keys if ``both_ways``."""
+    farthest: int
+    """From here on all distances share a bucket."""
+    both_ways: bool
+    """Whether tokens also see later ones: in an encoder."""
+
+    def check(self) -> None:
+        """Raise :class:`..config_fields.ConfigError` if there are too few buckets, or too many for the distances."""
+        exact = self.buckets // (4 if self.both_ways else 2)
+        if exact < 1 or self.farthest <= exact:
+            raise ConfigError(
+                f"{self.buckets} buckets of distances up to {self.farthest} are not known, expected at least "
+                f"{4 if self.both_ways else 2} buckets and more than {exact} distances"
+            )
 
 
 def check_rope(rope: RopeConfig, head_dim: int) -> None:

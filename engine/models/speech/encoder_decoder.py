@@ -1,13 +1,12 @@
-"""Encoder-decoders that transcribe: an encoder of a window of audio, and a decoder with cross-attention to it.
+"""Encoder-decoders: an encoder of a window of audio, or of a text, and a decoder with cross-attention to it.
 
-The decoder's keys and values are in the caller's paged cache, as for any decoder. The keys and values of the audio are
-computed once a window and stored in paged *encoder slots*: slot p has the blocks [p · slot_blocks, (p + 1) ·
+The decoder's keys and values are in the caller's paged cache, as for any decoder. The keys and values of the input are
+computed once and stored in paged *encoder slots*: slot p has the blocks [p · slot_blocks, (p + 1) ·
 slot_blocks) of the caches of the config's ``cross_group``. In cross-attention every token is a row of its own over all
 keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,15 +22,18 @@ from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear, PlainLinear
 from ...layers.linear.packed import PackedTable
 from ...layers.linear.quantized import Delta, Stream
-from ...layers.linear.weights import WeightMap
-from ...layers.norm import Norm, joined, make_norm
+from ...layers.linear.weights import WeightError, WeightMap
+from ...layers.norm import Unnormalised, joined, make_norm
 from ...layers.rotary import RotaryTables
-from ...layers.sinusoids import sinusoid_angles
-from ...model_config.speech.encoder_decoder import ENCODER_BLOCK, EncoderDecoderConfig
+from ...layers.token_input import TokenInput
+from ...model_config.seq2seq.text import TextToTextConfig
+from ...model_config.spec.seq2seq import EMBEDDING, ENCODER_BLOCK, Seq2SeqConfig
+from ...model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ...model_config.speech.fast_conformer import FastConformerConfig
 from ...model_config.speech.moonshine import MoonshineConfig
 from ...model_config.speech.moonshine_streaming import MoonshineStreamingConfig
 from ...model_config.speech.whisper import WhisperConfig
+from ..text_encoder import TextEncoder
 from .alignment import Aligned, token_times
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
 from .fast_conformer import FastConformer, Projection
@@ -57,36 +59,51 @@ _WINDOWS_AT_ONCE = 8
 """Windows encoded together, which bounds the memory; on a CPU a single one keeps the cores busy."""
 
 
+def _encoder_of(
+    weights: WeightMap, config: Seq2SeqConfig, context: LayerContext, embedding: PackedTable | torch.Tensor
+) -> AudioEncoder | TextEncoder:
+    if isinstance(config, TextToTextConfig):
+        return TextEncoder(weights, config, context, embedding)
+    assert isinstance(config, EncoderDecoderConfig)
+    return _ENCODERS[type(config)](weights, config, context)
+
+
+def _one_embedding(
+    config: Seq2SeqConfig, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors under their names here. Files may have the embedding of both stacks several times; raises
+    :class:`...layers.linear.weights.WeightError` if they differ."""
+    embedding: torch.Tensor | None = None
+    for stored, tensor in tensors:
+        name = config.name_of(stored)
+        if name == f"{EMBEDDING}.weight":
+            if embedding is not None and not torch.equal(embedding, tensor):
+                raise WeightError(f"{stored} is another embedding than the first, expected one for both stacks")
+            embedding = tensor
+        yield name, tensor
+
+
 class EncoderDecoder:
-    """Audio and token ids in, hidden states and logits out.
+    """Audio, or a text, and token ids in, hidden states and logits out.
 
     ``caches`` are those of the decoder's self-attention. ``cross_caches`` are those of the config's ``cross_group``, in
-    blocks of :data:`...model_config.speech.encoder_decoder.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both
+    blocks of :data:`...model_config.spec.seq2seq.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both
     have one a layer, made by :func:`...worker.caches.allocate_caches`.
     """
 
-    def __init__(self, config: EncoderDecoderConfig, context: LayerContext) -> None:
+    def __init__(self, config: Seq2SeqConfig, context: LayerContext) -> None:
         self.config = config
         self.weights = WeightMap()
         self.context = context = replace(context, float32_stream=context.packed)
         hidden, decoder = config.hidden_size, config.decoder
-        self.encoder: AudioEncoder = _ENCODERS[type(config)](self.weights, config, context)
-        self._positions: torch.Tensor | None = None
-        if config.position_table:
-            self._positions = self._table(config.position_table, config.position_rows)
-        elif config.sinusoids:
-            angles = sinusoid_angles(torch.arange(config.max_position, device=context.device), hidden)
-            self._positions = (torch.cat([angles.sin(), angles.cos()], 1) / math.sqrt(hidden)).to(context.stream)
-        norms = decoder.layers[0].norms
-        self._embedding_norm: Norm | None = None
-        if config.embedding_norm:
-            self._embedding_norm = make_norm(self.weights, config.embedding_norm, norms, decoder, context)
-        tokens = "model.decoder.embed_tokens"
-        self._embedding = (
-            PackedTable(self.weights, tokens, config.vocab_size, hidden, context)
-            if context.packed
-            else self._table(tokens, config.vocab_size)
-        )
+        self._embedding: PackedTable | torch.Tensor
+        if context.packed:
+            self._embedding = PackedTable(self.weights, EMBEDDING, config.vocab_size, hidden, context)
+        else:
+            self._embedding = context.empty(config.vocab_size, hidden, dtype=context.stream)
+            self.weights.add(f"{EMBEDDING}.weight", self._embedding)
+        self.encoder = _encoder_of(self.weights, config, context, self._embedding)
+        self._input = TokenInput(self.weights, self._embedding, config.decoder_input, decoder, context)
         self._head: Linear | PlainLinear | PackedTable
         if config.head:
             self._head = Linear(self.weights, {config.head: config.vocab_size}, hidden, context)
@@ -98,23 +115,35 @@ class EncoderDecoder:
         if config.head_bias:
             self._head_bias = context.empty(config.vocab_size, dtype=torch.float32)
             self.weights.add(f"{config.head_bias}.bias", self._head_bias)
-        rotary = RotaryTables(decoder.max_position, decoder.max_position, context)
+        elif isinstance(config, TextToTextConfig) and (config.logits_bias or config.never):
+            self._head_bias = self._bias_of(config)
+        rotary = RotaryTables(decoder.max_position, decoder.max_position, context, weights=self.weights)
         self._decoder = [Layer(self.weights, layer, decoder, rotary, context) for layer in range(config.num_layers)]
-        self._norm = make_norm(self.weights, config.decoder_norm, norms, decoder, context)
-        self._at_once = 1 if context.packed else _WINDOWS_AT_ONCE
+        norms, norm = decoder.layers[0].norms, config.decoder_norm
+        self._norm = make_norm(self.weights, norm, norms, decoder, context) if norm else Unnormalised()
+        # a window of audio keeps a CPU's cores busy alone
+        self._at_once = 1 if context.packed and isinstance(config, EncoderDecoderConfig) else _WINDOWS_AT_ONCE
         self._cross: tuple[npt.NDArray[np.int32], kernels.AttentionBatch] | None = None
         """The last arguments of :meth:`cross_batch`, and its result."""
 
-    def _table(self, name: str, rows: int) -> torch.Tensor:
-        table = self.context.empty(rows, self.config.hidden_size, dtype=self.context.stream)
-        self.weights.add(f"{name}.weight", table)
-        return table
+    def _bias_of(self, config: TextToTextConfig) -> torch.Tensor:
+        """What is added to logits, float32 [vocabulary]: the stored bias, and -inf for tokens that no output has."""
+        stored = self.context.zeros(config.vocab_size)
+        if config.logits_bias:
+            self.weights.offer(config.logits_bias, stored)
+        if not config.never:
+            return stored
+        never = torch.tensor(config.never)
+        bias = self.context.empty(config.vocab_size, dtype=torch.float32)
+        self.weights.derive(bias, lambda: stored.index_fill(0, never.to(stored.device), -torch.inf))
+        return bias
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load the weights from a checkpoint's tensors. Raises :class:`...layers.linear.weights.WeightError`."""
-        copied = () if self.config.head else ("proj_out.weight",)  # the embeddings
-        tensors = ((self.config.name_of(stored), tensor) for stored, tensor in tensors)
-        self.weights.load(tensors, ignore=(*copied, *_UNUSED))
+        config = self.config
+        copied = () if config.head else ("proj_out.weight", "lm_head.weight")  # the embeddings
+        unused = config.unused if isinstance(config, TextToTextConfig) else ()
+        self.weights.load(_one_embedding(config, tensors), ignore=(*copied, *unused, *_UNUSED))
 
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
@@ -197,13 +226,9 @@ class EncoderDecoder:
         Writes the tokens' keys and values to the batch's caches. Cross-attention uses :meth:`cross_batch`. The result
         may be valid until the next pass only.
         """
-        table, tokens = self._embedding, batch.tokens
-        assert isinstance(tokens, torch.Tensor)
-        rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
+        assert isinstance(batch.tokens, torch.Tensor)
         delta: Delta | None = None
-        residual: Stream = rows if self._positions is None else rows + self._positions[batch.positions]
-        if self._embedding_norm is not None:
-            residual = self._embedding_norm.plain(residual)
+        residual: Stream = self._input(batch.tokens, batch.positions)
         for layer in self._decoder:
             delta, residual = layer(delta, residual, batch)
         hidden = joined(delta, residual, None)
@@ -212,7 +237,10 @@ class EncoderDecoder:
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
-        product = self._head(self._norm.plain(hidden)).float()
+        normed = self._norm.plain(hidden)
+        if (scale := self.config.logits_scale) != 1.0:
+            normed = normed * scale
+        product = self._head(normed).float()
         if self._head_bias is not None:
             product = product + self._head_bias
         return product if out is None else out.copy_(product)
@@ -238,15 +266,17 @@ class EncoderDecoder:
             frames: encoder positions that are audio.
             encoder_slot: of the row's audio.
         """
+        config = self.config
+        assert isinstance(config, EncoderDecoderConfig), "texts are not aligned"
         rows = slice(first, first + len(tokens))
         attended = (
             self._attended(queries[layer][rows, head], cross_caches[layer].k, encoder_slot, head, frames)
-            for layer, head in self.config.aligning_heads
+            for layer, head in config.aligning_heads
         )
-        times = token_times(attended, start - 1, self.config.median_filter)
+        times = token_times(attended, start - 1, config.median_filter)
         wanted = torch.tensor(list(tokens[start:]), device=hidden.device)
         logits = self.logits(hidden[first + start - 1 : first + len(tokens) - 1])
-        if self.config.eos_token_ids and len(wanted) and int(wanted.max()) < (end := min(self.config.eos_token_ids)):
+        if config.eos_token_ids and len(wanted) and int(wanted.max()) < (end := min(config.eos_token_ids)):
             logits = logits[:, :end]  # text tokens only
         likely = logits.log_softmax(-1).gather(1, wanted.unsqueeze(1)).exp()
         return Aligned(times, likely.flatten().tolist())

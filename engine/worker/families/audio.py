@@ -8,45 +8,41 @@ import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES
-from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.config import WorkerConfig
-from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
+from stentor.protocols.ipc.steps import NewRow, RowInput, RowStep, StepPlan
 
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
-from ...model_config.speech.encoder_decoder import ENCODER_BLOCK
-from ...models.speech.encoder_decoder import EncoderDecoder
+from ...model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ...models.speech.voxtral_realtime import VoxtralRealtime
-from ..adapters.setup import adapter_lines, as_adapted
-from ..adapters.store import AdapterStore
-from ..caches import allocate_caches, block_groups_of, kv_block_bytes
+from ..caches import block_groups_of, kv_block_bytes
 from ..errors import SetupError
 from ..limits import TRANSCRIPTION
 from ..media.audio_streams import AudioStreams
-from ..media.audio_windows import AudioWindows
 from ..memory import format_bytes
-from ..passes.adapter_rows import AdapterRowsOf
-from ..rows.extras import JoinedExtras, RowExtras
+from .encoder_decoder import EncoderDecoderFamily
 from .family import Family, FormerSizes, Sizes, cache_line, first_tokens, size_cache
 from .setup_parts import longest_of
 
-_SILENCE: Final = ArenaRef(0, 0)
-"""An empty window is transcribed as silence."""
 _NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales for it; leave it out"
 
 
-class Transcription(Family):
-    """An encoder-decoder: memory is divided into encoder slots and blocks for as many transcripts."""
+class Transcription(EncoderDecoderFamily):
+    """An encoder-decoder from windows of audio to transcripts."""
 
-    no_room = "choose a smaller model"
+    inputs, outputs, reads_tokens = "audio", "transcripts", False
+    spec: EncoderDecoderConfig
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = checkpoint.encoder_decoder
         self.groups = self.spec.cache_groups
         self.limits = TRANSCRIPTION[device]
+
+    def one_input(self) -> str:
+        return f"a window of {self.spec.samples // 16_000} s"
 
     def longest(self, config: WorkerConfig) -> int:
         spec = self.spec
@@ -60,87 +56,6 @@ class Transcription(Family):
                 f"up to {spec.max_position} tokens"
             )
         return longest_of(config, spec)
-
-    def make(self, context: LayerContext, longest: int) -> EncoderDecoder:
-        return EncoderDecoder(self.spec, context)
-
-    def size(
-        self,
-        config: WorkerConfig,
-        model: Callable[[], EncoderDecoder],
-        longest: int,
-        cache_dtype: torch.dtype,
-        budget: int,
-        former: FormerSizes | None = None,
-    ) -> Sizes:
-        """As many rows as requested or as fit, each with an encoder slot and blocks for the longest transcript."""
-        block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype)
-        blocks = -(-longest // config.block_size)
-        slot_bytes = self.spec.slot_blocks * kv_block_bytes([self.spec.cross_group], ENCODER_BLOCK, cache_dtype)
-        each = slot_bytes + blocks * block_bytes
-        rows = min(config.max_num_seqs, budget // each) if former is None else former.blocks // blocks
-        if rows < 1:
-            raise SetupError(
-                f"{format_bytes(max(budget, 0))} have no room for one window of audio and its transcript, which need "
-                f"{format_bytes(each)}: raise --kv-cache-memory, or choose a smaller model"
-            )
-        return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows, slot_bytes=slot_bytes)
-
-    def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
-        """A step with the most tokens, whose rows share one block and all sample."""
-        windows = self.limits.max_encodings
-        count = min(config.max_num_seqs, config.max_num_batched_tokens)
-        first = min(longest, config.max_num_batched_tokens - count + 1)
-        params = SamplingParams(max_tokens=1, logprobs=0)
-        lengths = [first, *(1 for _ in range(count - 1))]
-        new = [
-            NewRow(slot, [0] * length, length, params, 0, [], spans=[self._span(slot % windows)])
-            for slot, length in enumerate(lengths)
-        ]
-        steps = [RowStep(slot, 0, n, [], True) for slot, n in enumerate(lengths)]
-        jobs = [EncodeJob(slot, _SILENCE) for slot in range(windows)]
-        return StepPlan(0, 0, [], new, steps, encode=jobs), Sizes(1, longest, 0, encoder_slots=windows)
-
-    def _span(self, encoder_slot: int) -> RowSpan:
-        return RowSpan(encoder_slot, -1, self.spec.source_positions)
-
-    def extras(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> RowExtras:
-        spec, context = self.spec, model.context
-        blocks = sizes.encoder_slots * spec.slot_blocks
-        try:
-            caches = allocate_caches([spec.cross_group], blocks, ENCODER_BLOCK, context.device, context.dtype)
-        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
-            raise SetupError(
-                f"there is no room for {sizes.encoder_slots} windows of encoded audio: lower --max-num-seqs"
-            ) from error
-        windows = AudioWindows(model, caches, config.max_num_seqs)
-        if context.adapters is None:
-            return windows
-        store = AdapterStore(context.adapters, config.max_lora_rank, context.device)
-        # adapters first: windows are encoded with the adapters in slots
-        return JoinedExtras([AdapterRowsOf(store), windows])
-
-    def first_steps(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> list[StepPlan]:
-        job = EncodeJob(0, _SILENCE)
-        plans = first_tokens(config, self.spec.vocab_size, sizes, encode=[job], spans=[self._span(0)])
-        return [*plans, *as_adapted(plans)] if config.enable_lora else plans
-
-    def memory(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> list[MemoryLine]:
-        rows = sizes.encoder_slots
-        windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
-        encoded = MemoryLine("encoded audio", rows * sizes.slot_bytes, windows)
-        return [encoded, cache_line(config, sizes), *adapter_lines(config, model.context.adapters)]
-
-    def completed(self, ready: WorkerReady, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> WorkerReady:
-        notes = list(ready.notes)
-        if sizes.encoder_slots < config.max_num_seqs:
-            notes.append(
-                f"{sizes.encoder_slots} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
-                "--kv-cache-memory gives them more"
-            )
-        positions = self.spec.source_positions
-        windows = CacheGroup("cross", positions, sizes.encoder_slots * positions)
-        return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, windows))
 
 
 class StreamedTranscription(Family):

@@ -22,6 +22,7 @@ from ..caches import check_index_blocks, choose_cache_dtype
 from ..device.device import Device
 from ..errors import SetupError
 from ..families.audio import Transcription
+from ..families.encoder_decoder import TextToText
 from ..families.family import Family, Text
 from ..families.framewise import FramewiseTranscription
 from ..families.host_tier import check_host_tier
@@ -140,7 +141,7 @@ def _threads_of_torch(family: Family) -> bool:
     """Whether large computations may run in torch beside our kernels."""
     if isinstance(family, FramewiseTranscription):
         return not family.packs
-    return isinstance(family, Text) or (isinstance(family, PoolingFamily) and family.has_encoder)
+    return isinstance(family, Text | TextToText) or (isinstance(family, PoolingFamily) and family.has_encoder)
 
 
 def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progress: ProgressCallback) -> RankGroup:

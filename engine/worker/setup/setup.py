@@ -11,6 +11,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ...loading.checkpoint import Checkpoint, open_checkpoint
 from ...loading.pooling_checkpoint import open_pooling
 from ...model_config.encoders.pooling import PoolingConfig
+from ...model_config.seq2seq.text import TextToTextConfig
 from ...model_config.spec.model import ModelSpec
 from ...model_config.speech.fast_conformer import FastConformerConfig
 from ...model_config.speech.framewise import FramewiseConfig
@@ -24,6 +25,7 @@ from ..device.cuda import CudaDevice
 from ..device.device import Device
 from ..errors import SetupError
 from ..families.audio import StreamedTranscription, Transcription
+from ..families.encoder_decoder import TextToText
 from ..families.family import Family, Text
 from ..families.framewise import FramewiseTranscription
 from ..families.media import TextWithMedia, sees
@@ -37,6 +39,7 @@ _WAITING: Final = "waiting for the device"
 _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
     TransformersSpec: TransformersText,
+    TextToTextConfig: TextToText,
     WhisperConfig: Transcription,
     MoonshineConfig: Transcription,
     MoonshineStreamingConfig: Transcription,

@@ -66,6 +66,9 @@ class GenerationRequest(EngineRequest, frozen=True, kw_only=True):
     """The stop string or stop token that ends a choice is part of its text."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    decoder_prompt: tuple[int, ...] = ()
+    """Of an encoder-decoder, whose encoder gets the prompt: tokens of its decoder behind those that begin every
+    output."""
     parser: Callable[[], Parser] | None = None
     """Makes the parser of one choice; None: no parser."""
     visible: frozenset[str] = frozenset()

@@ -1,0 +1,1 @@
+"""Readers of encoder-decoders from text to text."""

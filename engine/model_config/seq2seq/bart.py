@@ -1,0 +1,159 @@
+"""Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, Marian, Pegasus, M2M100 with NLLB, and
+Blenderbot."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Literal, NamedTuple
+
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
+from ..spec.mlp import Activation, MLPSpec
+from ..spec.model import Backbone
+from ..spec.seq2seq import EMBEDDING, TokenInputSpec
+from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
+
+_MOST_POSITIONS: Final = 1 << 20
+_EPS: Final = 1e-5
+_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+class Family(NamedTuple):
+    """How a family differs from the others, with the defaults of its class."""
+
+    model_type: str
+    before: bool
+    """Whether norms stand before each part, and one behind the last layer; otherwise behind each sum."""
+    embedding_norm: bool
+    positions: Literal["learned", "open", "closed"]
+    """Whether they are stored, or their sinusoids as in :attr:`..spec.seq2seq.TokenInputSpec.sinusoids`."""
+    first: int = 0
+    """The row of the first position, or what it counts as."""
+    vocab: int = 50265
+    layers: tuple[int, int] = (12, 12)
+    """Of the encoder and the decoder."""
+    heads: int = 16
+    inner: int = 4096
+    hidden: int = 1024
+    max_position: int = 1024
+    activation: str = "gelu"
+    scaled: bool = False
+    start: int | None = None
+    eos: int = 2
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "BartForConditionalGeneration": Family("bart", False, True, "learned", 2, start=2),
+    "PLBartForConditionalGeneration": Family(
+        "plbart", False, True, "learned", 2, vocab=50005, layers=(6, 6), heads=12, inner=3072, hidden=768, scaled=True
+    ),
+    "MBartForConditionalGeneration": Family("mbart", True, True, "learned", 2),
+    "MarianMTModel": Family("marian", False, False, "open", vocab=58101, start=58100, eos=0),
+    "PegasusForConditionalGeneration": Family("pegasus", True, False, "open", start=0, eos=1),
+    "M2M100ForConditionalGeneration": Family(
+        "m2m_100", True, False, "closed", vocab=128112, activation="relu", scaled=True, start=2
+    ),
+    "BlenderbotForConditionalGeneration": Family(
+        "blenderbot", True, False, "learned", 0, 8008, (2, 24), 32, 10240, 2560, 128, start=1
+    ),
+}
+"""By architecture."""
+_RENAMES: Final = (
+    Rename(re.compile(r"model\.(shared|encoder\.embed_tokens)(?=\.)"), EMBEDDING),
+    Rename(re.compile(r"final_logits_bias$"), "logits.bias"),
+)
+_UNUSED: Final = ("encoder.version", "decoder.version")
+"""Ends of the names of buffers in old files."""
+_SINUSOIDS: Final = ("embed_positions.weight", "embed_positions.weights")
+
+
+def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
+    """Read the config.json of the architecture ``name`` and a generation_config.json, which may be empty.
+
+    Raises :class:`ConfigError` for a missing or wrong field.
+    """
+    fields, family = Fields(config), FAMILIES[name]
+    hidden, vocab = fields.integer("d_model", family.hidden), fields.integer("vocab_size", family.vocab)
+    if not fields.flag("share_encoder_decoder_embeddings", True):
+        raise ConfigError("share_encoder_decoder_embeddings is off, expected one vocabulary for encoder and decoder")
+    if (decoding := fields.integer("decoder_vocab_size", vocab)) != vocab:
+        raise ConfigError(f"decoder_vocab_size is {decoding}, expected that of the encoder, {vocab}")
+    longest = fields.integer("max_position_embeddings", family.max_position, most=_MOST_POSITIONS)
+    counts = {
+        side: fields.integer(f"{side}_layers", count, most=MOST_LAYERS)
+        for side, count in zip(("encoder", "decoder"), family.layers, strict=True)
+    }
+    stacks = {side: _stack(name, side, fields, count, hidden, vocab, longest) for side, count in counts.items()}
+    start = decoder_start_of({"decoder_start_token_id": family.start, **config}, generation)
+    return TextToTextConfig(
+        architecture=name,
+        vocab_size=vocab,
+        hidden_size=hidden,
+        source_positions=longest,
+        num_layers=counts["decoder"],
+        num_heads=stacks["decoder"].layers.layers[0].attention.heads,
+        max_position=longest,
+        eos_token_ids=eos_of(config, generation) or (family.eos,),
+        encoder_stack=stacks["encoder"],
+        decoder_stack=stacks["decoder"],
+        decoder_start=start or (fields.integer("bos_token_id", 0, least=0),),
+        logits_bias="logits.bias",
+        renames=_RENAMES,
+        never=never_of(config, generation),
+        unused=(*_UNUSED, *(() if family.positions == "learned" else _SINUSOIDS)),
+    ).check()
+
+
+def _stack(name: str, side: str, fields: Fields, count: int, hidden: int, vocab: int, longest: int) -> Stack:
+    family, decodes, prefix = FAMILIES[name], side == "decoder", f"model.{side}"
+    heads = fields.integer(f"{side}_attention_heads", family.heads)
+    if hidden % heads:
+        raise ConfigError(f"{hidden} dimensions do not divide among {heads} heads of the {side}")
+    head_dim = hidden // heads
+    attention = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, out="out_proj")
+    attention = replace(attention, qkv_bias=True, output_bias=True)
+    names = ("self_attn_layer_norm", "encoder_attn_layer_norm" if decodes else "", "final_layer_norm")
+    where = ("mixer_in", "cross_in", "mlp_in") if family.before else ("mixer_sum", "cross_sum", "mlp_sum")
+    norms = replace(Norms(kind="layer", bias=True), **dict(zip(where, names, strict=True)))
+    activation = fields.text("activation_function", family.activation)
+    if activation not in _ACTIVATIONS:
+        raise ConfigError(f"activation_function is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    inner = fields.integer(f"{side}_ffn_dim", family.inner)
+    layer = LayerSpec(
+        attention,
+        MLPSpec(inner, _ACTIVATIONS[activation], True, ("fc1",), "fc2", gated=False),
+        norms,
+        cross=replace(attention, name="encoder_attn") if decodes else None,
+    )
+    backbone = Backbone(
+        architecture=name,
+        vocab_size=vocab,
+        hidden_size=hidden,
+        layers=(layer,) * count,
+        max_position=longest,
+        norm_eps=_EPS,
+        prefix=f"{prefix}.layers",
+    )
+    learned = family.positions == "learned"
+    # the positions of M2M100 begin behind its padding's
+    first = fields.integer("pad_token_id", 1, least=0) + 1 if family.positions == "closed" else family.first
+    return Stack(
+        backbone,
+        TokenInputSpec(
+            scale=math.sqrt(hidden) if fields.flag("scale_embedding", family.scaled) else 1.0,
+            positions=f"{prefix}.embed_positions" if learned else "",
+            rows=longest + first,
+            first=first,
+            sinusoids="" if family.positions == "learned" else family.positions,
+            norm=f"{prefix}.layernorm_embedding" if family.embedding_norm else "",
+        ),
+        f"{prefix}.layer_norm" if family.before else "",
+    )

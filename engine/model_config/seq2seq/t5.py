@@ -1,0 +1,127 @@
+"""Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934) and UMT5 (arXiv:2304.09151)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
+from ..spec.attention import AttentionSpec
+from ..spec.layer import LayerSpec, Norms
+from ..spec.mlp import Activation, MLPSpec
+from ..spec.model import Backbone
+from ..spec.positions import DistanceBias
+from ..spec.seq2seq import EMBEDDING, TokenInputSpec
+from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
+
+ARCHITECTURES: Final = {
+    "T5ForConditionalGeneration": "t5",
+    "MT5ForConditionalGeneration": "mt5",
+    "UMT5ForConditionalGeneration": "umt5",
+}
+"""Model types by architecture."""
+_POSITIONS: Final = 512
+"""Tokens of training, where no field has them."""
+_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+_RENAMES: Final = tuple(
+    Rename(re.compile(pattern), name)
+    for pattern, name in (
+        (r"(shared|(en|de)coder\.embed_tokens)(?=\.)", EMBEDDING),
+        (r"(encoder|decoder)\.final_layer_norm(?=\.)", r"model.\1.norm"),
+        (r"(\w+)\.block\.(\d+)\.layer\.0\.layer_norm(?=\.)", r"model.\1.layers.\2.self_norm"),
+        (r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkvo])(?=\.)", r"model.\1.layers.\2.self_attn.\3_proj"),
+        (r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention(?=\.relative)", r"model.\1.layers.\2.self_attn"),
+        (r"decoder\.block\.(\d+)\.layer\.1\.layer_norm(?=\.)", r"model.decoder.layers.\1.cross_norm"),
+        (r"decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.([qkvo])(?=\.)", r"model.decoder.layers.\1.cross.\2_proj"),
+        (r"(\w+)\.block\.(\d+)\.layer\.[12]\.layer_norm(?=\.)", r"model.\1.layers.\2.mlp_norm"),
+        (r"(\w+)\.block\.(\d+)\.layer\.[12]\.DenseReluDense(?=\.)", r"model.\1.layers.\2.mlp"),
+    )
+)
+_NORMS: Final = Norms(mixer_in="self_norm", mlp_in="mlp_norm")
+
+
+def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
+    """Read the config.json of the architecture ``name`` and a generation_config.json, which may be empty.
+
+    Raises :class:`ConfigError` for a missing or wrong field.
+    """
+    fields, kind = Fields(config), ARCHITECTURES[name]
+    first = kind == "t5"  # the defaults of its class
+    hidden, layers = fields.integer("d_model", 512), fields.integer("num_layers", 6 if first else 8, most=MOST_LAYERS)
+    heads, eps = fields.integer("num_heads", 8 if first else 6), fields.positive("layer_norm_epsilon", 1e-6)
+    vocab = fields.integer("vocab_size", 32128 if first else 250112)
+    positions = fields.integer("n_positions", _POSITIONS, most=LONGEST_CONTEXT)
+    head_dim = fields.integer("d_kv", 64)
+    attention = AttentionSpec(heads, heads, head_dim, 1.0, None)
+    layer = LayerSpec(attention, _mlp(fields, "relu" if first else "gated-gelu"), _NORMS)
+    cross = replace(attention, name="cross")
+
+    def stack(side: str, count: int) -> Stack:
+        """Its layers share the numbers of the first; those of UMT5 have their own."""
+        decodes, prefix = side == "decoder", f"model.{side}.layers"
+        own = layer if not decodes else replace(layer, cross=cross, norms=replace(_NORMS, cross_in="cross_norm"))
+        biases = (
+            DistanceBias(
+                f"{prefix}.{number if kind == 'umt5' else 0}.self_attn.relative_attention_bias",
+                fields.integer("relative_attention_num_buckets", 32),
+                fields.integer("relative_attention_max_distance", 128),
+                both_ways=not decodes,
+            )
+            for number in range(count)
+        )
+        made = tuple(replace(own, mixer=replace(attention, distance_bias=bias)) for bias in biases)
+        backbone = Backbone(
+            architecture=name,
+            vocab_size=vocab,
+            hidden_size=hidden,
+            layers=made,
+            max_position=positions,
+            norm_eps=eps,
+            prefix=prefix,
+        )
+        return Stack(backbone, TokenInputSpec(), f"model.{side}.norm")
+
+    decoding = fields.integer("num_decoder_layers", layers, most=MOST_LAYERS)
+    decoder_start = decoder_start_of(config, generation)
+    return TextToTextConfig(
+        architecture=name,
+        vocab_size=vocab,
+        hidden_size=hidden,
+        source_positions=positions,
+        num_layers=decoding,
+        num_heads=heads,
+        max_position=positions,
+        eos_token_ids=eos_of(config, generation) or (1,),
+        encoder_stack=stack("encoder", layers),
+        decoder_stack=stack("decoder", decoding),
+        decoder_start=decoder_start or (fields.integer("pad_token_id", 0, least=0),),
+        never=never_of(config, generation),
+        bounded=False,
+        scale_logits=hidden**-0.5 if _scales(fields, kind) else 1.0,
+        renames=_RENAMES,
+        head="" if fields.flag("tie_word_embeddings", True) else "lm_head",
+        unused=("EncDecAttention.relative_attention_bias.weight",),
+    ).check()
+
+
+def _scales(fields: Fields, kind: str) -> bool:
+    """Whether hidden states are scaled before the head: where it is the embedding, but not in mT5. Files of
+    transformers 5 say so by a field of its own."""
+    return kind != "mt5" and fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
+
+
+def _mlp(fields: Fields, default: str) -> MLPSpec:
+    told = fields.text("feed_forward_proj", default)
+    gate, _, activation = told.rpartition("-")
+    activation = "gelu_new" if told == "gated-gelu" else activation
+    if gate not in ("", "gated") or activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise ConfigError(f"feed_forward_proj is {told!r}, expected one of {known}, alone or as gated-…")
+    into = ("mlp.wi_0", "mlp.wi_1") if gate else ("mlp.wi",)
+    return MLPSpec(fields.integer("d_ff", 2048), _ACTIVATIONS[activation], False, into, "mlp.wo", gated=bool(gate))

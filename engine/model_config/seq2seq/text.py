@@ -1,0 +1,134 @@
+"""Describes encoder-decoders from text to text as values. Torch-free."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from ..config_fields import ConfigError, Fields
+from ..spec.cache import CacheSpec
+from ..spec.model import Backbone, cache_groups_of
+from ..spec.seq2seq import Seq2SeqConfig, TokenInputSpec
+
+HONOURED: Final = ("forced_bos_token_id", "bad_words_ids")
+"""Fields of a generation_config.json that count for these models alone."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The encoder or the decoder: from tokens to hidden states."""
+
+    layers: Backbone
+    input: TokenInputSpec
+    norm: str
+    """Stored name of the norm behind the layers, of their kind; "": none."""
+
+
+class Rename(NamedTuple):
+    """Stored names that match ``pattern`` as a whole begin, here, with what ``name`` makes of its groups."""
+
+    pattern: re.Pattern[str]
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextToTextConfig(Seq2SeqConfig):
+    """An encoder of a text, and a decoder that attends to it."""
+
+    encoder_stack: Stack
+    decoder_stack: Stack
+    decoder_start: tuple[int, ...]
+    """Tokens with which every output begins before the first sampled one."""
+    bounded: bool = True
+    """Whether positions are stored for so many tokens; otherwise both stacks take any number."""
+    scale_logits: float = 1.0
+    logits_bias: str = ""
+    """Stored name of what is added to logits if a file has it; "": nothing."""
+    renames: tuple[Rename, ...] = ()
+    """From stored names to those here; the first that matches counts."""
+    never: tuple[int, ...] = ()
+    """Tokens that no output contains."""
+    unused: tuple[str, ...] = ()
+    """Ends of the stored names of tensors that files may have and the model does not use."""
+
+    @property
+    def decoder(self) -> Backbone:
+        return self.decoder_stack.layers
+
+    @property
+    def decoder_norm(self) -> str:
+        return self.decoder_stack.norm
+
+    @property
+    def decoder_input(self) -> TokenInputSpec:
+        return self.decoder_stack.input
+
+    @property
+    def logits_scale(self) -> float:
+        return self.scale_logits
+
+    @property
+    def head_dim(self) -> int:
+        return self.decoder.layers[0].attention.head_dim
+
+    @property
+    def cache_groups(self) -> tuple[CacheSpec, ...]:
+        return cache_groups_of(self.decoder.layers)
+
+    def name_of(self, stored: str) -> str:
+        for pattern, name in self.renames:
+            if (found := pattern.match(stored)) is not None:
+                return found.expand(name) + stored[found.end() :]
+        return stored
+
+    def within(self, tokens: int) -> "TextToTextConfig":
+        """The model with encoder inputs and outputs of at most so many tokens each."""
+        decoder, encoder = (
+            replace(stack, layers=replace(stack.layers, max_position=tokens))
+            for stack in (self.decoder_stack, self.encoder_stack)
+        )
+        return replace(self, source_positions=tokens, max_position=tokens, decoder_stack=decoder, encoder_stack=encoder)
+
+    def check(self) -> "TextToTextConfig":
+        """The config. Raises :class:`..config_fields.ConfigError` for contradictory fields."""
+        for stack in (self.encoder_stack, self.decoder_stack):
+            for layer in stack.layers.layers:
+                layer.check()
+        if not self.decoder_start:
+            raise ConfigError("no decoder_start_token_id is given, with which outputs begin")
+        largest = max((*self.decoder_start, *self.eos_token_ids, *self.never))
+        if largest >= self.vocab_size:
+            raise ConfigError(f"the token {largest} is named, of a vocabulary of {self.vocab_size}")
+        return self
+
+
+def decoder_start_of(config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:
+    """The tokens that outputs begin with: ``decoder_start_token_id``, else ``bos_token_id``, and, if there is one,
+    ``forced_bos_token_id``. Those of generation_config.json count before those of config.json."""
+    places = Fields(generation), Fields(config)
+
+    def first(name: str) -> int | None:
+        return next((fields.token_id(name) for fields in places if fields.has(name)), None)
+
+    start = first("decoder_start_token_id")
+    start = first("bos_token_id") if start is None else start
+    return tuple(token for token in (start, first("forced_bos_token_id")) if token is not None)
+
+
+def never_of(config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:
+    """The tokens that no output contains: ``bad_words_ids`` of one token each. Raises
+    :class:`..config_fields.ConfigError` for longer ones."""
+    listed = next((each["bad_words_ids"] for each in (generation, config) if each.get("bad_words_ids")), ())
+    found: list[int] = []
+    for words in listed if isinstance(listed, Sequence) else (listed,):
+        match words:
+            case [int(token)] if token >= 0:
+                found.append(token)
+            case _:
+                raise ConfigError(f"bad_words_ids holds {str(words)[:60]!r}, expected lists of one token each")
+    return tuple(found)
+
+
+def eos_of(config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:
+    """The tokens that end an output."""
+    return Fields(generation).token_ids("eos_token_id") or Fields(config).token_ids("eos_token_id")

@@ -1,0 +1,81 @@
+"""The encoder of an encoder-decoder from text to text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer import Layer
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.packed import PackedTable
+from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.weights import WeightMap
+from ..layers.norm import Norm, joined, make_norm
+from ..layers.rotary import RotaryTables
+from ..layers.token_input import TokenInput
+from ..layers.varlen_batch import VarlenBatch
+from ..model_config.seq2seq.text import TextToTextConfig
+from ..model_config.spec.positions import DistanceBias
+from .speech.encoder_stack import EncodedWindows, Windows
+
+
+class TextEncoder:
+    """Encodes texts, each int32 token ids as bytes; a text has a position for each token."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        config: TextToTextConfig,
+        context: LayerContext,
+        embedding: torch.Tensor | PackedTable,
+    ) -> None:
+        stack, self._config, self._context = config.encoder_stack, config, context
+        model = stack.layers
+        self._input = TokenInput(weights, embedding, stack.input, model, context)
+        self._rotary = RotaryTables(model.max_position, model.max_position, context, weights=weights)
+        self._layers = [Layer(weights, layer, model, self._rotary, context) for layer in range(len(model.layers))]
+        self._norm: Norm | None = None
+        if stack.norm:
+            self._norm = make_norm(weights, stack.norm, model.layers[0].norms, model, context)
+
+    def __call__(
+        self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
+    ) -> EncodedWindows:
+        """Encode texts; an empty one stands for the longest, of token 0. No text has an adapter.
+
+        ``after_layer``: called behind every layer.
+        """
+        longest, device = self._config.source_positions, self._context.device
+        texts = [
+            torch.frombuffer(bytearray(text), dtype=torch.int32).long() if len(text) else torch.zeros(longest).long()
+            for text in windows
+        ]
+        lengths = [len(text) for text in texts]
+        varlen = VarlenBatch(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths))
+        batch = ForwardBatch.whole(torch.cat(texts).to(device), varlen)
+        assert isinstance(batch.tokens, torch.Tensor)
+        delta: Delta | None = None
+        residual: Stream = self._input(batch.tokens, batch.positions)
+        bias: DistanceBias | None = None
+        for number, layer in enumerate(self._layers):
+            own = self._config.encoder_stack.layers.layers[number].attention
+            if own.distance_bias is not None and own.distance_bias != bias:
+                bias = own.distance_bias
+                batch = self._biased(batch, bias, own.heads)
+            delta, residual = layer(delta, residual, batch)
+            if after_layer is not None:
+                after_layer()
+        hidden = joined(delta, residual, self._norm)
+        assert isinstance(hidden, torch.Tensor)
+        return EncodedWindows(hidden, lengths)
+
+    def _biased(self, batch: ForwardBatch, bias: DistanceBias, heads: int) -> ForwardBatch:
+        """The batch with what the scores of its texts get by distance, [heads, longest, longest]."""
+        texts = batch.texts
+        assert texts is not None
+        table = self._rotary.distance_bias(bias, heads)
+        places = torch.arange(texts.varlen.max_seqlen, device=table.device)
+        distances = (places[None, :] - places[:, None]).clamp(-bias.farthest, bias.farthest) + bias.farthest
+        padded = texts.padded or texts.varlen.padded(table.device)
+        return replace(batch, texts=replace(texts, bias=table[:, distances], padded=padded))

@@ -1,0 +1,64 @@
+"""What the readers of encoder-decoders of text take from a config.json, and what they refuse."""
+
+from typing import Any
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.registry import read_config
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+
+NLLB = {
+    "architectures": ["M2M100ForConditionalGeneration"],
+    "decoder_start_token_id": 2,
+    "max_position_embeddings": 1024,
+}
+FLAN = {"model_type": "t5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "n_positions": 512}
+
+
+def read(config: dict[str, Any], generation: dict[str, Any] | None = None) -> TextToTextConfig:
+    found = read_config(config, generation or {})
+    assert isinstance(found, TextToTextConfig)
+    return found
+
+
+def test_outputs_begin_with_the_tokens_that_the_files_name() -> None:
+    assert read(NLLB).decoder_start == (2,)
+    assert read(NLLB, {"forced_bos_token_id": 256_00}).decoder_start == (2, 25600)
+    assert read(NLLB, {"decoder_start_token_id": 7, "forced_bos_token_id": None}).decoder_start == (7,)
+    assert read(FLAN).decoder_start == (0,)
+    assert read({"model_type": "mbart", "bos_token_id": 0}).decoder_start == (0,)
+    assert read({"model_type": "marian"}).decoder_start == (58100,)
+
+
+def test_a_published_flan_has_a_head_of_its_own_and_no_scale() -> None:
+    found = read(FLAN)
+    assert (found.head, found.logits_scale, found.max_position) == ("lm_head", 1.0, 512)
+    tied = read({"model_type": "t5"})
+    assert (tied.head, tied.logits_scale) == ("", 512**-0.5)
+    assert read({"model_type": "t5", "scale_decoder_outputs": False, "tie_word_embeddings": True}).logits_scale == 1.0
+    assert read({"model_type": "mt5"}).logits_scale == 1.0
+
+
+def test_tokens_that_no_output_contains_are_read() -> None:
+    assert read({"model_type": "marian"}, {"bad_words_ids": [[58100]]}).never == (58100,)
+    with pytest.raises(ConfigError, match="bad_words_ids holds '\\[1, 2\\]', expected lists of one token each"):
+        read({"model_type": "marian", "bad_words_ids": [[1, 2]]})
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "t5", "feed_forward_proj": "tanh"}, "feed_forward_proj is 'tanh', expected one of relu"),
+        ({"model_type": "t5", "feed_forward_proj": "odd-gelu"}, "feed_forward_proj is 'odd-gelu'"),
+        ({"model_type": "t5", "relative_attention_num_buckets": 1}, "1 buckets of distances up to 128 are not known"),
+        ({"model_type": "t5", "decoder_start_token_id": 40_000}, "the token 40000 is named, of a vocabulary of 32128"),
+        ({"model_type": "bart", "encoder_attention_heads": 7}, "1024 dimensions do not divide among 7 heads"),
+        ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),
+        ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
+        ({"model_type": "marian", "decoder_vocab_size": 9}, "decoder_vocab_size is 9, expected that of the encoder"),
+    ],
+)
+def test_a_config_that_cannot_be_followed_is_refused(config: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read(config)

@@ -1,0 +1,107 @@
+"""Tiny random encoder-decoders from text to text of transformers' own making."""
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import transformers as untyped_transformers
+
+transformers: Any = untyped_transformers
+
+VOCAB = 200
+T5: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "d_model": 48,
+    "d_kv": 16,
+    "d_ff": 80,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "n_positions": 64,
+    "decoder_start_token_id": 0,
+}
+
+
+def _enlarged(model: Any) -> Any:
+    """In float32, with weights large enough for every part to count."""
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if "norm" in name and name.endswith("weight"):
+                tensor.uniform_(0.6, 1.4)
+            elif "relative_attention_bias" in name or name == "final_logits_bias":
+                tensor.normal_(0, 1.0)
+            elif "embed_positions" not in name or tensor.requires_grad:
+                tensor.normal_(0, 0.15)
+    return model.float().eval()
+
+
+def tiny_t5(kind: str = "T5", seed: int = 0, **changes: Any) -> Any:
+    """transformers' model of ``kind``, such as ``MT5``."""
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{kind}Config")(**{**T5, **changes}, attn_implementation="eager")
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+    return _enlarged(model)
+
+
+def with_own_head(model: Any) -> Any:
+    """The model with a head that is not the embedding, as T5 1.1 and Flan have."""
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCAB, model.config.d_model) * 0.15)
+    return model
+
+
+BART: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 96,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 3,
+    "decoder_start_token_id": 2,
+}
+
+
+def tiny_bart(kind: str = "Bart", seed: int = 0, **changes: Any) -> Any:
+    """transformers' model of a descendant of BART, such as ``MBart``."""
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{kind}Config")(**{**BART, **changes}, attn_implementation="eager")
+    name = "MarianMTModel" if kind == "Marian" else f"{kind}ForConditionalGeneration"
+    return _enlarged(getattr(transformers, name)(config))
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "t5": tiny_t5,
+    "t5, of version 1.1": lambda: with_own_head(tiny_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "mt5": partial(tiny_t5, "MT5"),
+    "umt5": partial(tiny_t5, "UMT5"),
+    "bart": tiny_bart,
+    "bart, scaled": partial(tiny_bart, scale_embedding=True, activation_function="relu"),
+    "plbart": partial(tiny_bart, "PLBart"),
+    "mbart": partial(tiny_bart, "MBart"),
+    "marian": partial(tiny_bart, "Marian", activation_function="swish", scale_embedding=True),
+    "pegasus": partial(tiny_bart, "Pegasus", scale_embedding=True, pad_token_id=0),
+    "m2m100": partial(tiny_bart, "M2M100"),
+    "blenderbot": partial(tiny_bart, "Blenderbot"),
+}
+
+
+def encoded(tokens: Sequence[int]) -> bytes:
+    """A text's tokens as the worker gets them."""
+    return array("i", tokens).tobytes()
+
+
+def logits_of(model: Any, text: Sequence[int], outputs: Sequence[int]) -> torch.Tensor:
+    """float32 [outputs, vocabulary] behind each token of the decoder."""
+    with torch.inference_mode():
+        made = model(input_ids=torch.tensor([list(text)]), decoder_input_ids=torch.tensor([list(outputs)]))
+    found: torch.Tensor = made.logits[0].float()
+    return found
