@@ -17,7 +17,7 @@ from ..layers.token_input import TokenInput
 from ..layers.varlen_batch import VarlenBatch
 from ..model_config.seq2seq.text import TextToTextConfig
 from ..model_config.spec.positions import DistanceBias
-from .speech.encoder_stack import EncodedWindows, Windows
+from .encoder_stack import EncodedWindows, Windows
 
 
 class TextEncoder:

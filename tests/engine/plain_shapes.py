@@ -6,7 +6,7 @@ from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.models.speech.encoder_decoder import EncoderDecoder
+from stentor.engine.models.encoder_decoder import EncoderDecoder
 
 
 def plain_shapes(config: ModelSpec | EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:

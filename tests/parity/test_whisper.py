@@ -54,8 +54,8 @@ def test_a_window_that_is_encoded_in_pieces_is_the_same(
     pair: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bitwise: sharing the device must not change a transcript."""
-    monkeypatch.setattr("stentor.engine.models.speech.encoder_stack._LEAST_PIECE", 7)
-    monkeypatch.setattr("stentor.engine.models.speech.encoder_stack._VALUES_A_PIECE", 1)
+    monkeypatch.setattr("stentor.engine.models.encoder_stack._LEAST_PIECE", 7)
+    monkeypatch.setattr("stentor.engine.models.encoder_stack._VALUES_A_PIECE", 1)
     model = PagedEncoderDecoder(pair[1], packed=True).model
     pauses: list[None] = []
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.spec.seq2seq import ENCODER_BLOCK, Seq2SeqConfig
 from stentor.engine.model_config.speech.whisper import WhisperConfig
-from stentor.engine.models.speech.encoder_decoder import EncoderDecoder
+from stentor.engine.models.encoder_decoder import EncoderDecoder
 from stentor.engine.worker.caches import allocate_caches
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN

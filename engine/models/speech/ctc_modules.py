@@ -23,8 +23,8 @@ from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.speech.fast_conformer import HOP, MOST_SAMPLES
 from ...model_config.speech.framewise import ModulesEncoderSpec
 from ...model_config.transformers_config import configuration, first_line
+from ..encoder_stack import Windows, go_on
 from ..transformers.names import module_tensors
-from .encoder_stack import Windows, go_on
 
 _EXTRACTOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 _UNUSED: Final = ("masked_spec_embed", "num_batches_tracked", "position_ids")
@@ -69,7 +69,7 @@ class CTCModules:
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, languages: Sequence[int] = ()
     ) -> list[torch.Tensor]:
-        """Scores [positions, tokens] of each window; see :class:`.encoder_stack.AudioEncoder`.
+        """Scores [positions, tokens] of each window; see :class:`..encoder_stack.AudioEncoder`.
 
         ``languages``: numbers of adapters (:mod:`...loading.ctc_adapters`), 0 for the model's own weights.
         """

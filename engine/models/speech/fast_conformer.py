@@ -27,8 +27,8 @@ from ...layers.sinusoids import sinusoid_angles
 from ...layers.varlen_batch import VarlenBatch
 from ...model_config.spec.mlp import MLPSpec
 from ...model_config.speech.fast_conformer import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec
+from ..encoder_stack import EncodedWindows, Windows, go_on
 from .conformer_stream import BlockState, ConformerStream
-from .encoder_stack import EncodedWindows, Windows, go_on
 
 _EPS = 1e-5
 _TAPS = 3

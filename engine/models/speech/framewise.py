@@ -21,9 +21,9 @@ from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
 from ...model_config.speech.fast_conformer import FastConformerSpec
 from ...model_config.speech.framewise import FramewiseConfig, LanguagePromptSpec, ModulesEncoderSpec, TransducerSpec
+from ..encoder_stack import EncodedWindows, Windows
 from .conformer_stream import ConformerStream
 from .ctc_modules import CTCModules
-from .encoder_stack import EncodedWindows, Windows
 from .fast_conformer import FastConformer, Projection
 
 COLUMNS: Final = 4
@@ -96,7 +96,7 @@ class FramewiseTranscriber:
     ) -> list[torch.Tensor]:
         """The transcript of each window: float32 [tokens, :data:`COLUMNS`], on the host.
 
-        ``windows`` and ``after_layer``: as for :class:`.encoder_stack.AudioEncoder`; ``prompts``: the number of each
+        ``windows`` and ``after_layer``: as for :class:`..encoder_stack.AudioEncoder`; ``prompts``: the number of each
         window's language, which only some models read.
         """
         found: list[torch.Tensor] = []

@@ -12,7 +12,7 @@ from ...layers.audio.log_mel import samples_of
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
 from ...model_config.speech.moonshine import CONVOLUTIONS, MoonshineConfig
-from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
+from ..encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 _EPS = 1e-5
 

@@ -12,7 +12,7 @@ from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
 from ...model_config.speech.moonshine_streaming import FRAME, WIDTH, MoonshineStreamingConfig
-from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
+from ..encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 _EPS = 1e-6
 

@@ -11,7 +11,7 @@ from ...layers.audio.log_mel import LogMel
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
 from ...model_config.speech.whisper import WhisperConfig
-from .encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
+from ..encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
 
 
 class WhisperEncoder:

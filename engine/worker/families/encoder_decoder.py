@@ -17,7 +17,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowSpan, RowStep, Ste
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
 from ...model_config.spec.seq2seq import ENCODER_BLOCK, Seq2SeqConfig
-from ...models.speech.encoder_decoder import EncoderDecoder
+from ...models.encoder_decoder import EncoderDecoder
 from ..adapters.setup import adapter_lines, as_adapted
 from ..adapters.store import AdapterStore
 from ..caches import allocate_caches, kv_block_bytes

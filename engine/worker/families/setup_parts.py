@@ -22,8 +22,8 @@ from ...loading.checkpoint import Checkpoint
 from ...loading.weights import iterate_weights
 from ...models.decoder import Decoder
 from ...models.draft_head import DraftHead
+from ...models.encoder_decoder import EncoderDecoder
 from ...models.pooling_model import PoolingModel
-from ...models.speech.encoder_decoder import EncoderDecoder
 from ...models.speech.framewise import FramewiseTranscriber
 from ...models.speech.voxtral_realtime import VoxtralRealtime
 from ...models.transformers.decoder import TransformersDecoder

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan
 
 from ...layers.forward_batch import Encoded, ForwardBatch, LayerCache
-from ...models.speech.encoder_decoder import EncoderDecoder
+from ...models.encoder_decoder import EncoderDecoder
 from ..rows.batch import Batch
 from ..rows.extras import ExtraResults, RowExtras
 

@@ -11,8 +11,8 @@ from stentor.protocols.ipc.steps import RowStep
 from ...layers.forward_batch import LayerCache, Taps
 from ...layers.linear.adapters import AdapterRows, rows_among
 from ...models.decoder import Decoder
+from ...models.encoder_decoder import EncoderDecoder
 from ...models.pooling_model import PoolingModel
-from ...models.speech.encoder_decoder import EncoderDecoder
 from ...models.speech.framewise import FramewiseTranscriber
 from ...models.speech.voxtral_realtime import VoxtralRealtime
 from ...models.transformers.decoder import TransformersDecoder

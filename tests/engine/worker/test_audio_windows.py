@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from stentor.engine.models.speech.encoder_decoder import EncoderDecoder
+from stentor.engine.models.encoder_decoder import EncoderDecoder
 from stentor.engine.worker.compute.sync_compute import SyncCompute
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.limits import TRANSCRIPTION

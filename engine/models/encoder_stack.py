@@ -6,16 +6,16 @@ from typing import Protocol
 
 import torch
 
-from ...layers.attention.attention import Attention
-from ...layers.forward_batch import ForwardBatch
-from ...layers.layer import Layer
-from ...layers.linear.adapters import AdapterRows
-from ...layers.linear.layer_context import LayerContext
-from ...layers.linear.weights import WeightMap
-from ...layers.norm import added_, make_norm
-from ...layers.rotary import RotaryTables
-from ...layers.varlen_batch import VarlenBatch
-from ...model_config.spec.model import Backbone
+from ..layers.attention.attention import Attention
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer import Layer
+from ..layers.linear.adapters import AdapterRows
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.weights import WeightMap
+from ..layers.norm import added_, make_norm
+from ..layers.rotary import RotaryTables
+from ..layers.varlen_batch import VarlenBatch
+from ..model_config.spec.model import Backbone
 
 Windows = Sequence[bytes | memoryview]
 """Signed 16-bit little-endian samples at 16 kHz of each window of audio."""

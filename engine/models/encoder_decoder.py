@@ -16,30 +16,30 @@ import torch
 
 from stentor import kernels
 
-from ...layers.forward_batch import ForwardBatch, LayerCache
-from ...layers.layer import Layer
-from ...layers.linear.layer_context import LayerContext
-from ...layers.linear.linear import Linear, PlainLinear
-from ...layers.linear.packed import PackedTable
-from ...layers.linear.quantized import Delta, Stream
-from ...layers.linear.weights import WeightError, WeightMap
-from ...layers.norm import Unnormalised, joined, make_norm
-from ...layers.rotary import RotaryTables
-from ...layers.token_input import TokenInput
-from ...model_config.seq2seq.text import TextToTextConfig
-from ...model_config.spec.seq2seq import EMBEDDING, ENCODER_BLOCK, Seq2SeqConfig
-from ...model_config.speech.encoder_decoder import EncoderDecoderConfig
-from ...model_config.speech.fast_conformer import FastConformerConfig
-from ...model_config.speech.moonshine import MoonshineConfig
-from ...model_config.speech.moonshine_streaming import MoonshineStreamingConfig
-from ...model_config.speech.whisper import WhisperConfig
-from ..text_encoder import TextEncoder
-from .alignment import Aligned, token_times
+from ..layers.forward_batch import ForwardBatch, LayerCache
+from ..layers.layer import Layer
+from ..layers.linear.layer_context import LayerContext
+from ..layers.linear.linear import Linear, PlainLinear
+from ..layers.linear.packed import PackedTable
+from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.weights import WeightError, WeightMap
+from ..layers.norm import Unnormalised, joined, make_norm
+from ..layers.rotary import RotaryTables
+from ..layers.token_input import TokenInput
+from ..model_config.seq2seq.text import TextToTextConfig
+from ..model_config.spec.seq2seq import EMBEDDING, ENCODER_BLOCK, Seq2SeqConfig
+from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
+from ..model_config.speech.fast_conformer import FastConformerConfig
+from ..model_config.speech.moonshine import MoonshineConfig
+from ..model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
-from .fast_conformer import FastConformer, Projection
-from .moonshine import MoonshineEncoder
-from .moonshine_streaming import MoonshineStreamingEncoder
-from .whisper import WhisperEncoder
+from .speech.alignment import Aligned, token_times
+from .speech.fast_conformer import FastConformer, Projection
+from .speech.moonshine import MoonshineEncoder
+from .speech.moonshine_streaming import MoonshineStreamingEncoder
+from .speech.whisper import WhisperEncoder
+from .text_encoder import TextEncoder
 
 
 def _conformer(weights: WeightMap, config: FastConformerConfig, context: LayerContext) -> FastConformer:
@@ -72,7 +72,7 @@ def _one_embedding(
     config: Seq2SeqConfig, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors under their names here. Files may have the embedding of both stacks several times; raises
-    :class:`...layers.linear.weights.WeightError` if they differ."""
+    :class:`..layers.linear.weights.WeightError` if they differ."""
     embedding: torch.Tensor | None = None
     for stored, tensor in tensors:
         name = config.name_of(stored)
@@ -87,8 +87,8 @@ class EncoderDecoder:
     """Audio, or a text, and token ids in, hidden states and logits out.
 
     ``caches`` are those of the decoder's self-attention. ``cross_caches`` are those of the config's ``cross_group``, in
-    blocks of :data:`...model_config.spec.seq2seq.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both
-    have one a layer, made by :func:`...worker.caches.allocate_caches`.
+    blocks of :data:`..model_config.spec.seq2seq.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both
+    have one a layer, made by :func:`..worker.caches.allocate_caches`.
     """
 
     def __init__(self, config: Seq2SeqConfig, context: LayerContext) -> None:
@@ -139,7 +139,7 @@ class EncoderDecoder:
         return bias
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load the weights from a checkpoint's tensors. Raises :class:`...layers.linear.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
         config = self.config
         copied = () if config.head else ("proj_out.weight", "lm_head.weight")  # the embeddings
         unused = config.unused if isinstance(config, TextToTextConfig) else ()
@@ -148,7 +148,7 @@ class EncoderDecoder:
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]
     ) -> kernels.AttentionBatch:
-        """The cross-attention of a step's tokens (:attr:`...layers.forward_batch.Encoded.attention`).
+        """The cross-attention of a step's tokens (:attr:`..layers.forward_batch.Encoded.attention`).
 
         Args:
             encoder_slots: the slot of each token's audio.
