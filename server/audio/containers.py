@@ -3,7 +3,13 @@
 Playlists (hls, dash, concat) and others that name files are excluded. Nothing here decodes.
 """
 
-from typing import Final
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.stream import Stream
 
 DEMUXERS: Final = ("wav", "mp3", "aac", "ogg", "flac", "mov", "matroska", "webm", "aiff", "caf", "au", "w64")
 """Names in FFmpeg; ``mov`` includes mp4, m4a and 3gp."""
@@ -40,6 +46,34 @@ KNOWN: Final = "wav, mp3, m4a, mp4, ogg, opus, flac, webm or aac"
 _ID3: Final = 10
 """Bytes of the head of an ID3 tag."""
 _MP4_BOXES: Final = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
+
+
+def allowing(demuxers: Sequence[str], decoders: Sequence[str]) -> dict[str, str]:
+    """FFmpeg's options for a file that these may read, and nothing else."""
+    return {
+        "format_whitelist": ",".join(demuxers),
+        "codec_whitelist": ",".join(decoders),
+        "protocol_whitelist": "none",  # a file may name others
+        "probesize": str(4 << 20),
+    }
+
+
+def opened(
+    data: bytes, demuxer: str | None, options: dict[str, str], stream_of: Callable[["InputContainer"], "Stream"]
+) -> "InputContainer":
+    """A container that reads only the stream that ``stream_of`` finds in it; closed if that raises."""
+    import av
+
+    container = av.open(io.BytesIO(data), "r", format=demuxer, options=options, metadata_errors="ignore")
+    try:
+        stream = stream_of(container)
+        for other in container.streams:
+            if other is not stream:
+                other.discard = av.stream.Discard.all
+    except BaseException:
+        container.close()
+        raise
+    return container
 
 
 def demuxer_of(data: bytes) -> str | None:

@@ -1,6 +1,5 @@
 """The process that decodes; see :mod:`.decode_process`."""
 
-import io
 import os
 import resource
 import signal
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..sandbox.child import Growth, Ready, bounded_child, receive, send
-from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of
+from .containers import DECODERS, DEMUXERS, KNOWN, allowing, demuxer_of, opened
 from .decode_process import RATE, TOO_LONG, DecodedPart, DecodeJob, Refused
 from .encode import wav_header
 from .resample import MAX_RATE, MIN_RATE, Resampler
@@ -37,12 +36,7 @@ _BLOCK_BYTES: Final = 64 << 10
 """Bytes of decoded samples that are resampled at a time."""
 _BAD_PACKETS: Final = 1000
 """Consecutive broken packets that are skipped."""
-_OPTIONS: Final = {
-    "format_whitelist": ",".join(DEMUXERS),
-    "codec_whitelist": ",".join(DECODERS),
-    "protocol_whitelist": "none",  # a file may name others
-    "probesize": str(4 << 20),
-}
+_OPTIONS: Final = allowing(DEMUXERS, DECODERS)
 
 
 def main() -> int:
@@ -98,25 +92,10 @@ def decode(job: DecodeJob, piece: Any, allow: Allow | None = None) -> DecodedPar
 def _decode(job: DecodeJob, output: "_Output") -> None:
     demuxer = demuxer_of(job.data)
     until = time.process_time() + _COUNT_SECONDS
-    with _opened(job.data, demuxer) as container:
+    with opened(job.data, demuxer, _OPTIONS, _audio_of) as container:
         _check_length(container, job.max_seconds, until)
-    with _opened(job.data, demuxer) as container:
+    with opened(job.data, demuxer, _OPTIONS, _audio_of) as container:
         _decode_stream(container, output)
-
-
-def _opened(data: bytes, demuxer: str | None) -> "InputContainer":
-    import av
-
-    container = av.open(io.BytesIO(data), "r", format=demuxer, options=_OPTIONS, metadata_errors="ignore")
-    try:
-        stream = _audio_of(container)
-        for other in container.streams:
-            if other is not stream:
-                other.discard = av.stream.Discard.all
-    except BaseException:
-        container.close()
-        raise
-    return container
 
 
 def _audio_of(container: "InputContainer") -> "av.AudioStream":

@@ -30,19 +30,17 @@ LENGTH, PART = 70, 32
 
 @pytest.fixture(autouse=True)
 def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter multiplies by numpy, whose sums depend on a row's place in the tile. Here all rows are summed in
-    one order, as instructions of a GPU take them."""
+    """The interpreter multiplies by numpy, whose sums depend on a row's place in the tile. Here each row is a product
+    of its own, summed as any other, as instructions of a GPU take them."""
     if not interpreted():
         return
     from triton.runtime import interpreter
 
+    matmul = np.matmul
+
     def product(left: Any, right: Any, dtype: Any) -> Any:
-        left, right = left.astype(dtype), right.astype(dtype)
-        total = np.zeros((left.shape[0], right.shape[1]), dtype)
-        term = np.empty_like(total)
-        for column, row in zip(left.T[:, :, None], right, strict=True):
-            total += np.multiply(column, row, out=term)
-        return total
+        left, right = np.ascontiguousarray(left, dtype), np.ascontiguousarray(right, dtype)
+        return matmul(left[:, None], right)[:, 0]
 
     monkeypatch.setattr(interpreter.np, "matmul", product)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...audio.containers import demuxer_of
+from ...audio.containers import allowing, demuxer_of, opened
 from ..refusal import Refusal
 from .decoded import DecodedLimits, check_video, too_much
 
@@ -26,12 +26,7 @@ DEMUXERS: Final = ("mov", "matroska", "webm", "avi", "gif")
 """Names in FFmpeg; ``mov`` includes mp4."""
 DECODERS: Final = ("h264", "hevc", "vp8", "libvpx", "vp9", "libvpx-vp9", "libdav1d", "av1", "mpeg4", "mjpeg", "gif")
 _KNOWN: Final = "mp4, webm, mkv, avi or gif"
-_OPTIONS: Final = {
-    "format_whitelist": ",".join(DEMUXERS),
-    "codec_whitelist": ",".join(DECODERS),
-    "protocol_whitelist": "none",  # a file may name others
-    "probesize": str(4 << 20),
-}
+_OPTIONS: Final = allowing(DEMUXERS, DECODERS)
 _LEAST_FPS: Final = 0.01
 _MOST_FPS: Final = 1000.0
 _BAD_PACKETS: Final = 100
@@ -115,10 +110,10 @@ def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedV
     until = time.process_time() + limits.cpu_seconds
     demuxer = _demuxer_of(data)
     try:
-        with _opened(data, demuxer) as container:
+        with opened(data, demuxer, _OPTIONS, _video_of) as container:
             facts, timeline = _facts(container, limits, until)
         wanted = sorted({index for index in choose(facts) if 0 <= index < facts.frames}) or [0]
-        with _opened(data, demuxer) as container:
+        with opened(data, demuxer, _OPTIONS, _video_of) as container:
             return _picked(container, facts, timeline, wanted, limits, until)
     except Refusal:
         raise
@@ -152,21 +147,6 @@ def _demuxer_of(data: bytes) -> str:
     if found not in DEMUXERS:
         raise _broken()
     return found
-
-
-def _opened(data: bytes, demuxer: str) -> "InputContainer":
-    import av
-
-    container = av.open(io.BytesIO(data), "r", format=demuxer, options=_OPTIONS, metadata_errors="ignore")
-    try:
-        stream = _video_of(container)
-        for other in container.streams:
-            if other is not stream:
-                other.discard = av.stream.Discard.all
-    except BaseException:
-        container.close()
-        raise
-    return container
 
 
 def _video_of(container: "InputContainer") -> "av.VideoStream":
