@@ -281,6 +281,8 @@ class MoESpec:
     """Stored names of these projections."""
     bias: bool = False
     """Whether both products of all experts have biases."""
+    sum_bias: str = ""
+    """Stored name of a bias of the experts' sum, whose weights add up to 1 (JetMoe); "": none."""
     router_bias: bool = False
     identities: int = 0
     """Experts behind the others that return their input, and have no matrices (LongCat)."""
@@ -389,6 +391,8 @@ class MoESpec:
         if self.correction and not names.correction_at:
             rows = (names.correction_rows,) if names.correction_rows else ()
             yield f"{prefix}.{names.correction}", (*rows, self.choices)
+        if self.sum_bias:
+            yield f"{prefix}.{self.sum_bias}", (hidden,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
@@ -412,6 +416,8 @@ class MoESpec:
             raise ConfigError(f"experts without a gate with {self.activation} are not known")
         if self.table and (self.correction or router.score in ("softmax", "sparsemixer")):
             raise ConfigError(f"experts by token with corrected scores, or scores by {router.score}, are not known")
+        if self.sum_bias and (self.bias or self.latent or not router.renormalize or router.scale != 1.0):
+            raise ConfigError("a bias of a sum of experts whose weights do not add up to 1 is not known")
         if self.part_norms and self.shared is None:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:
