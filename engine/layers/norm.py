@@ -251,6 +251,8 @@ def make_norm(
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
     if like.out_eps and own in (like.mixer_out, like.mlp_out):
         eps = like.out_eps
+    elif like.in_eps and own in (like.mixer_in, like.mlp_in):
+        eps = like.in_eps
     stored = name if like.weighted else None
     if (offset := dict(like.offsets).get(own)) is not None:
         plus_one = False

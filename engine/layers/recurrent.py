@@ -6,12 +6,12 @@ CPU's program calls them between stretches.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 import torch
-from torch.nn.functional import gelu, pad, silu, softplus
+from torch.nn.functional import gelu, silu, softplus
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
@@ -19,12 +19,14 @@ from stentor.kernels.forward import Traced
 from ..model_config.spec.layer import RecurrentSpec
 from ..model_config.spec.model import Backbone
 from ..model_config.spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
+from .causal_convolution import CausalConvolution
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear
 from .linear.quantized import Input, Stream
 from .linear.weights import WeightMap
+from .mamba_heads import arrange_heads
 from .rank_norm import rms_over_ranks
 
 _LEAST_STEP: Final = 1e-30
@@ -71,7 +73,7 @@ class ShortConv(Recurrent):
     ) -> None:
         super().__init__(weights, layer, model, spec, context)
         prefix = f"{model.layer_prefix(layer)}.{spec.name}.conv"
-        self._conv = _Convolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
+        self._conv = CausalConvolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
         self._centered = spec.centered
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -106,7 +108,7 @@ class GatedDelta(Recurrent):
                 cut = replace(cut, ranges=((context.ranks.rank * spec.values, spec.values),))
             places[f"{prefix}.{out}"] = replace(place, tiles=tiles, cut=cut)
         convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
-        self._conv = _Convolution(weights, convolutions, spec.width, False, context)
+        self._conv = CausalConvolution(weights, convolutions, spec.width, False, context)
         self._low: tuple[Linear, Linear] | None = None
         """Projections for gates and decays of a few columns each."""
         self._dtype = context.dtype
@@ -189,7 +191,9 @@ class Mamba2(Recurrent):
         super().__init__(weights, layer, model, spec, context)
         self._spec, self._eps, self._ranks = spec, model.norm_eps, context.ranks
         prefix = f"{model.layer_prefix(layer)}.{spec.name}"
-        self._conv = _Convolution(weights, {f"{prefix}.conv1d": spec.channels}, spec.width, spec.conv_bias, context)
+        self._conv = CausalConvolution(
+            weights, {f"{prefix}.conv1d": spec.channels}, spec.width, spec.conv_bias, context
+        )
         self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
         for which, tensor in (("dt_bias", self._step_bias), ("A_log", self._a_log), ("D", self._d)):
             weights.add(f"{prefix}.{which}", tensor)
@@ -270,7 +274,9 @@ class Mamba(Recurrent):
             for projection in (low, steps)
         )
         own = f"{prefix}.{spec.name}"
-        self._conv = _Convolution(weights, {f"{own}.conv1d": spec.inner}, spec.width, spec.conv_bias, context)
+        if spec.heads > 1:
+            arrange_heads(weights, own, spec, model.hidden_size, context)
+        self._conv = CausalConvolution(weights, {f"{own}.conv1d": spec.inner}, spec.width, spec.conv_bias, context)
         self._step_bias, self._d = (context.empty(spec.inner, dtype=torch.float32) for _ in range(2))
         self._rates = context.empty(spec.state_dim, spec.inner, dtype=torch.float32)
         weights.add(f"{own}.dt_proj.bias", self._step_bias)
@@ -288,9 +294,11 @@ class Mamba(Recurrent):
         """[tokens, 2 * inner] → [tokens, inner]"""
         spec, states = self._spec, _states_of(batch)
         states.note(self._mix, parts)
-        conv_state, recurrent = states.of_layer[self._layer]
+        conv_state, *recurrent = states.of_layer[self._layer]
         x, gate = parts.chunk(2, dim=1)
         x = self._conv(x, conv_state, states, "silu")
+        if spec.heads > 1:
+            return self._mix_heads(x, gate.to(x.dtype), recurrent, states, batch).to(parts.dtype)
         found = self._low(x, batch.adapter_rows).split_with_sizes((spec.rank, spec.state_dim, spec.state_dim), dim=1)
         if self._norms:
             found = tuple(
@@ -307,9 +315,30 @@ class Mamba(Recurrent):
             b,
             c,
             self._d,
-            recurrent,
+            recurrent[0],
             states.rows,
         ).to(parts.dtype)
+
+    def _mix_heads(
+        self,
+        x: torch.Tensor,
+        gate: torch.Tensor,
+        recurrent: Sequence[torch.Tensor],
+        states: StateBatch,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        """Convolved channels and gates [tokens, inner] → [tokens, inner], with the state of each head."""
+        spec, size = self._spec, self._spec.inner // self._spec.heads
+        low = self._low(x, batch.adapter_rows).view(len(x), spec.heads, spec.low)
+        steps = self._steps(low[:, :, : spec.rank].reshape(len(x), -1), batch.adapter_rows)
+        found = []
+        for head, state in enumerate(recurrent):
+            own = slice(head * size, (head + 1) * size)
+            b, c = low[:, head, spec.rank :].chunk(2, dim=1)
+            rates = self._rates[:, own].contiguous()
+            of_head = x[:, own], gate[:, own], steps[:, own], self._step_bias[own], rates, b, c, self._d[own]
+            found.append(kernels.selective_scan(*of_head, state, states.rows))
+        return torch.cat(found, dim=1)
 
 
 def _rates(stored: torch.Tensor) -> torch.Tensor:
@@ -368,7 +397,7 @@ class RGLRU(Recurrent):
         self._spec, self._dtype, self._invariant = spec, context.dtype, context.invariant
         prefix = model.layer_prefix(layer)
         own = f"{prefix}.{spec.name}"
-        self._conv = _Convolution(weights, {f"{own}.conv_1d": spec.channels}, spec.width, True, context)
+        self._conv = CausalConvolution(weights, {f"{own}.conv_1d": spec.channels}, spec.width, True, context)
         self._gates = [
             (context.empty(spec.blocks, spec.block, spec.block), context.empty(spec.blocks, spec.block)) for _ in "ri"
         ]
@@ -413,44 +442,6 @@ class RGLRU(Recurrent):
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return gelu(x, approximate="tanh")
-
-
-class _Convolution:
-    """Causal convolution of each channel over its last tokens."""
-
-    def __init__(
-        self, weights: WeightMap, parts: Mapping[str, int], width: int, bias: bool, context: LayerContext
-    ) -> None:
-        """``parts``: channels by stored name."""
-        channels = sum(parts.values())
-        self._weight = context.empty(channels, 1, width)
-        self._bias = context.empty(channels) if bias else None
-        for stored, ending in ((self._weight, "weight"), (self._bias, "bias")):
-            if stored is not None:
-                for name, part in zip(parts, stored.split_with_sizes(list(parts.values())), strict=True):
-                    weights.add(f"{name}.{ending}", part)
-
-    def __call__(
-        self, x: torch.Tensor, state: torch.Tensor, states: StateBatch, activation: Literal["silu", "none"]
-    ) -> torch.Tensor:
-        """x [tokens, channels] → the same, in the compute dtype; ``state``: the layer's."""
-        weight = self._weight.squeeze(1)
-        return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
-
-    def centered(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The convolution over whole texts with as many tokens on both sides. x [tokens, channels] → the same, in the
-        compute dtype; ``positions`` int64 [tokens], from 0 on in each text."""
-        width, tokens = self._weight.shape[2], len(x)
-        reach = width // 2
-        taps = self._weight.squeeze(1).float()
-        # a token of another text is at a distance that its position does not have
-        at = pad(positions, (reach, reach), value=-width)
-        inputs = pad(x.to(self._weight.dtype).float(), (0, 0, reach, reach))
-        total = torch.zeros_like(inputs[:tokens])
-        for tap in range(width):
-            same = at[tap : tap + tokens] == positions + (tap - reach)
-            total += inputs[tap : tap + tokens].masked_fill(~same[:, None], 0.0) * taps[:, tap]
-        return (total if self._bias is None else total + self._bias.float()).to(self._weight.dtype)
 
 
 def make_recurrent(

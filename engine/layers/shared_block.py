@@ -1,4 +1,4 @@
-"""A transformer block whose weights several layers share (Zamba2)."""
+"""A transformer block whose weights several layers share (Zamba, Zamba2)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -72,7 +72,7 @@ class SharedBlock:
         self._cache, self._invariant = model.cache_index(layer), context.invariant
         source, prefix = model.layer_prefix(spec.source), model.layer_prefix(layer)
         additions = [_Addition(weights, source, down, ups, context) for down, ups in spec.additions(model.hidden_size)]
-        self._of_gates = additions[-1]
+        self._of_gates = additions[-1] if additions else None
         self._of_heads = additions[0] if spec.adapts_attention else None
         self._linear = Linear.of(weights, prefix, spec.out(model.hidden_size), context, dtype=context.stream)
         self._scales = cache_scales(weights, f"{prefix}.{spec.attention.name}", spec.attention.kv_heads, context)
@@ -99,7 +99,9 @@ class SharedBlock:
             made = made + self._of_heads(both)
         attended = _plain(shared.out(self._attended(made, batch, spec.head_dim)))
         taken = between.exact(attended).to(self._dtype)
-        gates = _plain(shared.gate_up(taken)) + self._of_gates(taken)
+        gates = _plain(shared.gate_up(taken))
+        if self._of_gates is not None:
+            gates = gates + self._of_gates(taken)
         activation = self._spec.mlp.activation
         assert activation != "xielu"
         assert activation != "swiglu_oai"

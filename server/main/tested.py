@@ -56,6 +56,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "deepseek-v3-halves",
         "deepseek-v3-dense",
     ),
+    "DiffLlamaForCausalLM": ("diffllama", "diffllama-biased"),
     "Dots1ForCausalLM": ("dots1",),
     "Ernie4_5_MoeForCausalLM": (
         "ernie-moe",
@@ -159,6 +160,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "jamba",
         "jamba-dense",
     ),
+    "JetMoeForCausalLM": ("jetmoe",),
     "KimiLinearForCausalLM": ("kimi-linear",),
     "Lfm2ForCausalLM": (
         "lfm2",
@@ -302,6 +304,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Starcoder2ForCausalLM": ("starcoder2",),
     "VaultGemmaForCausalLM": ("vault-gemma",),
     "YoutuForCausalLM": ("youtu",),
+    "ZambaForCausalLM": ("zamba", "zamba-biased"),
     "Zamba2ForCausalLM": ("zamba2", "zamba2-plain"),
     "LLaMAForCausalLM": ("llama-older",),
     "TeleFLMForCausalLM": ("teleflm",),

@@ -31,4 +31,29 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
                 "ffn_act_fn": {"name": "gelu"},
             },
         ),
+        "jetmoe": lambda: transformers.JetMoeConfig(
+            **{name: value for name, value in shape.items() if name != "num_attention_heads"},
+            kv_channels=24,
+            num_local_experts=5,
+            num_experts_per_tok=3,
+            rms_norm_eps=1e-3,
+        ),
+        "zamba": lambda: transformers.ZambaConfig(
+            **{**shape, "num_hidden_layers": 5},
+            layers_block_type=["linear_attention", "hybrid", "linear_attention", "linear_attention", "hybrid"],
+            mamba_d_state=8,
+            mamba_dt_rank=6,
+        ),
+        "zamba-biased": lambda: transformers.ZambaConfig(
+            **{**shape, "num_key_value_heads": 4, "num_hidden_layers": 4},
+            attn_layer_period=2,
+            attn_layer_offset=0,
+            n_mamba_heads=4,
+            mamba_proj_bias=True,
+            hidden_act="silu",
+        ),
+        "diffllama": lambda: transformers.DiffLlamaConfig(**shape),
+        "diffllama-biased": lambda: transformers.DiffLlamaConfig(
+            **{**shape, "num_attention_heads": 8, "num_key_value_heads": 4}, attention_bias=True, head_dim=16
+        ),
     }

@@ -24,6 +24,7 @@ from ..norm import RMSNorm
 from ..rank_norm import SplitNorm, rms_over_ranks
 from ..rotary import RotaryTables
 from .block_index import BlockIndex
+from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
 from .distances import Distances
 from .stored_heads import _pass_over_unused, _projections
@@ -106,6 +107,11 @@ class Attention:
         self._convolved = Convolved(weights, layer, model, context) if spec.convolved else None
         self._key_convs = AddedConv(weights, prefix, spec.key_convs, layer, 0, context) if spec.key_convs else None
         self._distances = Distances(weights, prefix, spec, context) if spec.distances else None
+        self._between: ChosenHeads | Difference | None = None
+        if spec.chosen is not None:
+            self._between = ChosenHeads(spec, spec.chosen)
+        elif spec.difference is not None:
+            self._between = Difference(weights, prefix, spec, spec.difference, self._eps, context)
         self._gate_bias: torch.Tensor | None = None
         if spec.gate_bias:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
@@ -141,6 +147,9 @@ class Attention:
         made: Stream = self.into(x, batch.adapter_rows)
         if self._convolved is not None:
             made = self._convolved(made, batch)
+        products = made
+        if self._between is not None:
+            made = self._between.made(products)
         if clip := self._spec.clip:
             made = changed(made, "clipped queries, keys and values", lambda rows: rows.clamp_(-clip, clip))
         if self._full_norms is not None and self._ranks is not None:
@@ -156,6 +165,8 @@ class Attention:
             found = self.attend(q, k, v, batch)
         else:
             found = self.attend(q, k, v, batch, *(each for each in index if isinstance(each, torch.Tensor)))
+        if self._between is not None:
+            found = self._between.found(found, products)
         return out(found if self._out_norm is None else self._out_norm(found), batch.adapter_rows)
 
     def _normed_over_ranks(self, made: Stream) -> Stream:

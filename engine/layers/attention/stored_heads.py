@@ -18,10 +18,12 @@ def _projections(
     into, out = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
-    adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired or spec.chunk)
+    adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired or spec.chunk or spec.chosen)
     made = (
         Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
-        Linear.of(weights, at, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True),
+        Linear.of(
+            weights, at, out, context, adapters=tasks, adaptable=not spec.chosen, dtype=context.stream, summed=True
+        ),
     )
     if spec.output_bias:
         weights.alias(f"{at}.{spec.name}.{spec.out}_bias", f"{at}.{spec.name}.{spec.out}.bias")  # GPT-NeoX Japanese
@@ -34,6 +36,15 @@ def _projections(
         check_arranged(part, context)
         stored = 2 * spec.kv_size, model.hidden_size
         weights.arrange(f"{part}.weight", stored, partial(_keys_before_values, spec))
+    if (chosen := spec.chosen) is not None:
+        own, (hidden, inputs) = f"{at}.{spec.name}", (model.hidden_size, spec.kv_size)
+        for part in (chosen.into, chosen.out):
+            check_arranged(f"{own}.{part}", context)
+        stored = chosen.experts, inputs, hidden
+        weights.arrange(f"{own}.{chosen.into}.weight", stored, lambda each: each.flatten(0, 1))
+        stored = chosen.experts, hidden, inputs
+        weights.arrange(f"{own}.{chosen.out}.weight", stored, lambda each: each.transpose(0, 1).flatten(1))
+        weights.alias(f"{own}.{chosen.bias}", f"{own}.{chosen.out}.bias")
     if spec.tied_values:
         weights.share(f"{at}.{spec.name}.k_proj", f"{at}.{spec.name}.v_proj")
     return made

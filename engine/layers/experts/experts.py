@@ -43,6 +43,10 @@ class Experts(ABC):
         self._experts = len(spec.own_experts)
         sizes = (hidden, spec.into)
         down, gate_up = (context.empty(self._experts, size, dtype=bias) if spec.bias else None for size in sizes)
+        if spec.sum_bias:
+            down = context.empty(self._experts, hidden, dtype=bias)
+            own = down
+            weights.add(f"{prefix}.{spec.sum_bias}", own, shape=(hidden,), read=lambda stored: stored.expand_as(own))
         self._gate_up_bias, self._down_bias = gate_up, down
         self._make(prefix, context)
         usual, *others = spec.names
@@ -193,7 +197,7 @@ class StoredExperts(Experts):
             context.dtype,
             (self._hidden, self._spec.inner),
             coded=any(format is not None for format in self._formats),
-            biased=self._spec.bias,
+            biased=self._spec.bias or bool(self._spec.sum_bias),
             weight_input=self._spec.weight_input,
             invariant=context.invariant,
             own_gate=self._spec.activation in OWN_GATES,

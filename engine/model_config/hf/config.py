@@ -254,6 +254,9 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
     "Step3p5ForCausalLM": DecoderFamily("step3p5", hf_step.step),
     "DbrxForCausalLM": DecoderFamily("dbrx", hf_singular.dbrx),
+    "JetMoeForCausalLM": DecoderFamily("jetmoe", hf_singular.jetmoe),
+    "ZambaForCausalLM": DecoderFamily("zamba", hf_singular.zamba),
+    "DiffLlamaForCausalLM": DecoderFamily("diffllama", hf_singular.diffllama),
     "Llama4ForCausalLM": DecoderFamily("llama4_text", hf_llama4.llama4),
 }
 """Text-only decoders by architecture."""

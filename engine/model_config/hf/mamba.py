@@ -392,6 +392,16 @@ def _named(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return replace(spec, final_norm="model.final_layernorm")
 
 
+def hybrid_kinds(fields: Fields, default: Sequence[str]) -> Sequence[str]:
+    """The kinds of Zamba's layers: "hybrid", or others without a shared block. Raises :class:`ConfigError`."""
+    kinds = fields.texts("layers_block_type") or fields.texts("layer_types") or default
+    if odd := next((kind for kind in kinds if kind not in ("mamba", "linear_attention", "hybrid")), None):
+        raise ConfigError(f"layers_block_type holds {odd[:40]!r}, expected 'linear_attention' or 'hybrid'")
+    if len(kinds) > MOST_LAYERS or len(kinds) != fields.integer("num_hidden_layers", len(kinds)):
+        raise ConfigError(f"layers_block_type says what {len(kinds)} layers are, expected as many as num_hidden_layers")
+    return kinds
+
+
 def zamba2(fields: Fields, name: str) -> ModelSpec:
     """Zamba2: Mamba-2 in all layers; in some, a transformer block that they share is added to its input."""
     if fields.flag("add_bias_linear"):
@@ -401,11 +411,7 @@ def zamba2(fields: Fields, name: str) -> ModelSpec:
     hidden = fields.integer("hidden_size", 2560)
     heads = fields.integer("num_attention_heads", 32)
     longest = 16_384 if fields.flag("use_long_context") else fields.integer("max_position_embeddings", 4096)
-    kinds = fields.texts("layers_block_type") or fields.texts("layer_types") or _ZAMBA2
-    if odd := next((kind for kind in kinds if kind not in ("mamba", "linear_attention", "hybrid")), None):
-        raise ConfigError(f"layers_block_type holds {odd[:40]!r}, expected 'linear_attention' or 'hybrid'")
-    if len(kinds) > MOST_LAYERS or len(kinds) != fields.integer("num_hidden_layers", len(kinds)):
-        raise ConfigError(f"layers_block_type says what {len(kinds)} layers are, expected as many as num_hidden_layers")
+    kinds = hybrid_kinds(fields, _ZAMBA2)
     if 2 * hidden % heads:
         raise ConfigError(f"num_attention_heads is {heads}, expected a divisor of twice hidden_size, {2 * hidden}")
     values = {

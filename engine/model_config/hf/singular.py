@@ -1,12 +1,17 @@
 """Reads the config.json of families of transformers whose attention or network no other family has."""
 
 from dataclasses import replace
+from math import exp
 
-from ..config_fields import ConfigError, Fields
-from ..spec.layer import Norms
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.attention import ChosenHeadsSpec, DifferenceSpec
+from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import ExpertNames, RouterSpec
-from ..spec.model import ModelSpec, with_layers, with_mixers
-from .common import clip_of, common, renamed
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
+from ..spec.recurrent import MambaSpec
+from ..spec.shared_block import SharedBlockSpec
+from .common import attention_bias, clip_of, common, expect, renamed
+from .mamba import hybrid_kinds
 from .moe import experts_of
 
 
@@ -61,3 +66,78 @@ def dbrx(fields: Fields, name: str) -> ModelSpec:
         embedding="transformer.wte",
         final_norm="transformer.norm_f",
     )
+
+
+def jetmoe(fields: Fields, name: str) -> ModelSpec:
+    """JetMoe: tokens choose experts of attention too, which have a query head of every key (arXiv:2404.07413)."""
+    top_k, keys = fields.integer("num_experts_per_tok", 2), fields.integer("num_key_value_heads", 16)
+    expect(fields, {"num_attention_heads": top_k * keys})
+    sizes = {
+        "num_attention_heads": top_k * keys,
+        "num_key_value_heads": keys,
+        "head_dim": fields.integer("kv_channels", fields.integer("head_dim", 128)),
+        "hidden_act": fields.text("activation_function", "silu"),
+    }
+    fields = Fields({**fields.values, **sizes, "tie_word_embeddings": fields.flag("tie_word_embeddings", True)})
+    spec = common(fields, name)
+    router = RouterSpec(top_k)
+    moe = experts_of(fields, spec, router, experts=8, inner="intermediate_size")
+    names = ExpertNames(router="mlp.router.layer", into=("mlp.input_linear.weight",), out="mlp.output_linear.weight")
+    chosen = ChosenHeadsSpec(moe.experts, top_k)
+    spec = with_mixers(spec, name="self_attention", chosen=chosen, output_bias=True)
+    # only the last norm's epsilon is that of the file
+    return with_layers(spec, norms=replace(PRE, in_eps=1e-6), mlp=replace(moe, names=(names,), sum_bias="mlp.bias"))
+
+
+def diffllama(fields: Fields, name: str) -> ModelSpec:
+    """DiffLlama: a Llama whose attention is a difference (arXiv:2410.05258)."""
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    layers = []
+    for number, layer in enumerate(spec.layers):
+        mixer, first = layer.attention, 0.8 - 0.6 * exp(-0.3 * number)
+        twice = {"heads": 2 * mixer.heads, "kv_heads": 2 * mixer.kv_heads}
+        layers.append(replace(layer, mixer=replace(mixer, difference=DifferenceSpec(first), **twice)))
+    return replace(spec, layers=tuple(layers))
+
+
+def zamba(fields: Fields, name: str) -> ModelSpec:
+    """Zamba: Mamba in all layers, whose channels are heads; in some, a transformer block that they share is added to
+    its input (arXiv:2405.16712)."""
+    expect(fields, {"tie_word_embeddings": True, "hidden_mamba_act": "silu"})
+    hidden, heads = fields.integer("hidden_size", 3712), fields.integer("num_attention_heads", 16)
+    expect(fields, {"attention_hidden_size": 2 * hidden})
+    layers = fields.integer("num_hidden_layers", 76, most=MOST_LAYERS)
+    period, offset = fields.integer("attn_layer_period", 6), fields.integer("attn_layer_offset", 4, least=0)
+    every = ("hybrid" if layer % period == offset else "mamba" for layer in range(max(0, layers - 3)))
+    kinds = hybrid_kinds(fields, ("mamba", "mamba", "hybrid", *every))
+    values = {
+        **{"vocab_size": 32_000, "num_key_value_heads": 16, "max_position_embeddings": 4096},
+        **fields.values,
+        **{"hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": len(kinds)},
+        "head_dim": fields.integer("attention_head_dim", max(1, 2 * hidden // heads)),
+        "intermediate_size": fields.integer("intermediate_size", 14_848),
+        "tie_word_embeddings": True,
+    }
+    spec = common(Fields(values), name, eps=1e-5, activation="gelu")
+    mixer = MambaSpec(
+        inner=fields.integer("mamba_expand", 2) * hidden,
+        rank=-(-hidden // 16) if fields.get("mamba_dt_rank") in (None, "auto") else fields.integer("mamba_dt_rank"),
+        state_dim=fields.integer("mamba_d_state", 16),
+        width=fields.integer("mamba_d_conv", 4),
+        conv_bias=fields.flag("mamba_conv_bias", True),
+        bias=fields.flag("mamba_proj_bias"),
+        heads=fields.integer("n_mamba_heads", 2),
+    )
+    block = "shared_transf"
+    attention = spec.layers[0].attention
+    scale = (attention.head_dim / 2) ** -0.5
+    attention = replace(attention, scale=scale, rope=None, inputs=2, name=f"{block}.self_attn")
+    into = f"{block}.feed_forward.gate_proj", f"{block}.feed_forward.up_proj"
+    network = replace(dense_mlp(spec), into=into, out=f"{block}.feed_forward.down_proj")
+    uses = [number for number, kind in enumerate(kinds) if kind == "hybrid"]
+    made = [LayerSpec(mixer, None, Norms(mixer_in="input_layernorm"))] * len(kinds)
+    for use, number in enumerate(uses):
+        shared = SharedBlockSpec(attention, network, uses[0], use, rank=0, adapts_attention=False, name=block)
+        norms = Norms(mixer_in="mamba_decoder.input_layernorm")
+        made[number] = LayerSpec(replace(mixer, name="mamba_decoder.mamba"), None, norms, block=shared)
+    return replace(spec, layers=tuple(made), final_norm="model.final_layernorm")

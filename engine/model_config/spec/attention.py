@@ -129,6 +129,35 @@ class AddedConvSpec:
 
 
 @dataclass(frozen=True)
+class ChosenHeadsSpec:
+    """Queries and outputs of experts that each token chooses, which share keys and values (JetMoe,
+    arXiv:2404.07413). A token has the query heads of ``top_k`` experts, one of each for every key head."""
+
+    experts: int
+    top_k: int
+    into: str = "experts.input_linear"
+    """Stored name of the queries' matrices, [experts, outputs, inputs]."""
+    out: str = "experts.output_linear"
+    """Of the outputs'."""
+    bias: str = "experts.bias"
+    """Of a bias of the sum."""
+    router: str = "experts.router.layer"
+    keys: str = "kv_proj"
+    """Of all keys, then all values."""
+
+
+@dataclass(frozen=True)
+class DifferenceSpec:
+    """Half of the heads less a learned multiple of the others, each over the values of two heads (Differential
+    Transformer, arXiv:2410.05258). ``heads`` and ``kv_heads`` count both values: twice what is stored."""
+
+    first: float
+    """What the learned multiple begins with."""
+    names: tuple[str, str, str, str] = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+    """Stored names of the vectors that it follows from, of ``head_dim`` numbers each."""
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
@@ -162,6 +191,10 @@ class AttentionSpec:
     """A convolution of keys and values before their norms, all keys before all values."""
     distances: DistanceSpec | None = None
     """What is added to scores by distance."""
+    chosen: ChosenHeadsSpec | None = None
+    """Which experts' queries and outputs there are."""
+    difference: DifferenceSpec | None = None
+    """How the outputs of heads are subtracted."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
     v_dim: int = 0
@@ -265,6 +298,9 @@ class AttentionSpec:
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """The projections to queries, keys and values, and from the heads' output."""
         q, kv, name, values = self.q_size, self.kv_size, self.name, self.kv_heads * self.value_dim
+        found, out = self.heads * self.value_dim, self.out
+        if self.difference is not None:
+            q, kv, values, found = (size // 2 for size in (q, kv, values, found))
         asked = q + self.gates
         gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
@@ -276,6 +312,10 @@ class AttentionSpec:
         into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
         if self.paired is not None:
             into = (f"{name}.{self.paired[0]}", q), (f"{name}.{self.paired[1]}", kv + values)
+        if (chosen := self.chosen) is not None:
+            found, out = chosen.experts * kv, chosen.out
+            into = (f"{name}.{chosen.into}", found), (f"{name}.{chosen.keys}", 2 * kv)
+            into = (*into, (f"{name}.{chosen.router}", chosen.experts))
         into = queries if self.shares >= 0 else into
         into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
         if self.distances is not None:
@@ -290,8 +330,8 @@ class AttentionSpec:
                 self.transposed,
             ),
             Projection(
-                ((f"{name}.{self.out}", hidden),),
-                self.heads * self.value_dim,
+                ((f"{name}.{out}", hidden),),
+                found,
                 self.output_bias,
                 transposed=self.transposed,
             ),
@@ -301,7 +341,7 @@ class AttentionSpec:
         """Shapes of its stored tensors, by name."""
         values = (f"{prefix}.{self.name}.v_proj.weight", f"{prefix}.{self.name}.v_proj.bias")
         for projection in self.projections(hidden):
-            for name, shape in projection.shapes(prefix):
+            for name, shape in self._stored(projection.shapes(prefix), f"{prefix}.{self.name}"):
                 if not self.tied_values or name not in values:
                     yield name, shape
         names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
@@ -324,6 +364,8 @@ class AttentionSpec:
         if self.loop is not None:
             yield f"{self.loop.gate}.weight", (self.heads, self.head_dim)
             yield f"{self.loop.gate}.bias", (self.heads,)
+        if self.difference is not None:
+            yield from ((f"{prefix}.{self.name}.{each}", (self.head_dim,)) for each in self.difference.names)
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
         if self.convolved is not None:
@@ -344,6 +386,19 @@ class AttentionSpec:
             yield f"{self.distance_bias.stored}.weight", (self.distance_bias.buckets, self.heads)
         if self.out_norm:
             yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
+
+    def _stored(self, shapes: Iterator[tuple[str, tuple[int, ...]]], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The shapes of products, by name, as files have them; ``at``: prefix of the attention."""
+        if (chosen := self.chosen) is None:
+            yield from shapes
+            return
+        for name, shape in shapes:
+            if name == f"{at}.{chosen.into}.weight":
+                yield name, (chosen.experts, self.kv_size, shape[1])
+            elif name == f"{at}.{chosen.out}.weight":
+                yield name, (chosen.experts, shape[0], self.kv_size)
+            else:
+                yield (f"{at}.{chosen.bias}" if name == f"{at}.{chosen.out}.bias" else name), shape
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
@@ -423,6 +478,8 @@ class AttentionSpec:
         plain = plain or self.convolved or self.qk_norm == "full" or self.chunked
         if plain and (self.key_convs is not None or self.distances is not None):
             raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
+        if self.chosen is not None or self.difference is not None:
+            self._check_between()
         if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
             raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
         if self.shards and self.heads % self.shards:
@@ -457,6 +514,20 @@ class AttentionSpec:
             check_rope(self.rope, self.head_dim)
         if self.index is not None:
             self._check_index(self.index)
+
+    def _check_between(self) -> None:
+        plain = replace(
+            self, chosen=None, difference=None, rope=None, out="", name="", qkv_bias=False, output_bias=False
+        )
+        others = AttentionSpec(self.heads, self.kv_heads, self.head_dim, self.scale, rope=None, out="", name="")
+        if plain != others or (self.chosen is not None and (self.difference is not None or self.qkv_bias)):
+            raise ConfigError(
+                "chosen heads, or differences of heads, in attention with more than rotation are not known"
+            )
+        if self.chosen is not None and self.heads != self.chosen.top_k * self.kv_heads:
+            raise ConfigError(f"{self.chosen.top_k} chosen experts do not have {self.heads} query heads")
+        if self.difference is not None and (self.kv_heads % 4 or self.heads % 4):
+            raise ConfigError(f"{self.kv_heads // 2} key-value heads have no halves to subtract")
 
     def _check_convolved(self, convolved: ConvolvedSpec) -> None:
         if self.gated or self.fused or self.v_dim or self.qkv_bias or self.qk_norm != "none" or self.shares >= 0:

@@ -46,6 +46,8 @@ class Norms:
     """For kind ``layer`` only."""
     weighted: bool = True
     """Whether they have weights."""
+    in_eps: float = 0.0
+    """Epsilon of the norms of inputs, if it is another one (JetMoe); 0: the model's."""
     out_eps: float = 0.0
     """Epsilon of the norms of outputs, if it is another one (Muse Glimmer); 0: the model's."""
     offsets: tuple[tuple[str, float], ...] = ()

@@ -306,6 +306,8 @@ class MoESpec:
     """Stored names of these projections."""
     bias: bool = False
     """Whether both products of all experts have biases."""
+    sum_bias: str = ""
+    """Stored name of a bias of the experts' sum, whose weights add up to 1 (JetMoe); "": none."""
     router_bias: bool = False
     identities: int = 0
     """Experts behind the others that return their input, and have no matrices (LongCat)."""
@@ -428,6 +430,8 @@ class MoESpec:
             yield f"{prefix}.{names.correction}", (*rows, self.corrected)
         if self.factor:
             yield f"{prefix}.{self.factor}", (1,)
+        if self.sum_bias:
+            yield f"{prefix}.{self.sum_bias}", (hidden,)
         for tensor in (*self.expert_biases(hidden), *self.expert_tensors(hidden)):
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
@@ -454,6 +458,8 @@ class MoESpec:
         others = self.identities or self.skips or self.media or self.own
         if self.always and (others or router.score != "sigmoid" or self.table or self.part_norms):
             raise ConfigError("experts that every token uses, beside ones of other kinds, are not known")
+        if self.sum_bias and (self.bias or self.latent or not router.renormalize or router.scale != 1.0):
+            raise ConfigError("a bias of a sum of experts whose weights do not add up to 1 is not known")
         if self.part_norms and self.shared is None:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:

@@ -314,17 +314,25 @@ class MambaSpec(WithoutCache):
     norm: MambaNorm = "none"
     norm_eps: float | None = None
     """Epsilon of these norms; None: the model's."""
+    heads: int = 1
+    """Equal parts of the channels, each with its own steps' input, B and C (Zamba). With several, files have matrices
+    of each head, and channels and gates in turn."""
     name: str = "mamba"
+
+    @property
+    def low(self) -> int:
+        """Size of the steps' input, B and C of one head."""
+        return self.rank + 2 * self.state_dim
 
     def projections(self, hidden: int) -> tuple[Projection, Projection, Projection, Projection]:
         """The projections to convolved channels and gates; out; from convolved channels to the steps' input, B and C;
-        and to steps."""
-        low = self.rank + 2 * self.state_dim
+        and to steps. The last two have zeros between different heads."""
+        low = self.heads * self.low
         return (
             Projection(((f"{self.name}.in_proj", 2 * self.inner),), hidden, self.bias),
             Projection(((f"{self.name}.out_proj", hidden),), self.inner, self.bias),
             Projection(((f"{self.name}.x_proj", low),), self.inner, bias=False),
-            Projection(((f"{self.name}.dt_proj", self.inner),), self.rank, bias=False),
+            Projection(((f"{self.name}.dt_proj", self.inner),), self.heads * self.rank, bias=False),
         )
 
     @property
@@ -339,6 +347,9 @@ class MambaSpec(WithoutCache):
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Shapes of its stored tensors, by name."""
+        if self.heads > 1:
+            yield from self._shapes_by_head(prefix, hidden)
+            return
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.inner, self.width, self.conv_bias)
@@ -348,9 +359,21 @@ class MambaSpec(WithoutCache):
         if self.norm == "weighted":
             yield from ((f"{prefix}.{name}.weight", (size,)) for name, size in self.norms)
 
+    def _shapes_by_head(self, prefix: str, hidden: int) -> Shapes:
+        name, each = f"{prefix}.{self.name}", self.inner // self.heads
+        for projection in self.projections(hidden)[:2]:
+            yield from projection.shapes(prefix)
+        yield f"{name}.x_proj_weight", (self.heads, self.low, each)
+        yield f"{name}.dt_proj_weight", (self.heads, each, self.rank)
+        yield from _conv_shapes(f"{name}.conv1d", self.inner, self.width, self.conv_bias)
+        yield f"{name}.dt_proj_bias", (self.heads, each)
+        yield f"{name}.A_log", (self.heads, each, self.state_dim)
+        yield f"{name}.D", (self.heads, each)
+
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        recurrent = StateTensor((self.state_dim, self.inner), recurrent=True)
-        return StateTensor((self.inner, self.width - 1), recurrent=False), recurrent
+        """The last inputs of the convolution, and the state of each head."""
+        recurrent = StateTensor((self.state_dim, self.inner // self.heads), recurrent=True)
+        return StateTensor((self.inner, self.width - 1), recurrent=False), *(recurrent,) * self.heads
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions besides projections: the state is scaled, updated and read."""
@@ -359,6 +382,10 @@ class MambaSpec(WithoutCache):
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
         _check_width(self.width)
+        if self.inner % self.heads:
+            raise ConfigError(f"{self.inner} channels of a state space do not divide among {self.heads} heads")
+        if self.heads > 1 and self.norm != "none":
+            raise ConfigError("heads of a state space whose steps are normed are not known")
 
 
 @dataclass(frozen=True)

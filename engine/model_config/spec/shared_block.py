@@ -1,4 +1,4 @@
-"""Describes a transformer block whose weights several layers share, as values (Zamba2). Torch-free."""
+"""Describes a transformer block whose weights several layers share, as values (Zamba, Zamba2). Torch-free."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class SharedBlockSpec:
     use: int
     """Its number among all layers with such a block."""
     rank: int
-    """Of the additions."""
+    """Of the additions; 0: there are none (Zamba)."""
     adapts_attention: bool
     """Whether queries, keys and values have additions too."""
     name: str = "shared_transformer"
@@ -47,6 +47,8 @@ class SharedBlockSpec:
 
         They are stored beside the shared weights.
         """
+        if not self.rank:
+            return ()
         heads = self.attention
         wanted = []
         if self.adapts_attention:
@@ -97,5 +99,7 @@ class SharedBlockSpec:
         self.mlp.check()
         if self.attention.window or self.attention.qk_norm != "none" or self.attention.gated:
             raise ConfigError("a shared block with more than plain attention is not known")
-        if self.mlp.activation in ("xielu", "swiglu_oai") or len(self.mlp.into) != 1:
-            raise ConfigError(f"a shared block with {self.mlp.activation}, or gate and up apart, is not known")
+        if self.mlp.activation in ("xielu", "swiglu_oai") or (self.rank and len(self.mlp.into) != 1):
+            raise ConfigError(
+                f"a shared block with {self.mlp.activation}, or additions to gate and up apart, is not known"
+            )

@@ -38,6 +38,8 @@ def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
     if spec.loop is not None:
         raise ConfigError("attention to an earlier loop is not split")
+    if spec.chosen is not None or spec.difference is not None:
+        raise ConfigError("attention whose heads are chosen, or subtracted from others, is not split")
     if spec.convolved is not None or spec.key_convs is not None:
         raise ConfigError("attention whose queries and keys pass convolutions is not split")
     heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")

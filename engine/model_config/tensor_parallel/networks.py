@@ -97,6 +97,8 @@ def _cut_mlp(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, own: tuple[int
 
 def _cut_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int, own: tuple[int, int]) -> Cuts:
     """Tensor parallelism: a part of each expert, with cuts under every name that a checkpoint may use."""
+    if spec.sum_bias and rank.number:
+        yield f"{prefix}.{spec.sum_bias}", Cut(0, hidden, ((0, hidden),), zero=True)
     for names in spec.names:
         ranges = _expert_ranges(spec, names, own)
         for tensor in spec.expert_tensors(hidden, names):

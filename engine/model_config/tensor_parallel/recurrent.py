@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ..config_fields import ConfigError
 from ..spec.layer import BesideSpec, RecurrentSpec
 from ..spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import LaurelSpec
@@ -22,6 +23,8 @@ def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -
             return replace(spec, k_heads=keys, v_heads=heads), dict(_cut_delta(spec, rank, prefix, hidden))
         case Mamba2Spec():
             return _part_of_mamba2(spec, rank), dict(_cut_mamba2(spec, rank, prefix, hidden))
+        case MambaSpec(heads=heads) if heads > 1:
+            raise ConfigError("a state space with several heads of channels is not split")
         case MambaSpec():
             inner = rank.each(spec.inner, "channels of a state space")
             return replace(spec, inner=inner), dict(_cut_mamba(spec, rank, prefix, hidden))
