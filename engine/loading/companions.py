@@ -10,8 +10,12 @@ from .safetensors_index import read_json
 
 _PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model_id": "audio_config"}
 """Fields that name another model, and fields that hold its config.json."""
-_WITH_CODECS: Final = frozenset({"pocket_tts", "dia"})
+_WITH_CODECS: Final = frozenset({"pocket_tts", "gradium_phonon_tts", "dia"})
 """``model_type`` of voices whose codec is a model of its own."""
+_VOCODERS: Final[Mapping[object, str]] = {"speecht5": "microsoft/speecht5_hifigan"}
+"""The makers' vocoder by ``model_type`` of voices whose files name none."""
+_VOCODER: Final = "vocoder"
+"""A folder within a checkpoint, with another vocoder."""
 _PROCESSORS: Final = ("processor_config.json", "audio_tokenizer_config.json")
 """Files that name the codec; the second is older."""
 _TOKENIZER: Final = ("added_tokens.json", "tokenizer_config.json", "tokenizer.json")
@@ -51,7 +55,10 @@ def voice_codec(folder: Path) -> str | None:
     Raises :class:`CheckpointError`.
     """
     config = folder / "config.json"
-    if not config.is_file() or read_json(config).get("model_type") not in _WITH_CODECS:
+    kind = read_json(config).get("model_type") if config.is_file() else None
+    if kind in _VOCODERS:
+        return _VOCODER if (folder / _VOCODER).is_dir() else _VOCODERS[kind]
+    if kind not in _WITH_CODECS:
         return None
     described = (read_json(file) for name in _PROCESSORS if (file := folder / name).is_file())
     for found in described:

@@ -26,8 +26,9 @@ _CTC: Final = "ForCTC"
 _SPEAKING: Final = frozenset(
     {
         *("vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE),
+        *("gradium_phonon_tts", "GradiumPhononTTSForConditionalGeneration"),
         *("csm", "CsmForConditionalGeneration", "dia", "DiaForConditionalGeneration"),
-        *("vibevoice", "VibeVoiceForConditionalGeneration"),
+        *("vibevoice", "VibeVoiceForConditionalGeneration", "SpeechT5ForTextToSpeech"),
     }
 )
 _SENTENCES: Final = "modules.json"

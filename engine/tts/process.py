@@ -160,6 +160,10 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .transformers.vibevoice import VibeVoiceSynthesizer
 
             return VibeVoiceSynthesizer(start.voices, start.threads)
+        case "speecht5":
+            from .transformers.speecht5 import SpeechT5Synthesizer
+
+            return SpeechT5Synthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 

@@ -10,8 +10,9 @@ from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
 from .forms.kokoro import KOKORO
 from .forms.piper import PIPER
-from .forms.pocket import POCKET
+from .forms.pocket import PHONON, POCKET
 from .forms.recordings import with_recordings
+from .forms.speecht5 import SPEECHT5
 from .forms.vibevoice import VIBEVOICE
 from .forms.vits import VITS
 
@@ -21,9 +22,11 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     HIBARI,
     VITS,
     POCKET,
+    PHONON,
     CSM,
     DIA,
     VIBEVOICE,
+    SPEECHT5,
     KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )

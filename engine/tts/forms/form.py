@@ -25,6 +25,8 @@ class Voices(NamedTuple):
 class Recordings(NamedTuple):
     """Voices by recordings: the files of a folder, ``NAME.wav``, of 16 bits and one channel."""
 
+    sounds: bool = True
+    """False if the model cannot read a recording itself, and :attr:`others` are its voices."""
     transcripts: bool = False
     """Whether ``NAME.txt`` says what is spoken in it."""
     others: tuple[str, ...] = ()

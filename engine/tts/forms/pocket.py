@@ -1,9 +1,10 @@
-"""A folder with ``config.json`` of ``model_type: pocket_tts``, as transformers saves it, is a checkpoint of Pocket TTS.
+"""Pocket TTS and Phonon, which has its modules: a folder with their ``config.json``, as transformers saves it.
 
-Its voices are files in ``voices/``: ``NAME.safetensors`` with the latents of a recording, or the recording,
-``NAME.wav``.
+Their voices are files in ``voices/``: ``NAME.safetensors`` with the latents of a recording, or, for Pocket TTS, the
+recording, ``NAME.wav``. Phonon's are latents of a codec that is not published with it.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,18 +21,23 @@ class _Codec(msgspec.Struct):
     sampling_rate: int = 24_000
 
 
-def _read(folder: Path) -> Voices | None:
-    if model_type_of(folder) != "pocket_tts":
+def _read(folder: Path, *, kind: str, name: str) -> Voices | None:
+    if model_type_of(folder) != kind:
         return None
-    missing = [name for name in _FILES if not (folder / name).is_file()]
+    missing = [file for file in _FILES if not (folder / file).is_file()]
     if missing:
-        raise CheckpointError(f"{folder} is a checkpoint of Pocket TTS without {' and '.join(missing)}: fetch it again")
+        raise CheckpointError(f"{folder} is a checkpoint of {name} without {' and '.join(missing)}: fetch it again")
     codec = read_json(companion_folder(require_voice_codec(folder), folder) / "config.json", _Codec)
     return Voices("pocket", (), codec.sampling_rate, any_speed=False)
 
 
 POCKET: Final = Form(
     "a checkpoint of Pocket TTS (config.json with model_type pocket_tts, voices/)",
-    _read,
+    partial(_read, kind="pocket_tts", name="Pocket TTS"),
     Recordings(others=(".safetensors",)),
+)
+PHONON: Final = Form(
+    "a checkpoint of Phonon (config.json with model_type gradium_phonon_tts, voices/)",
+    partial(_read, kind="gradium_phonon_tts", name="Phonon"),
+    Recordings(sounds=False, others=(".safetensors",)),
 )

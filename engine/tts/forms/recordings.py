@@ -19,7 +19,7 @@ def with_recordings(voices: Voices, kind: Recordings, path: Path, named: Path | 
     Raises :class:`CheckpointError`.
     """
     folder = path / _FOLDER if named is None else named
-    suffixes = (".wav", *kind.others)
+    suffixes = (*((".wav",) if kind.sounds else ()), *kind.others)
     files = {file.stem: file for file in sorted(folder.glob("*"), reverse=True) if file.suffix in suffixes}
     made = tuple(
         VoicePlace(name, str(path), style=str(file), transcript=_transcript(file) if kind.transcripts else None)
@@ -31,11 +31,11 @@ def with_recordings(voices: Voices, kind: Recordings, path: Path, named: Path | 
 
 
 def _missing(kind: Recordings, folder: Path, named: Path | None) -> str:
-    wanted = "a recording for each voice, NAME.wav (16 bits, one channel)"
+    others = [f"NAME{ending}" for ending in kind.others]
+    sounds = ["a recording for each voice, NAME.wav (16 bits, one channel)"] if kind.sounds else []
     if kind.transcripts:
-        wanted += ", and what is spoken in it, NAME.txt"
-    if kind.others:
-        wanted += f", or NAME{' or NAME'.join(kind.others)}"
+        sounds[0] += ", and what is spoken in it, NAME.txt"
+    wanted = ", or ".join([*sounds, *others])
     if named is not None:
         return f"--speech-voices: {folder} holds no voice: expected {wanted}"
     return f"{folder} holds no voice: expected {wanted}; or name a folder of them with --speech-voices"

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers.utils.logging import set_verbosity_error
 
 from ..backend import CannotSpeak, Stop, Stopped
@@ -34,8 +36,19 @@ def loading(folder: Path, threads: int) -> Iterator[None]:
 
 def pretrained(kind: Any, folder: Path, **more: Any) -> Any:
     """A model of a class of transformers, in float32, to be called within :func:`loading`."""
-    model = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, **more)
-    return model.eval()
+    named = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32} | more
+    return kind.from_pretrained(folder, **named).eval()
+
+
+def only_tensor(file: Path, what: str) -> Any:
+    """The only tensor of a safetensors file, which is ``what``. Raises :class:`CannotSpeak`."""
+    try:
+        tensors = [*load_file(file).values()]
+    except (OSError, SafetensorError) as error:
+        raise CannotSpeak(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if len(tensors) != 1:
+        raise CannotSpeak(f"{file} holds {len(tensors)} tensors, where one with {what} is expected")
+    return tensors[0]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Pocket TTS: audio comes while the sentence is made.
+"""Pocket TTS, and Phonon, a relative of it: audio comes while the sentence is made.
 
 A voice is a prompt: latents of a recording. Its keys and values are computed once, and each sentence continues a copy.
 """
@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from transformers import AutoTokenizer, PocketTTSForConditionalGeneration, PocketTTSProcessor
+from transformers import (
+    AutoTokenizer,
+    GradiumPhononTTSForConditionalGeneration,
+    PocketTTSForConditionalGeneration,
+    PocketTTSProcessor,
+)
 from transformers.models.pocket_tts.feature_extraction_pocket_tts import PocketTTSFeatureExtractor
 
 from stentor.protocols.ipc.speech import VoicePlace
@@ -21,7 +26,7 @@ from ..backend import CannotSpeak, Part, Stop, keep_whole
 from ..recordings import PROMPT_SECONDS, read_recording
 from .codec_stream import CodecStream, load_codec
 from .frames import FrameParts
-from .generation import MOST_SECONDS, drawing, loading, pretrained, without_special
+from .generation import MOST_SECONDS, drawing, loading, only_tensor, pretrained, without_special
 
 _FIRST_FRAMES: Final = 2
 """Frames of the first part; a frame lasts 80 ms."""
@@ -32,7 +37,7 @@ _PREFIXES: Final = 8
 _SETTINGS: Final = ("short_text_max_words", "frames_after_eos_short_text", "frames_after_eos", "fade_in_duration")
 
 
-class _Model(PocketTTSForConditionalGeneration):
+class _Pocket(PocketTTSForConditionalGeneration):
     """Tells each latent to :attr:`on_latent` while ``generate`` runs."""
 
     on_latent: Callable[[Any], None]
@@ -43,6 +48,21 @@ class _Model(PocketTTSForConditionalGeneration):
         return latent
 
 
+class _Phonon(GradiumPhononTTSForConditionalGeneration):
+    """As :class:`_Pocket`."""
+
+    on_latent: Callable[[Any], None]
+
+    def sample_latent(self, condition: Any, noise: Any, num_flow_steps: int) -> Any:
+        latent = super().sample_latent(condition, noise, num_flow_steps)
+        self.on_latent(latent)
+        return latent
+
+
+_CLASSES: Final = {"pocket_tts": _Pocket, "gradium_phonon_tts": _Phonon}
+"""By ``model_type``."""
+
+
 class PocketSynthesizer:
     """One checkpoint with its prompts."""
 
@@ -50,7 +70,8 @@ class PocketSynthesizer:
         """Load the checkpoint and the first voice. Raises :class:`CannotSpeak`."""
         folder = Path(voices[0].path)
         with loading(folder, threads):
-            self._model = pretrained(_Model, folder)
+            described = json.loads((folder / "config.json").read_bytes())
+            self._model = pretrained(_CLASSES[described["model_type"]], folder)
             codec = load_codec(folder)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             settings = json.loads((folder / "processor_config.json").read_bytes())
@@ -129,17 +150,18 @@ class PocketSynthesizer:
     def _read_prompt(self, place: VoicePlace) -> Any:
         """The latents of a voice's prompt: [frames, dim]."""
         file = Path(place.style or "")
-        try:
-            latents = self._encode(file) if file.suffix == ".wav" else _stored_latents(file)
-        except CannotSpeak:
-            raise
-        except Exception as error:
-            raise CannotSpeak(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-        dim, most = self._model.config.latent_dim, int(PROMPT_SECONDS * self._model.config.frame_rate) + 1
+        if file.suffix == ".wav":
+            latents = self._encode(file)
+        else:
+            latents = only_tensor(file, "the latents of a recording")
+            latents = latents[0] if latents.ndim == 3 and len(latents) == 1 else latents
+        config = self._model.config
+        dim = getattr(config, "audio_prompt_dim", config.latent_dim)
+        most = int(PROMPT_SECONDS * self._model.config.frame_rate) + 1
         if latents.ndim != 2 or latents.shape[1] != dim or not 0 < len(latents) <= most:
             raise CannotSpeak(
                 f"{file} holds a tensor of shape {[*latents.shape]}, where latents of a recording are expected: "
-                f"[frames, {dim}] with up to {most} frames; put a recording (NAME.wav) in its place"
+                f"[frames, {dim}] with up to {most} frames"
             )
         return latents.float()
 
@@ -161,16 +183,3 @@ class _Prefix(NamedTuple):
     """Positions."""
     cache: Any
     """Keys and values of transformers' modules; to be copied."""
-
-
-def _stored_latents(file: Path) -> Any:
-    """The only tensor of a safetensors file, without a batch of one."""
-    from safetensors.torch import load_file
-
-    tensors = [*load_file(file).values()]
-    if len(tensors) != 1:
-        raise CannotSpeak(
-            f"{file} holds {len(tensors)} tensors, where one with the latents of a recording is expected: put a "
-            "recording (NAME.wav) in its place"
-        )
-    return tensors[0][0] if tensors[0].ndim == 3 and len(tensors[0]) == 1 else tensors[0]

@@ -1,4 +1,4 @@
-"""Pocket TTS says what transformers says, and says it while it is made."""
+"""Pocket TTS and Phonon say what transformers says, and say it while it is made."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import PocketTTSForConditionalGeneration
+from transformers import GradiumPhononTTSForConditionalGeneration, PocketTTSForConditionalGeneration
 
 from stentor.engine.loading.companions import companions_in
 from stentor.engine.loading.errors import CheckpointError
@@ -22,7 +22,7 @@ from stentor.engine.tts.transformers.codec_stream import CodecStream, load_codec
 from stentor.engine.tts.transformers.pocket import PocketSynthesizer
 from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
-from stentor.tests.engine.tts.tiny_pocket import DIM, write_tiny_pocket
+from stentor.tests.engine.tts.tiny_pocket import DIM, PROMPT_DIM, write_tiny_phonon, write_tiny_pocket
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def speaker(voices: Sequence[VoicePlace]) -> Any:
     return process.load(StartSpeech("pocket", tuple(voices), 1, "error"))
 
 
-def expected(folder: Path, speaker: Any, text: str, voice: str) -> Any:
+def expected(folder: Path, speaker: Any, text: str, voice: str, kind: Any = PocketTTSForConditionalGeneration) -> Any:
     """Their samples of the whole prompt."""
     processor = speaker._processor
     content = [{"type": "audio"}, {"type": "text", "text": text}]
     prompt = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
     inputs = processor(text=prompt, audio_prompt_latents=[speaker._latents[voice]], return_tensors="pt")
-    model: Any = PocketTTSForConditionalGeneration.from_pretrained(folder)
+    model: Any = kind.from_pretrained(folder)
     torch.manual_seed(0)
     made = model.eval().generate(**inputs, return_dict_in_generate=True)
     samples = processor.decode(made.audio_latents, made.audio_latents_mask)[0].numpy()
@@ -73,6 +73,35 @@ def test_samples_are_those_of_transformers_with_the_same_seed(
     assert samples.shape == wanted.shape
     assert np.abs(samples - wanted).max() <= 8
     assert np.abs(wanted).max() > 3000
+
+
+def test_phonon_s_samples_are_those_of_transformers_with_the_same_seed(tmp_path: Path) -> None:
+    folder = write_tiny_phonon(tmp_path)
+    found = read_voices(folder)
+    assert (kind_of(folder), found.backend, [place.name for place in found.places]) == (
+        "speech",
+        "pocket",
+        ["ann", "bob"],
+    )
+    speaker: Any = process.load(StartSpeech("pocket", found.places, 1, "error"))
+    parts: list[bytes] = []
+    rest = speaker.speak("Hello, how are you?", found.places[1], 1.0, Stop(), parts.append)
+    samples = np.frombuffer(b"".join([*parts, rest]), "<i2")
+    wanted = expected(folder, speaker, "Hello, how are you?", "bob", GradiumPhononTTSForConditionalGeneration)
+    assert samples.shape == wanted.shape
+    assert np.abs(samples - wanted).max() <= 8
+    assert np.abs(wanted).max() > 3000
+
+
+def test_phonon_s_voices_are_latents_that_no_recording_gives(tmp_path: Path) -> None:
+    folder = write_tiny_phonon(tmp_path / "whole")
+    copied = copy_of(folder, tmp_path / "copy")
+    write_wav(copied / "voices" / "eve.wav", 8000)
+    with pytest.raises(CheckpointError, match=r"holds no voice: expected NAME\.safetensors; or name a folder"):
+        read_voices(copied)
+    save_file({"a": torch.zeros(3, DIM)}, copied / "voices" / "eve.safetensors")
+    with pytest.raises(CannotSpeak, match=rf"shape \[3, {DIM}\], where .* \[frames, {PROMPT_DIM}\]"):
+        PocketSynthesizer(read_voices(copied).places, 1)
 
 
 def test_audio_begins_after_two_frames_and_equal_text_gives_equal_samples(
@@ -176,7 +205,7 @@ def test_what_is_no_prompt_is_refused_with_what_to_do(folder: Path, tmp_path: Pa
     with pytest.raises(CannotSpeak, match=r"shape \[3, 5\], where .* \[frames, 4\] with up to 376 frames"):
         PocketSynthesizer(read_voices(copied).places, 1)
     save_file({"a": torch.zeros(3, DIM), "b": torch.zeros(1)}, file)
-    with pytest.raises(CannotSpeak, match=r"holds 2 tensors.*NAME\.wav"):
+    with pytest.raises(CannotSpeak, match=r"holds 2 tensors, where one"):
         PocketSynthesizer(read_voices(copied).places, 1)
     file.unlink()
     write_wav(copied / "voices" / "eve.wav", 8000, channels=2)

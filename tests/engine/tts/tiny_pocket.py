@@ -1,4 +1,4 @@
-"""A checkpoint of Pocket TTS as transformers writes it, with made-up weights."""
+"""Checkpoints of Pocket TTS and of Phonon as transformers writes them, with made-up weights."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     GenerationConfig,
+    GradiumPhononTTSConfig,
+    GradiumPhononTTSForConditionalGeneration,
     PocketTTSAudioTokenizerConfig,
     PocketTTSAudioTokenizerModel,
     PocketTTSConfig,
@@ -29,10 +31,33 @@ TEMPLATE = (
     "{{ '<voice_bos><voice>' }}{% else %}{{ item['text'] }}{% endif %}{% endfor %}{% endfor %}{{ '<audio_bos>' }}"
 )
 DIM = 4
+PROMPT_DIM = 6
+"""Of the latents that Phonon's voices are."""
 
 
 def write_tiny_pocket(folder: Path) -> Path:
     """Two voices: ``ann`` (latents of 20 frames) and ``bob`` (5 frames)."""
+    return _write(folder, SPECIAL, TEMPLATE, PocketTTSConfig, PocketTTSForConditionalGeneration, DIM)
+
+
+def write_tiny_phonon(folder: Path) -> Path:
+    """The same voices, of other latents."""
+    special = {name: token for name, token in SPECIAL.items() if name != "audio_prompt_bos_token"}
+    template = TEMPLATE.replace("<voice_bos>", "")
+    kind, model = GradiumPhononTTSConfig, GradiumPhononTTSForConditionalGeneration
+    more = {"audio_prompt_dim": PROMPT_DIM, "duration_delta_embedding_dim": 8, "num_speakers": 2}
+    return _write(folder, special, template, kind, model, PROMPT_DIM, more)
+
+
+def _write(
+    folder: Path,
+    special: dict[str, str],
+    template: str,
+    kind: Any,
+    whole: Any,
+    prompt_dim: int,
+    more: dict[str, Any] | None = None,
+) -> Path:
     torch.manual_seed(3)
     codec = PocketTTSAudioTokenizerModel(
         PocketTTSAudioTokenizerConfig(
@@ -60,10 +85,10 @@ def write_tiny_pocket(folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", extra_special_tokens=SPECIAL
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", extra_special_tokens=special
     )
-    ids: Any = wrapped.convert_tokens_to_ids([*SPECIAL.values()])
-    config = PocketTTSConfig(
+    ids = {f"{name}_id": wrapped.convert_tokens_to_ids(token) for name, token in special.items()}
+    config = kind(
         vocab_size=len(wrapped),
         hidden_size=32,
         num_hidden_layers=2,
@@ -78,13 +103,11 @@ def write_tiny_pocket(folder: Path) -> Path:
             "condition_dim": 32,
             "frequency_embedding_size": 8,
         },
-        audio_prompt_token_id=ids[0],
-        audio_latent_token_id=ids[1],
-        audio_prompt_bos_token_id=ids[2],
-        audio_bos_token_id=ids[3],
+        **ids,
+        **(more or {}),
         initializer_range=0.15,
     )
-    model = PocketTTSForConditionalGeneration(config)
+    model = whole(config)
     model.latent_std.fill_(1.5)
     model.latent_mean.fill_(0.1)
     model.generation_config = GenerationConfig(
@@ -95,13 +118,13 @@ def write_tiny_pocket(folder: Path) -> Path:
         PocketTTSFeatureExtractor(sampling_rate=8000, frame_size=32, pad_to_multiple_of=32),
         wrapped,
         audio_tokenizer=PocketTTSAudioTokenizerModel.from_pretrained(folder / "codec"),
-        chat_template=TEMPLATE,
+        chat_template=template,
     )
     processor.save_pretrained(folder)
     _name_codec(folder / "processor_config.json", "codec")
     (folder / "voices").mkdir()
     for name, frames in (("ann", 20), ("bob", 5)):
-        save_file({"latents": torch.randn(frames, DIM)}, folder / "voices" / f"{name}.safetensors")
+        save_file({"latents": torch.randn(frames, prompt_dim)}, folder / "voices" / f"{name}.safetensors")
     return folder
 
 
