@@ -17,7 +17,7 @@ from .metadata import check_metadata
 from .sampling import SamplingFields, TopLogprobs, check_logprob_token_ids, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .tools import tool_use
-from .usage import PromptLogprobs, Usage
+from .usage import PromptLogprobs, RequestMetrics, Usage
 
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -242,6 +242,7 @@ class ChatResponse(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(ChatRequest)

@@ -11,7 +11,7 @@ from ..common.limits import Limits
 from .beams import check_beams
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_logprob_token_ids, check_sampling, refuse
 from .structured import wanted_answer
-from .usage import PromptLogprobs, Usage
+from .usage import PromptLogprobs, RequestMetrics, Usage
 
 Prompt = str | list[int]
 
@@ -127,6 +127,7 @@ class CompletionResponse(msgspec.Struct, frozen=True):
     choices: list[CompletionChoice]
     usage: Usage
     object: Literal["text_completion"] = "text_completion"
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(CompletionRequest)

@@ -67,6 +67,20 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+class RequestMetrics(msgspec.Struct, frozen=True, gc=False):
+    """Times of the answer to one prompt with one choice."""
+
+    time_to_first_token_ms: float
+    """From the first step of the prompt to the first token: without the time in the queue."""
+    generation_time_ms: float
+    """From the first token to the last."""
+    queue_time_ms: float
+    mean_itl_ms: float | UnsetType = UNSET
+    """Between two tokens; present if there are two."""
+    tokens_per_second: float | UnsetType = UNSET
+    """Of the time of prompt and generation together; present if the clock saw them take any."""
+
+
 class PromptLogprob(msgspec.Struct, frozen=True, gc=False):
     logprob: float
     rank: int

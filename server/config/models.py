@@ -137,6 +137,14 @@ class ModelConfig(msgspec.Struct, frozen=True):
             name="enable-force-include-usage",
         ),
     ] = False
+    per_request_metrics: Annotated[
+        bool,
+        Flag(
+            "add the times of each answer of chat and completions to one prompt, with one choice, as metrics; in a "
+            "stream to the chunk with its usage",
+            name="enable-per-request-metrics",
+        ),
+    ] = False
     trust_remote_code: Annotated[
         bool, Flag("refused: code from a model's repository never runs", kind="remote_code")
     ] = False

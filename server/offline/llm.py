@@ -96,6 +96,10 @@ IN_FLIGHT: Final = 512
 """Requests in the engine at a time; further ones are sent as these end."""
 
 
+_MEASURED: Final[Mapping[str, object]] = {"enable-per-request-metrics": True}
+"""For :attr:`.outputs.RequestOutput.metrics`."""
+
+
 class RequestRefused(ValueError):
     """A request cannot be served as it is; the message says why and names the field."""
 
@@ -123,7 +127,7 @@ class LLM:
 
         Raises :class:`stentor.server.options.reading.ConfigError` for one that is unknown or wrong.
         """
-        self._server = InProcessServer(read_config({"model": model, **flags_of(options)}, {}))
+        self._server = InProcessServer(read_config({"model": model, **_MEASURED, **flags_of(options)}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}
         self._ended = weakref.finalize(self, self._server.close)

@@ -1,5 +1,6 @@
 """Results for programs."""
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +56,18 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCallOutput] = []
 
 
+class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of the answer to one prompt, in seconds. Differences of the ``…_ts`` are exact; their zero means nothing."""
+
+    num_generation_tokens: int
+    first_token_latency: float
+    """From the engine's queue to the first token."""
+    queued_ts: float
+    scheduled_ts: float
+    first_token_ts: float
+    last_token_ts: float
+
+
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """All continuations of one prompt."""
 
@@ -66,6 +79,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int = 0
     prompt_logprobs: list[Logprobs | None] | None = None
     """For each token of the prompt; None for the first."""
+    metrics: RequestMetrics | None = None
+    """None with ``n`` above 1."""
     finished: bool = True
     """Results are whole: there are no others."""
 
@@ -80,6 +95,7 @@ def from_completion(body: dict[str, Any], prompt: str | None, shown: ShownLogpro
         outputs=[_output(choice, choice["text"], _of_lists(choice, shown)) for choice in choices],
         num_cached_tokens=_cached(body),
         prompt_logprobs=_of_prompt(choices[0].get("prompt_logprobs"), shown.name),
+        metrics=_metrics(body),
     )
 
 
@@ -92,6 +108,7 @@ def from_chat(body: dict[str, Any], shown: ShownLogprobs) -> RequestOutput:
         outputs=[_from_message(choice, shown) for choice in body["choices"]],
         num_cached_tokens=_cached(body),
         prompt_logprobs=_of_prompt(body.get("prompt_logprobs"), shown.name),
+        metrics=_metrics(body),
     )
 
 
@@ -174,6 +191,24 @@ def _output(choice: dict[str, Any], text: str, logprobs: list[Logprobs | None] |
         cumulative_logprob=total,
         logprobs=logprobs,
         **more,
+    )
+
+
+def _metrics(body: dict[str, Any]) -> RequestMetrics | None:
+    """The last token came about now."""
+    given = body.get("metrics")
+    if given is None:
+        return None
+    waited, prefill = given["queue_time_ms"] / 1000, given["time_to_first_token_ms"] / 1000
+    last = time.monotonic()
+    first = last - given["generation_time_ms"] / 1000
+    return RequestMetrics(
+        num_generation_tokens=body["usage"]["completion_tokens"],
+        first_token_latency=waited + prefill,
+        queued_ts=first - prefill - waited,
+        scheduled_ts=first - prefill,
+        first_token_ts=first,
+        last_token_ts=last,
     )
 
 

@@ -1,5 +1,7 @@
 """Deltas as the chunks of a streamed chat completion."""
 
+from msgspec import UNSET
+
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import (
     Delta,
@@ -17,6 +19,7 @@ from ...common.errors import generation_error
 from ...generation.logprobs import chat_logprobs
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
+from ..common.answer_clock import AnswerClock
 from ..common.chunks import NULL
 from .shape import ChatShape, call_id
 
@@ -50,10 +53,13 @@ class ChatStream:
         self._reasoning_tokens = 0
         self._cached_tokens = 0
         self._opened = False
+        self._clock = AnswerClock() if shape.metrics else None
         self.failed = False
 
     def encode(self, batch: list[Delta]) -> bytes:
         """The frames of one batch, joined; empty while everything is held back."""
+        if self._clock is not None:
+            self._clock.take(batch)
         frames = []
         for delta in batch:
             if type(delta) is Text:
@@ -91,7 +97,8 @@ class ChatStream:
 
     def end(self) -> bytes:
         """Chunks behind the end of the last choice."""
-        return self._frame.last(self._usage()) + DONE
+        metrics = UNSET if self._clock is None else self._clock.metrics(self._completion_tokens)
+        return self._frame.last(self._usage(), metrics) + DONE
 
     def _open(self) -> bytes:
         if self._opened:

@@ -57,6 +57,7 @@ class ChatCollector:
         shape, written = self._shape, self._written
         parts = AnswerParts(self._budget)
         choices, usage = await self.choices(parts, Slices(loop_turns))
+        clock = self._collector.end().clock
         response = ChatResponse(
             id=shape.response_id,
             created=shape.created,
@@ -66,6 +67,7 @@ class ChatCollector:
             prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
             prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
             prompt_text=UNSET if shape.prompt_text is None else shape.prompt_text,
+            metrics=clock.metrics(usage.completion_tokens) if shape.metrics else UNSET,
         )
         return parts.answer(response)
 

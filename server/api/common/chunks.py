@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.generate import TokensRequest
 from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
-from stentor.protocols.openai.usage import Usage
+from stentor.protocols.openai.usage import RequestMetrics, Usage
 
 from ...config.models import ModelConfig
 from ...generation.logprobs import TokenNames
@@ -43,6 +44,8 @@ class AnswerShape:
     token_ids: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
+    metrics: bool = False
+    """Whether the times of the answer are part of it, if it has one prompt."""
     experts: ExpertShape | None = None
     """Shape of the experts returned for each token; None: not returned."""
 
@@ -70,6 +73,7 @@ class AnswerShape:
             bool(body.return_token_ids),
             options.include_usage,
             options.include_usage and options.continuous_usage_stats,
+            config.per_request_metrics and body.choices == 1,
             **own,
         )
 
@@ -97,6 +101,9 @@ class ChunkFrame:
             return b'],"usage":' + encode(usage) + b"}" + END
         return b'],"usage":null}' + END if self.include_usage else b"]}" + END
 
-    def last(self, usage: Usage) -> bytes:
-        """The chunk without choices with the usage of the whole request, if requested."""
-        return self.head + b'],"usage":' + encode(usage) + b"}" + END if self.include_usage else b""
+    def last(self, usage: Usage, metrics: RequestMetrics | UnsetType = UNSET) -> bytes:
+        """The chunk without choices with the usage of the whole request, if requested; ``metrics`` are part of it."""
+        if not self.include_usage:
+            return b""
+        times = b"" if metrics is UNSET else b',"metrics":' + encode(metrics)
+        return self.head + b'],"usage":' + encode(usage) + times + b"}" + END

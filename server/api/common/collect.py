@@ -18,6 +18,7 @@ from stentor.protocols.ipc.deltas import (
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ...common.errors import GenerationFailed, generation_error
+from .answer_clock import AnswerClock
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Generation:
 
     choices: list[CollectedChoice]
     cached_tokens: int = 0
+    clock: AnswerClock = field(default_factory=AnswerClock)
 
     @property
     def completion_tokens(self) -> int:
@@ -99,6 +101,7 @@ class Collector:
     def take(self, batch: Sequence[Delta]) -> None:
         """Raises errors as ``generation_error`` maps them, and those of ``logprobs``."""
         generation, logprobs = self._generation, self._logprobs
+        generation.clock.take(batch)
         for delta in batch:
             match delta:
                 case Text() | Reasoning():

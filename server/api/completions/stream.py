@@ -4,7 +4,9 @@ A request may hold several prompts; choices are numbered through, ``n`` to a pro
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from msgspec import UNSET
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
@@ -17,6 +19,7 @@ from ...generation.completion import Prompt
 from ...generation.logprobs import CompletionLogprobsBuilder
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
+from ..common.answer_clock import AnswerClock
 from ..common.chunks import NULL, AnswerShape, ChunkFrame
 
 
@@ -91,6 +94,7 @@ class CompletionStream:
         self.repeats = prompt.echo is not None or shape.token_ids
         """Whether each choice begins with the prompt."""
         self._opened = False
+        self._clock = AnswerClock() if shape.metrics else None
         self.failed = False
 
     @classmethod
@@ -100,6 +104,8 @@ class CompletionStream:
 
     def encode(self, batch: list[Delta]) -> bytes | Iterator[bytes]:
         """The frames of one batch, joined, or one by one where each choice repeats the prompt."""
+        if self._clock is not None:
+            self._clock.take(batch)
         frames = self._frames(batch)
         return frames if self.repeats else b"".join(frames)
 
@@ -129,7 +135,8 @@ class CompletionStream:
 
     def end(self) -> bytes:
         """Chunks behind the end of the last choice."""
-        return self._frame.last(self._tally.usage()) + DONE
+        metrics = UNSET if self._clock is None else self._clock.metrics(self._tally.completion)
+        return self._frame.last(self._tally.usage(), metrics) + DONE
 
     def _open(self, entries: Sequence[TokenLogprobs | None]) -> Iterator[bytes]:
         """Chunks before any generated text: the prompt's text and ids, if requested."""
@@ -171,6 +178,7 @@ class MergedCompletionStream:
     """The same for the generations of several prompts; batches come with the number of their prompt."""
 
     def __init__(self, shape: CompletionShape, prompts: list[Prompt]) -> None:
+        shape = replace(shape, metrics=False)
         frame = shape.frame("text_completion")
         tally = TokenCounts(sum(len(prompt.tokens) for prompt in prompts))
         self._streams = [CompletionStream(shape, frame, prompt, tally) for prompt in prompts]

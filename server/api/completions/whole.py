@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterable, Sequence
 
+import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.common.encoding import encode
@@ -86,7 +87,11 @@ async def completion_answer(
                     routed_experts=parts.place([experts]) if experts else UNSET,
                 )
             )
-    return parts.answer(CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage()))
+    response = CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage())
+    if shape.metrics and len(collected) == 1:
+        clock = collected[0].generation.clock
+        response = msgspec.structs.replace(response, metrics=clock.metrics(tally.completion))
+    return parts.answer(response)
 
 
 def _logprobs(parts: AnswerParts, one: CollectedPrompt, index: int) -> CompletionLogprobs:

@@ -67,6 +67,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "mamba-ssm-cache-dtype": ("float16", "float16"),
     "enable-return-routed-experts": ("true", True),
     "enable-force-include-usage": ("true", True),
+    "enable-per-request-metrics": ("true", True),
     "enable-lora": ("true", True),
     "max-loras": ("3", 3),
     "max-lora-rank": ("64", 64),

@@ -58,6 +58,17 @@ def test_texts_and_tokens_are_continued_in_order(llm: LLM) -> None:
     assert llm.generate("Once upon a time", GREEDY)[0].outputs == first.outputs
 
 
+def test_an_answer_has_the_times_of_its_prompt_and_tokens_unless_choices_share_them(llm: LLM) -> None:
+    one, chat = llm.generate("Once upon a time", GREEDY)[0], llm.chat([{"role": "user", "content": "Hi"}], GREEDY)[0]
+    for output in (one, chat):
+        times = output.metrics
+        assert times is not None
+        assert times.num_generation_tokens == len(output.outputs[0].token_ids)
+        assert times.queued_ts <= times.scheduled_ts < times.first_token_ts < times.last_token_ts
+        assert times.first_token_latency == pytest.approx(times.first_token_ts - times.queued_ts)
+    assert llm.generate("x", stentor.SamplingParams(max_tokens=2, n=2))[0].metrics is None
+
+
 def test_a_beam_search_returns_the_likeliest_texts_with_their_prompts(llm: LLM) -> None:
     params = stentor.BeamSearchParams(beam_width=3, max_tokens=5)
     prompts: list[str | list[int] | dict[str, Any]] = ["Once upon a time", [504, 3426, 314]]
