@@ -33,8 +33,8 @@ from stentor.engine.model_config.spec.recurrent import (
     RGLRUSpec,
     ShortConvSpec,
 )
-from stentor.engine.model_config.spec.streams import LaurelSpec
 from stentor.engine.model_config.spec.seq2seq import Seq2SeqConfig
+from stentor.engine.model_config.spec.streams import LaurelSpec
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
