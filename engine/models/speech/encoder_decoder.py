@@ -33,12 +33,12 @@ from ...model_config.speech.fast_conformer import FastConformerConfig
 from ...model_config.speech.moonshine import MoonshineConfig
 from ...model_config.speech.moonshine_streaming import MoonshineStreamingConfig
 from ...model_config.speech.whisper import WhisperConfig
-from ..text_encoder import TextEncoder
 from .alignment import Aligned, token_times
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
 from .fast_conformer import FastConformer, Projection
 from .moonshine import MoonshineEncoder
 from .moonshine_streaming import MoonshineStreamingEncoder
+from .text_encoder import TextEncoder
 from .whisper import WhisperEncoder
 
 

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import torch
 
-from ..layers.forward_batch import ForwardBatch
-from ..layers.layer import Layer
-from ..layers.linear.layer_context import LayerContext
-from ..layers.linear.packed import PackedTable
-from ..layers.linear.quantized import Delta, Stream
-from ..layers.linear.weights import WeightMap
-from ..layers.norm import Norm, joined, make_norm
-from ..layers.rotary import RotaryTables
-from ..layers.token_input import TokenInput
-from ..layers.varlen_batch import VarlenBatch
-from ..model_config.seq2seq.text import TextToTextConfig
-from ..model_config.spec.positions import DistanceBias
-from .speech.encoder_stack import EncodedWindows, Windows
+from ...layers.forward_batch import ForwardBatch
+from ...layers.layer import Layer
+from ...layers.linear.layer_context import LayerContext
+from ...layers.linear.packed import PackedTable
+from ...layers.linear.quantized import Delta, Stream
+from ...layers.linear.weights import WeightMap
+from ...layers.norm import Norm, joined, make_norm
+from ...layers.rotary import RotaryTables
+from ...layers.token_input import TokenInput
+from ...layers.varlen_batch import VarlenBatch
+from ...model_config.seq2seq.text import TextToTextConfig
+from ...model_config.spec.positions import DistanceBias
+from .encoder_stack import EncodedWindows, Windows
 
 
 class TextEncoder:
