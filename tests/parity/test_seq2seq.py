@@ -9,7 +9,7 @@ import torch
 from stentor.tests.parity.translators import KINDS, VOCAB, encoded, logits_of
 from stentor.tests.parity.whispers import PagedEncoderDecoder
 
-TEXTS = [[5, 9, 33, 150, 7, 1], [11, 1], [(7 * place + 3) % (VOCAB - 10) + 5 for place in range(45)]]
+TEXTS = [[5, 9, 33, 150, 7, 3], [11, 3], [(7 * place + 3) % (VOCAB - 10) + 5 for place in range(45)]]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -120,9 +120,11 @@ def _stack(name: str, side: str, fields: Fields, count: int, hidden: int, vocab:
     head_dim = hidden // heads
     attention = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, out="out_proj")
     attention = replace(attention, qkv_bias=True, output_bias=True)
-    names = ("self_attn_layer_norm", "encoder_attn_layer_norm" if decodes else "", "final_layer_norm")
-    where = ("mixer_in", "cross_in", "mlp_in") if family.before else ("mixer_sum", "cross_sum", "mlp_sum")
-    norms = replace(Norms(kind="layer", bias=True), **dict(zip(where, names, strict=True)))
+    first, cross, last = "self_attn_layer_norm", "encoder_attn_layer_norm" if decodes else "", "final_layer_norm"
+    if family.before:
+        norms = Norms(mixer_in=first, cross_in=cross, mlp_in=last, kind="layer", bias=True)
+    else:
+        norms = Norms(mixer_sum=first, cross_sum=cross, mlp_sum=last, kind="layer", bias=True)
     activation = fields.text("activation_function", family.activation)
     if activation not in _ACTIVATIONS:
         raise ConfigError(f"activation_function is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
@@ -144,14 +146,14 @@ def _stack(name: str, side: str, fields: Fields, count: int, hidden: int, vocab:
     )
     learned = family.positions == "learned"
     # the positions of M2M100 begin behind its padding's
-    first = fields.integer("pad_token_id", 1, least=0) + 1 if family.positions == "closed" else family.first
+    begin = fields.integer("pad_token_id", 1, least=0) + 1 if family.positions == "closed" else family.first
     return Stack(
         backbone,
         TokenInputSpec(
             scale=math.sqrt(hidden) if fields.flag("scale_embedding", family.scaled) else 1.0,
             positions=f"{prefix}.embed_positions" if learned else "",
-            rows=longest + first,
-            first=first,
+            rows=longest + begin,
+            first=begin,
             sinusoids="" if family.positions == "learned" else family.positions,
             norm=f"{prefix}.layernorm_embedding" if family.embedding_norm else "",
         ),

@@ -1,1 +1,1 @@
-"""Models that transcribe."""
+"""Models that transcribe, and encoder-decoders of text, whose decoder is theirs."""

@@ -79,6 +79,7 @@ def test_many_texts_at_once_give_what_each_gives_alone(engine: LocalEngine) -> N
 
 def test_neither_deaths_nor_preemptions_nor_small_steps_change_an_output(engine: LocalEngine) -> None:
     requests = [random_request(100 + seed) for seed in range(7)]
+    long = SamplingParams(max_tokens=50, temperature=0.7)
 
     def outputs(blocks: int, deaths: list[int], tokens: int = 0) -> list[object]:
         engine.restart(blocks, max_num_batched_tokens=tokens)
@@ -89,8 +90,11 @@ def test_neither_deaths_nor_preemptions_nor_small_steps_change_an_output(engine:
 
     expected = outputs(engine.ready.num_blocks, [])
     assert outputs(engine.ready.num_blocks, [3, 9, 20]) == expected
-    assert outputs(6, [], tokens=16) == expected
-    assert engine.scheduler.stats().preemptions > 0
+    assert outputs(engine.ready.num_blocks, [], tokens=16) == expected
+    requests = [([2, 7], long, [seed], text(9, 30 + seed % 3, 77)) for seed in range(8)]
+    expected = outputs(engine.ready.num_blocks, [])
+    assert outputs(9, []) == expected
+    assert engine.scheduler.stats().preemptions > 0, "the pool was not too small"
 
 
 def test_a_prefix_is_found_for_the_same_text_alone(engine: LocalEngine) -> None:
@@ -101,7 +105,7 @@ def test_a_prefix_is_found_for_the_same_text_alone(engine: LocalEngine) -> None:
         rid = engine.submit(prompt, params, audio=words)
         engine.run()
         cached.append(engine.prompts[rid].cached_tokens)
-    assert cached == [0, 32, 0]
+    assert cached == [0, 40, 0]
 
 
 def test_a_request_without_its_text_or_with_too_long_a_one_is_refused(engine: LocalEngine) -> None:
