@@ -257,7 +257,8 @@ class _Encoding(torch.nn.Module):
 
     def __init__(self, width: int, layers: int, side: int, *, class_token: bool) -> None:
         super().__init__()
-        made = self.timm_model = torch.nn.Module()
+        made: Any = torch.nn.Module()
+        self.timm_model = made
         made.cls_token = torch.nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
         made.pos_embed = torch.nn.Parameter(torch.zeros(1, side * side + class_token, width))
         made.patch_embed = torch.nn.Module()
@@ -292,7 +293,8 @@ class _Encoding(torch.nn.Module):
         q, k, v = attn.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)  # [pictures, heads, tokens, dim]
         q, k = (torch.cat((each[:, :, :before], self._turned(each[:, :, before:])), 2) for each in (q, k))
         found = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        return attn.proj(found.transpose(1, 2).flatten(2))
+        made: torch.Tensor = attn.proj(found.transpose(1, 2).flatten(2))
+        return made
 
     def _turned(self, x: torch.Tensor) -> torch.Tensor:
         """Pairs of neighbouring dimensions turned as complex numbers: half of them by column, half by row, from 1
