@@ -187,8 +187,8 @@ class MediaBatch:
         """x [tokens, hidden] with media embeddings times ``scale`` in place of their tokens, or added to them."""
         if self.places is None or self.embeddings is None:
             return x
-        put = torch.Tensor.index_add if self.added else torch.Tensor.index_copy
-        return put(x, 0, self.places, (self.embeddings * scale).to(x.dtype))
+        values = (self.embeddings * scale).to(x.dtype)
+        return x.index_add(0, self.places, values) if self.added else x.index_copy(0, self.places, values)
 
     def named(self, tokens: torch.Tensor, token: int) -> torch.Tensor:
         """The tokens, int64 [tokens], with media tokens replaced by ``token``."""

@@ -415,7 +415,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl",),
     "Phi4MultimodalForCausalLM": ("phi4_multimodal",),
     "PaliGemmaForConditionalGeneration": ("paligemma", "paligemma2"),
-    "PerceptionLMForConditionalGeneration": ("perception_lm",),
+    "PerceptionLMForConditionalGeneration": ("perception_lm", "perception_lm_large", "perception_lm_gigantic"),
     "QianfanOCRForConditionalGeneration": ("qianfan_ocr",),
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
     "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),

@@ -303,7 +303,7 @@ class ChatMedia:
         raise refused(param, "the model makes nothing of it: it is too short or too small", "invalid_value")
 
 
-def _between(tokens: Sequence[int], places: Sequence[int], marks: frozenset[int], least: int) -> Sequence[int]:
+def _between(tokens: Sequence[int], places: Sequence[int], marks: frozenset[int], least: int) -> list[int]:
     """A medium's ascending positions with those of the marks before it, from ``least`` on, in it and behind it."""
     first, last = places[0], places[-1]
     while first > least and tokens[first - 1] in marks:

@@ -1,13 +1,13 @@
 """Tiny random models that see with towers or tokens of pictures of their own, besides those of :mod:`.seeing`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, square
+from stentor.tests.parity.pictures import Kind, Merge, Picture, Tensors, cat, square
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB, token
 
 transformers: Any = untyped_transformers
@@ -86,10 +86,10 @@ def _frames(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [61, *frame, 62, 63, *frame], modality="video")
 
 
-def _pooled(pixels: str, pooling: str) -> Callable[[Any], dict[str, torch.Tensor]]:
+def _pooled(pixels: str, pooling: str) -> Merge:
     """Joins pictures, whose embeddings pool patches by numbers that count on from picture to picture."""
 
-    def merge(parts: list[Tensors]) -> dict[str, torch.Tensor]:
+    def merge(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
         found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         before, moved = 0, []
         for part in parts:
@@ -155,7 +155,7 @@ MARKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "perception_lm": (_perception_lm, Kind(_tiles, _IMAGE, cat(1), (token("<video>"),))),
     "molmo2_olmo": (_molmo2_olmo, _MOLMO2),
     "molmo2_film": (
-        partial(_molmo2),
+        _molmo2,
         Kind(_frames, _TOKEN, _pooled("pixel_values_videos", "video_token_pooling"), joined_marks=_MARKS),
     ),
 }

@@ -1,6 +1,7 @@
-"""Tiny random models that see tiles, whose classes transformers does not have: Eagle 2.5, Nemotron Nano VL
-and Step3-VL."""
+"""Tiny random models that see tiles, whose classes or towers transformers does not have: Eagle 2.5, Nemotron Nano VL,
+Perception LM and Step3-VL."""
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -251,12 +252,106 @@ def _four_a_tile(random: torch.Generator, size: int) -> Picture:
     return Picture(made.tensors, [token("<image>")] * len(made.tokens))
 
 
+class _Encoding(torch.nn.Module):
+    """A Perception Encoder, plainly, with timm's names of its parameters."""
+
+    def __init__(self, width: int, layers: int, side: int, *, class_token: bool) -> None:
+        super().__init__()
+        made: Any = torch.nn.Module()
+        self.timm_model = made
+        made.cls_token = torch.nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
+        made.pos_embed = torch.nn.Parameter(torch.zeros(1, side * side + class_token, width))
+        made.patch_embed = torch.nn.Module()
+        made.patch_embed.proj = torch.nn.Conv2d(3, width, PATCH, PATCH, bias=False)
+        made.norm_pre = torch.nn.LayerNorm(width, 1e-5)
+        made.blocks = torch.nn.ModuleList(self._block(width) for _ in range(layers))
+        made.norm = torch.nn.Identity() if class_token else torch.nn.LayerNorm(width, 1e-5)
+        self._side = side
+
+    def _block(self, width: int) -> torch.nn.Module:
+        block: Any = torch.nn.Module()
+        block.norm1, block.norm2 = torch.nn.LayerNorm(width, 1e-5), torch.nn.LayerNorm(width, 1e-5)
+        block.attn, block.mlp = torch.nn.Module(), torch.nn.Module()
+        block.attn.qkv, block.attn.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        block.mlp.fc1, block.mlp.fc2 = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+        block.gamma_1, block.gamma_2 = (torch.nn.Parameter(torch.ones(width)) for _ in range(2))
+        return block
+
+    def forward(self, pixel_values: torch.Tensor, **_: object) -> Any:
+        made: Any = self.timm_model
+        x = made.patch_embed.proj(pixel_values).flatten(2).transpose(1, 2)  # [pictures, patches, width]
+        before = 0
+        if made.cls_token is not None:
+            x, before = torch.cat((made.cls_token.expand(len(x), -1, -1), x), 1), 1
+        x = made.norm_pre(x + made.pos_embed)
+        for block in made.blocks:
+            x = x + block.gamma_1 * self._attended(block.attn, block.norm1(x), before)
+            x = x + block.gamma_2 * block.mlp.fc2(torch.nn.functional.gelu(block.mlp.fc1(block.norm2(x))))
+        return transformers.modeling_outputs.BaseModelOutputWithPooling(last_hidden_state=made.norm(x))
+
+    def _attended(self, attn: Any, x: torch.Tensor, before: int) -> torch.Tensor:
+        q, k, v = attn.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)  # [pictures, heads, tokens, dim]
+        q, k = (torch.cat((each[:, :, :before], self._turned(each[:, :, before:])), 2) for each in (q, k))
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        made: torch.Tensor = attn.proj(found.transpose(1, 2).flatten(2))
+        return made
+
+    def _turned(self, x: torch.Tensor) -> torch.Tensor:
+        """Pairs of neighbouring dimensions turned as complex numbers: half of them by column, half by row, from 1
+        on."""
+        bands = 10_000.0 ** -(torch.arange(x.shape[-1] // 4) / (x.shape[-1] // 4))
+        at = torch.arange(1, self._side + 1, dtype=torch.float32)
+        column, row = at.repeat(self._side), at.repeat_interleave(self._side)
+        angles = torch.cat((torch.outer(column, bands), torch.outer(row, bands)), 1)
+        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones(()), angles)
+        return torch.view_as_real(turned).flatten(-2)
+
+
+def perception_lm(folder: Path, *, class_token: bool) -> Any:
+    side = SIDE // PATCH
+
+    def make() -> Any:
+        config = transformers.PerceptionLMConfig(
+            text_config={"model_type": "llama", **TEXT},
+            vision_config={"model_type": "siglip_vision_model", **SIZES, "model_args": {"embed_dim": 64}},
+            vision_use_cls_token=class_token,
+            projector_pooling_ratio=2,
+            image_token_id=token("<image>"),
+            video_token_id=token("<video>"),
+        )
+        model = transformers.PerceptionLMForConditionalGeneration(config)
+        model.model.vision_tower = _Encoding(64, 2, side, class_token=class_token)
+        return model
+
+    model = randomised("perception_lm", make)
+    model.save_pretrained(folder)
+    described = json.loads((folder / "config.json").read_text())
+    sizes = {"embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0, "patch_size": PATCH, "init_values": 0.1}
+    described["vision_config"] = {
+        "model_type": "timm_wrapper",
+        "architecture": f"vit_pe_{'lang_large' if class_token else 'core_gigantic'}_patch14_448",
+        "model_args": {**sizes, "img_size": [SIDE, SIDE], "ref_feat_shape": [side, side], "global_pool": ""},
+    }
+    (folder / "config.json").write_text(json.dumps(described))
+    return model
+
+
+def _pooled(random: torch.Generator, size: int) -> Picture:
+    """The whole, or that and two tiles."""
+    tiles = 1 + 2 * size
+    pixels = torch.randn(1, tiles, 3, SIDE, SIDE, generator=random)
+    return Picture({"pixel_values": pixels}, [token("<image>")] * 4 * tiles)
+
+
+_PERCEIVED: Final = Kind(_pooled, token("<image>"), cat(1), (token("<video>"),))
 _RADIO: Final = Kind(_four_a_tile, token("<image>"), cat())
 _TILED: Final = Kind(_in_tiles, token("<IMG_CONTEXT>"), cat())
 IN_TILES: Final[Mapping[str, Published]] = {
     "eagle2_5": Published("eagle_2_5_vl", eagle, _TILED),
     "eagle2_5_whole": Published("eagle_2_5_vl", partial(eagle, layer=-1), _TILED),
     "llama_nemotron_vl": Published("Llama_Nemotron_Nano_VL", llama_nemotron_vl, _RADIO),
+    "perception_lm_large": Published("perception_lm", partial(perception_lm, class_token=True), _PERCEIVED),
+    "perception_lm_gigantic": Published("perception_lm", partial(perception_lm, class_token=False), _PERCEIVED),
     "step_vl": Published("step_vl", step_vl, Kind(_whole_and_squares, _PATCH, _one_by_one)),
     "nemotron_h_vl": Published("NemotronH_Nano_VL_V2", nemotron_h_vl, _RADIO),
 }

@@ -213,6 +213,11 @@ def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(m
     check_losses(model)
 
 
+@pytest.mark.proof
+def test_media_that_see_each_other_are_computed_together_again_after_losses(tmp_path: Path) -> None:
+    check_losses(Seeing("molmo2", tmp_path))
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     """All tokens of its prompts see each other, behind a window too."""

@@ -2,6 +2,7 @@
 parts, rotating dimensions, activations without a gate."""
 
 from dataclasses import replace
+from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import PRE, Norms
@@ -281,9 +282,6 @@ def _ungated(spec: ModelSpec) -> ModelSpec:
     return with_layers(spec, mlp=replace(dense_mlp(spec), into=UP_MLP, gated=False))
 
 
-_MOLMO2_NORMS = "attn_norm", "ff_norm"
-
-
 def molmo2(fields: Fields, name: str) -> ModelSpec:
     """Molmo 2: Qwen 3 or OLMo 2, by its norms, with embeddings of tokens that have no logits behind the vocabulary."""
     spec = common(renamed(fields, {"qkv_bias": "attention_bias", "layer_norm_eps": "rms_norm_eps"}), name)
@@ -292,8 +290,10 @@ def molmo2(fields: Fields, name: str) -> ModelSpec:
     normed = fields.text("qk_norm_type", "qwen3")
     if normed not in ("qwen3", "olmo") or not fields.flag("use_qk_norm", True):
         raise ConfigError(f"qk_norm_type is {normed!r}, expected 'qwen3' or 'olmo', with use_qk_norm true")
-    before, behind = _MOLMO2_NORMS
-    norms = Norms(mixer_out=before, mlp_out=behind) if fields.flag("norm_after") else Norms(before, mlp_in=behind)
+    of_mixer, of_mlp = "attn_norm", "ff_norm"
+    norms = Norms(mixer_in=of_mixer, mlp_in=of_mlp)
+    if fields.flag("norm_after"):
+        norms = Norms(mixer_out=of_mixer, mlp_out=of_mlp)
     unsaid = fields.integer("additional_vocab_size", 128, least=0)
     spec = with_mixers(
         spec,
@@ -317,8 +317,10 @@ def molmo2(fields: Fields, name: str) -> ModelSpec:
     )
 
 
-_PICTURE_WORD = "IMGIMG"
-_CHAMELEON_EPS = 1e-5
+_PICTURE_WORD: Final = "IMGIMG"
+"""Beginning of the names of Chameleon's tokens of pictures."""
+_CHAMELEON_EPS: Final = 1e-5
+"""Of the norms of its heads."""
 
 
 def chameleon(fields: Fields, name: str) -> ModelSpec:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
 
-from ..config_fields import Fields
+from ..config_fields import ConfigError, Fields
 from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
+from .vision_hf import vision_spec_from_hf
 
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "numbered", "canvas"]
@@ -169,10 +170,16 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
 
 
 def lacks_timm(config: Mapping[str, object]) -> bool:
-    """Whether pictures are not encoded since timm is not installed."""
+    """Whether pictures are not encoded since timm is not installed, and the tower is none of our own layers."""
     vision, needed = config.get("vision_config"), _BY_TIMM.get(config.get("model_type"))
     kind = vision.get("model_type", needed) if isinstance(vision, Mapping) else needed
-    return needed is not None and kind == needed and find_spec("timm") is None
+    if needed is None or kind != needed or find_spec("timm") is not None:
+        return False
+    try:
+        vision_spec_from_hf(config, 1)
+    except ConfigError:
+        return True
+    return False
 
 
 def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:

@@ -14,6 +14,7 @@ from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
+from .vision_perception import perception_lm
 from .vision_qwen import (
     dots_ocr,
     ernie4_5_vl,
@@ -160,6 +161,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "qwen4_exp": qwen3_5,
     "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
+    "perception_lm": perception_lm,
     "vipllava": vipllava,
     "clip": clip,
     "siglip": siglip,

@@ -25,7 +25,9 @@ aligned (Qwen3-VL). ``centred``: the same with the centres of patches aligned (P
 resized by an antialiased bilinear filter (SigLIP 2). ``sampled``: by a bicubic filter of fixed width (GLM-4V, Kimi-VL).
 ``axial``: the sum of a row for its column and one for its row, from a table with columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu2"]
-JoinKind = Literal["beside", "mean"]
+JoinKind = Literal["beside", "mean", "mean_last"]
+"""How neighbouring patches become one embedding: one beside another, as their mean, or as the mean of what each is
+projected to (Perception LM)."""
 PoolKind = Literal["none", "class", "probe"]
 """What is projected of a picture. ``none``: its patches. ``class``: its class token (CLIP). ``probe``: the result of a
 learned query over its patches (SigLIP)."""

@@ -66,6 +66,11 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Avisual_tokenizer\.head\.", "projector.head."),
         (r"\Avte\.", "projector.vte."),
     ),
+    "perception": (
+        (r"\Atimm_model\.", ""),
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\.gamma_([12])\Z", r".ls\1"),
+    ),
     "radio": (
         (r"\Aradio_model\.(?:model\.)?", ""),
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
@@ -88,6 +93,7 @@ _SCALES: Final[Mapping[str, str]] = {
     **{"ls1": "attn.proj", "ls2": "mlp.fc2"},
 }
 """The product whose outputs each layer scale multiplies (arXiv:2103.17239, InternVL)."""
+_WITH_SCALES: Final = ("internvl", "perception")
 _SCALED: Final = tuple(f".{product}" for product in _SCALES.values())
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -97,7 +103,7 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
     """The tensors of a tower and its projector, matrices with two dimensions; without unused ones."""
     shapes = spec.shapes()
     renamed = _renamed(spec, _turned(spec, tensors) if spec.names == "mistral" else tensors)
-    for stored, tensor in _scaled(renamed) if spec.names == "internvl" else renamed:
+    for stored, tensor in _scaled(renamed) if spec.names in _WITH_SCALES else renamed:
         name = stored if stored.rpartition(".")[2] in _BARE else f"{stored}.weight"
         if spec.names == "radio" and name == f"{spec.position_name}.weight":
             tensor = _resized(tensor, spec.side)

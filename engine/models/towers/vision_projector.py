@@ -25,7 +25,7 @@ class Projector:
         self, weights: WeightMap, spec: ProjectorSpec, hidden: int, merge: int, context: LayerContext, prefix: str = ""
     ) -> None:
         """``hidden``: size of a patch. ``merge``: patches on each side of a joined square. ``prefix``: of names."""
-        self._hidden, self._merge, self._mean = hidden, merge, spec.join == "mean"
+        self._merge, self._join = merge, spec.join
         self._stream = context.stream
         self._joined_first = spec.norm is not None and spec.norm.joined
         inputs = spec.inputs(hidden, merge)
@@ -45,7 +45,8 @@ class Projector:
         """x [patches, hidden], joined ones adjacent → [embeddings, outputs]"""
         if self._norm is not None and not self._joined_first:
             x = self._norm.plain(x)
-        x = self._joined(x)
+        if self._join != "mean_last":
+            x = self._joined(x)
         if self._scale != 1.0:
             x = x * self._scale
         if self._standard:
@@ -54,7 +55,8 @@ class Projector:
         if self._norm is not None and self._joined_first:
             x = self._norm.plain(x)
         if not self._wide:
-            return self._multiplied(x)
+            made = self._multiplied(x)
+            return self._joined(made) if self._join == "mean_last" else made
         return torch.cat([self._multiplied(part) for part in x.split(_WIDE_ROWS)])
 
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
@@ -65,8 +67,8 @@ class Projector:
     def _joined(self, x: torch.Tensor) -> torch.Tensor:
         if self._merge == 1:
             return x
-        beside = x.view(-1, self._merge * self._merge, self._hidden)
-        return beside.float().mean(dim=1).to(x.dtype) if self._mean else beside.flatten(1)
+        beside = x.view(-1, self._merge * self._merge, x.shape[1])
+        return beside.flatten(1) if self._join == "beside" else beside.float().mean(dim=1).to(x.dtype)
 
 
 class _Product:

@@ -149,8 +149,8 @@ class TransformersTower:
         given = {name: self._moved(tensor) for name, tensor in payload.tensors.items()}
         try:
             if own is not None:
-                found = own(self._model, **given)
-                return Encoded(found) if found.is_floating_point() else Encoded(found.new_empty(0), tokens=found)
+                made = own(self._model, **given)
+                return Encoded(made) if made.is_floating_point() else Encoded(made.new_empty(0), tokens=made)
             assert method is not None
             found = method(**given, return_dict=True)
         except (torch.AcceleratorError, torch.OutOfMemoryError):

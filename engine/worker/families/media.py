@@ -56,9 +56,9 @@ _CACHE_SHARE: Final = 8
 """The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""
 _TEXT_BESIDE: Final = 512
 """Tokens beside a picture in a prompt that is computed in one step."""
-_JOINED: Final = 4096
-"""Tokens from a prompt's first medium to its last if these see each other, which a step computes: three large pictures
-of Molmo 2."""
+_JOINED: Final = 6144
+"""Tokens from a prompt's first medium to its last if these see each other, which a step computes: five large pictures
+of Molmo 2, or a video of 64 frames."""
 _ROOM_SHARE: Final = 20
 """A device's memory divided by this, at most 1 GiB, is left for encoding, since the size of media is unknown."""
 

@@ -24,7 +24,7 @@ class Molmo2Images(OwnImages):
     resample = 2  # bilinear
     image_mean = IMAGENET_STANDARD_MEAN
     image_std = IMAGENET_STANDARD_STD
-    size: ClassVar = {"height": 378, "width": 378}
+    size: ClassVar[Any] = {"height": 378, "width": 378}
     """Of a square."""
     max_crops = 8
     low_detail: ClassVar = {"max_crops": 1}
