@@ -33,7 +33,7 @@ from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
-from .scaled_sum import ScaledSum
+from .scaled_sum import GatedSum, ScaledSum
 from .shared_block import SharedBlock, SharedWeights
 
 Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
@@ -99,10 +99,12 @@ class Layer:
         )
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
-        self._sums = [
-            ScaledSum(weights, f"{model.layer_prefix(layer)}.{name}", model.hidden_size, context)
-            for name in spec.sums or ()
-        ]
+        summed = [f"{model.layer_prefix(layer)}.{name}" for name in spec.sums or ()]
+        self._sums: list[ScaledSum | GatedSum]
+        if (temperature := spec.sum_temperature) != 0.0:
+            self._sums = [GatedSum(weights, name, model.hidden_size, temperature, context) for name in summed]
+        else:
+            self._sums = [ScaledSum(weights, name, model.hidden_size, context) for name in summed]
         first = len(spec.states(model.hidden_size)) - len(spec.out_convs or ())
         self._convs = [
             AddedConv(weights, model.layer_prefix(layer), conv, layer, state, context)

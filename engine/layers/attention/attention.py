@@ -83,6 +83,7 @@ class Attention:
             for which, heads in spec.layer_norms
         ]
         self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)
+        self._head_out = RMSNorm(weights, None, spec.head_dim, self._eps, context) if spec.head_out_norm else None
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
             size = spec.heads * spec.value_dim
@@ -201,6 +202,8 @@ class Attention:
             return found[:, :, : spec.v_dim].flatten(1)
         if gate is None:
             return found.view(-1, spec.q_size)
+        if self._head_out is not None:
+            found = self._head_out.plain(found)
         if spec.gate_activation == "softplus":
             opened = elementwise(torch.nn.functional.softplus, gate.float()).to(found.dtype)
         else:
