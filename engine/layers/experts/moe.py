@@ -92,7 +92,7 @@ class MoE:
             every = range(spec.experts, spec.choices)
             weights.pass_over(*(f"{prefix}.{which.format(expert)}" for expert in every if "{}" in which))
         self._adapted: AdaptedExperts | None = None
-        if places is not None:
+        if places is not None and spec.norms is None and not spec.always:
             width, packed, invariant = spec.width(hidden), context.packed, context.invariant
             self._adapted = AdaptedExperts(places, prefix, spec, width, packed=packed, invariant=invariant)
         latents = [
@@ -210,14 +210,11 @@ class MoE:
             experts = routing.experts - first
             routing = routing._replace(experts=experts.masked_fill((experts < 0) | (experts >= count), -1))
         if self._norms is not None:
-            return self._of_normed(x, routing, rows, self._norms[1])
+            return self._of_normed(x, routing, self._norms[1])
         return self._experts(x, routing) if self._adapted is None else self._adapted(self._experts, x, routing, rows)
 
-    def _of_normed(
-        self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None, norm: ScaledFirstNorm
-    ) -> torch.Tensor:
+    def _of_normed(self, x: torch.Tensor, routing: kernels.Routing, norm: ScaledFirstNorm) -> torch.Tensor:
         """The sum of the experts' normed outputs, each of which is computed as the only one of a row."""
-        assert rows is None or self._adapted is None, "adapters of experts with norms are not known"
         tokens, top_k = routing.experts.shape
         alone = kernels.Routing(routing.experts.reshape(-1, 1), torch.ones_like(routing.weights).view(-1, 1))
         made = norm.exact(self._experts(x.repeat_interleave(top_k, 0), alone)).view(tokens, top_k, -1)

@@ -58,6 +58,8 @@ def test_sums_and_norms_of_muse_spark_are_its_own() -> None:
     assert "l.post_attention_layernorm.weight" not in shapes
     assert shapes["l.post_attention_residual_gate.gate"] == (32,)
     assert shapes["l.mlp.experts.post_expert_norm.weight"] == (24,)
+    with pytest.raises(ConfigError, match="experts whose outputs are normed one by one are not split"):
+        split_model(spec, Rank(0, 2))
 
 
 def test_zaya_rotates_by_the_kind_of_a_layer() -> None:
