@@ -22,7 +22,7 @@ def _muse(kind: str, text: Mapping[str, Any], **more: Any) -> Any:
     return getattr(transformers, kind)(
         text_config={**TEXT, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 24, **text},
         vision_config=vision,
-        out_hidden_size=64,
+        out_hidden_size=128,
         projector_hidden_size=48,
         image_token_id=_IMAGE,
         video_token_id=token("<video>"),
