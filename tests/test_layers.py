@@ -24,6 +24,7 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.pictures",
     "stentor.server.media.processors.slices",
     "stentor.server.media.processors.audio",
+    "stentor.server.media.processors.inkling",
     *(
         f"stentor.server.media.processors.images.{name}"
         for name in (
@@ -32,12 +33,14 @@ HEAVY_MODULES = (
             "deepseek_ocr",
             "eagle",
             "gemma4",
+            "inkling",
             "keye",
             "kimi",
             "lfm2_vl",
             "llama4",
             "minicpm",
             "minimax",
+            "muse",
             "nemotron",
             "ovis",
             "phi4",

@@ -30,7 +30,7 @@ from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
-from .scaled_sum import ScaledSum
+from .scaled_sum import GatedSum, ScaledSum
 from .shared_block import SharedBlock, SharedWeights
 from .sublayer import Sublayer, scaled, summed
 
@@ -66,8 +66,7 @@ class Layer:
             if block.source not in blocks:
                 blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
             self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
-        sums = [ScaledSum(weights, f"{prefix}.{name}", model.hidden_size, context) for name in spec.sums or ()]
-        of_mixer, of_network = sums or (None, None)
+        of_mixer, of_network = _sums(weights, prefix, spec, model.hidden_size, context) or (None, None)
         first = len(spec.states(model.hidden_size)) - len(spec.out_convs or ())
         convs = [
             AddedConv(weights, prefix, conv, layer, state, context)
@@ -183,6 +182,16 @@ class Layer:
         if self._own is not None:
             residual = added_(residual, self._own(residual, batch))
         return residual if self._scalar is None else scaled_(residual, self._scalar)
+
+
+def _sums(
+    weights: WeightMap, prefix: str, spec: LayerSpec, hidden: int, context: LayerContext
+) -> list[ScaledSum | GatedSum]:
+    """What adds the outputs of both parts to the stream; none, if it is plain sums."""
+    names = [f"{prefix}.{name}" for name in spec.sums or ()]
+    if (temperature := spec.sum_temperature) != 0.0:
+        return [GatedSum(weights, name, hidden, temperature, context) for name in names]
+    return [ScaledSum(weights, name, hidden, context) for name in names]
 
 
 def make_mixer(

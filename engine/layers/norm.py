@@ -233,7 +233,39 @@ class GatedNorm:
         return y * elementwise(torch.sigmoid, gate).to(y.dtype)
 
 
-Norm = RMSNorm | LayerNorm | GatedNorm
+class ScaledFirstNorm:
+    """y / rms(y) of y = x * (1 + weight) (Muse Spark)."""
+
+    def __init__(self, weights: WeightMap, name: str, size: int, eps: float, context: LayerContext) -> None:
+        self._scale = context.empty(size, dtype=torch.float32)
+        weights.add(f"{name}.weight", self._scale)
+        self._norm = RMSNorm(weights, None, size, eps, replace(context, dtype=torch.float32))
+        self._size = size
+
+    @overload
+    def plain(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def plain(self, x: Stream) -> Stream: ...
+
+    def plain(self, x: Stream) -> Stream:
+        """x [tokens, size] → the same."""
+        if isinstance(x, Traced):
+            return x.call("a norm of scaled outputs", lambda rows, _: self.exact(rows), self._size)
+        return self.exact(x).to(x.dtype)
+
+    __call__ = plain
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32, for x of any dtype."""
+        return self._norm.plain(x.float() * (1 + self._scale))
+
+    def add(self, x: Delta, residual: Stream) -> Stream:
+        """Add x to ``residual`` in place and normalise the sum."""
+        return self.plain(added_(residual, x))
+
+
+Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm
 
 
 def make_norm(
@@ -253,7 +285,9 @@ def make_norm(
         eps = like.out_eps
     elif like.in_eps and own in (like.mixer_in, like.mlp_in):
         eps = like.in_eps
-    stored = name if like.weighted else None
+    if own in like.scaled_first:
+        return ScaledFirstNorm(weights, name, size, eps, context)
+    stored = name if like.weighted and own not in like.unweighted else None
     if (offset := dict(like.offsets).get(own)) is not None:
         plus_one = False
         if offset:

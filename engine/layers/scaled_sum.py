@@ -1,6 +1,7 @@
-"""Learned scales and biases of each channel of the residual stream, and of what is added to it (ZAYA)."""
+"""Learned scales and biases of each channel of the residual stream, and of what is added to it (ZAYA); learned gates of
+such a sum (Muse Spark)."""
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -49,3 +50,28 @@ class ScaledSum:
 
     def _summed(self, stream: torch.Tensor, output: torch.Tensor, _batch: Any = None) -> torch.Tensor:
         return self._of_output.scaled(output) + self._of_stream.scaled(stream)
+
+
+class GatedSum:
+    """b · output + √max(1 - b², :attr:`_LEAST`) · stream by channel, where b = sigmoid(gate / temperature)."""
+
+    _LEAST: Final = 1e-3
+
+    def __init__(self, weights: WeightMap, name: str, hidden: int, temperature: float, context: LayerContext) -> None:
+        self._gate = context.empty(hidden, dtype=torch.float32)
+        self._temperature, self._hidden, self._dtype = temperature, hidden, context.stream
+        weights.add(f"{name}.gate", self._gate)
+
+    def __call__(self, output: Stream, stream: Stream) -> Stream:
+        """[tokens, hidden] each → a new stream."""
+        if isinstance(stream, Traced):
+            assert isinstance(output, Traced)
+            return stream.call("a gated sum", self._summed, self._hidden, output)
+        assert isinstance(output, torch.Tensor)
+        return self._summed(stream, output).to(self._dtype)
+
+    def _summed(self, stream: torch.Tensor, output: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        weight = self._gate / self._temperature
+        beta = torch.sigmoid(weight)
+        alpha = (torch.sigmoid(-weight) * (1 + beta)).clamp(min=self._LEAST).sqrt()
+        return alpha * stream.float() + beta * output.float()

@@ -13,7 +13,7 @@ from .linear.quantized import Delta, Input, Stream, Unnormed, multiplied
 from .mlp import MLP
 from .norm import Norm, joined
 from .per_layer import scaled_
-from .scaled_sum import ScaledSum
+from .scaled_sum import GatedSum, ScaledSum
 
 
 class _Part(Protocol):
@@ -26,8 +26,8 @@ P = TypeVar("P", bound=_Part)
 class Sublayer(Generic[P]):
     """``stream = after(stream * stream_scale + conv(out(part(into(stream))) * scale))``.
 
-    The sum is not computed at once: the next norm adds and normalises in one kernel. With ``total``, a
-    :class:`.ScaledSum` of stream and output takes the sum's place. ``renews``: the stream goes on from the normed
+    The sum is not computed at once: the next norm adds and normalises in one kernel. ``total``
+    takes the sum's place. ``renews``: the stream goes on from the normed
     input.
     """
 
@@ -41,7 +41,7 @@ class Sublayer(Generic[P]):
         scale: float,
         stream_scale: float,
         renews: bool,
-        total: ScaledSum | None = None,
+        total: ScaledSum | GatedSum | None = None,
         conv: AddedConv | None = None,
     ) -> None:
         self.part = part

@@ -7,6 +7,13 @@ import transformers as untyped_transformers
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
+SPARK: Mapping[str, Any] = {
+    **{"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "moe_hidden_size": 32},
+    **{"routed_scaling_factor": 1.5, "output_multiplier": 0.5, "qk_scale_factor": 2.0},
+}
+SPARK_SOUNDS: Mapping[str, Any] = {
+    **{"patch_sizes": [4], "hidden_sizes": [8], "depths": [1], "num_hidden_layers": 1, "out_hidden_size": 64}
+}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
@@ -68,6 +75,13 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "muse-glimmer": lambda: transformers.MuseGlimmerConfig(
             text_config={**shape, "num_hidden_layers": 5, "head_dim": 16, "sliding_window": 24},
             vision_config={**vision, "pos_emb_height": 4, "pos_emb_width": 4},
+            out_hidden_size=64,
+            projector_hidden_size=16,
+        ),
+        "muse-spark": lambda: transformers.MuseSparkConfig(
+            text_config={**sizes, **SPARK, "num_hidden_layers": 5, "mlp_layer_types": ["dense", *["sparse"] * 4]},
+            vision_config={**vision, "pos_emb_height": 4, "pos_emb_width": 4},
+            audio_config=SPARK_SOUNDS,
             out_hidden_size=64,
             projector_hidden_size=16,
         ),

@@ -12,6 +12,7 @@ from stentor.engine.models.transformers.tower import leave_out_pictures
 from stentor.tests.parity.inklings import INKLINGS
 from stentor.tests.parity.looking import LOOKING, answer_without_pictures
 from stentor.tests.parity.marking import MARKING
+from stentor.tests.parity.muses import MUSES
 from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED, lighton_ocr
@@ -420,6 +421,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
     **INKLINGS,
+    **MUSES,
     **OMNI,
     **SOUNDING,
     **READING,

@@ -47,6 +47,7 @@ CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
     **{name: {"attention with a gate"} for name in ("beam", "beam-turned", "muse-glimmer")},
+    "muse-spark": {"attention with a gate", "a gated sum", "a norm of scaled outputs", "experts"},
     "bitnet": {"gates"},
     "gemma3n": {*STREAMS, "gates that are cut off", "attention to another layer's keys"},
     "gemma3n-plain": STREAMS,

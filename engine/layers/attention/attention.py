@@ -89,6 +89,7 @@ class Attention:
         self._distance_bias: torch.Tensor | None = None
         if spec.distance_bias is not None:
             self._distance_bias = rotary.distance_bias(spec.distance_bias, spec.heads)
+        self._head_out = RMSNorm(weights, None, spec.head_dim, self._eps, context) if spec.head_out_norm else None
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
             size = spec.heads * spec.value_dim
@@ -217,6 +218,8 @@ class Attention:
             return found[:, :, : spec.v_dim].flatten(1)
         if gate is None:
             return found.view(-1, spec.q_size)
+        if self._head_out is not None:
+            found = self._head_out.plain(found)
         if spec.gate_activation == "softplus":
             opened = elementwise(torch.nn.functional.softplus, gate.float()).to(found.dtype)
         else:

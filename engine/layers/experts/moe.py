@@ -18,7 +18,7 @@ from ..linear.linear import Linear, summed_
 from ..linear.quantized import Input, Stream
 from ..linear.weights import WeightError, WeightMap
 from ..mlp import MLP
-from ..norm import RMSNorm
+from ..norm import RMSNorm, ScaledFirstNorm
 from .expert_adapters import AdaptedExperts
 from .experts import PackedExperts, experts_of
 from .router_network import RouterNetwork
@@ -92,13 +92,21 @@ class MoE:
             every = range(spec.experts, spec.choices)
             weights.pass_over(*(f"{prefix}.{which.format(expert)}" for expert in every if "{}" in which))
         self._adapted: AdaptedExperts | None = None
-        if places is not None:
+        if places is not None and spec.norms is None and not spec.always:
             width, packed, invariant = spec.width(hidden), context.packed, context.invariant
             self._adapted = AdaptedExperts(places, prefix, spec, width, packed=packed, invariant=invariant)
         latents = [
             Linear.of(weights, prefix, projection, context, adaptable=True) for projection in spec.latents(hidden)
         ]
         self._latents = (latents[0], latents[1]) if latents else None
+        self._logit_scale = spec.logit_scale
+        self._norms: tuple[RMSNorm, ScaledFirstNorm] | None = None
+        if (norms := spec.norms) is not None:
+            inner = replace(context, dtype=torch.float32)
+            self._norms = (
+                RMSNorm(weights, f"{prefix}.{norms.into}", spec.latent, norms.eps, inner, plus_one=True),
+                ScaledFirstNorm(weights, f"{prefix}.{norms.out}", spec.latent, norms.out_eps, context),
+            )
         self._media = MoE(weights, prefix, spec.media, hidden, replace(context, adapters=None)) if spec.media else None
         self._shared = MLP(weights, prefix, spec.shared, hidden, context, summed=False) if spec.shared else None
         self._ranks = context.ranks
@@ -165,13 +173,17 @@ class MoE:
         if self._latents is None:
             return self._of_experts(x, routing, rows)
         there, back = self._latents
-        return back(self._of_experts(there(x, rows).to(x.dtype), routing, rows), rows)
+        latent = there(x, rows)
+        if self._norms is not None:
+            latent = self._norms[0].exact(latent)
+        return back(self._of_experts(latent.to(x.dtype), routing, rows), rows)
 
     def _logits(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """The router's product of x, float32 [tokens, hidden]."""
         if isinstance(self._router, RouterNetwork):
             return self._router(x, batch)
-        return self._router(x, batch.adapter_rows)
+        logits = self._router(x, batch.adapter_rows)
+        return logits if self._logit_scale == 1.0 else logits * self._logit_scale
 
     def _of_experts(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
         """The output of this worker's experts, with the rows' adapters."""
@@ -197,7 +209,16 @@ class MoE:
             first, count = self._own
             experts = routing.experts - first
             routing = routing._replace(experts=experts.masked_fill((experts < 0) | (experts >= count), -1))
+        if self._norms is not None:
+            return self._of_normed(x, routing, self._norms[1])
         return self._experts(x, routing) if self._adapted is None else self._adapted(self._experts, x, routing, rows)
+
+    def _of_normed(self, x: torch.Tensor, routing: kernels.Routing, norm: ScaledFirstNorm) -> torch.Tensor:
+        """The sum of the experts' normed outputs, each of which is computed as the only one of a row."""
+        tokens, top_k = routing.experts.shape
+        alone = kernels.Routing(routing.experts.reshape(-1, 1), torch.ones_like(routing.weights).view(-1, 1))
+        made = norm.exact(self._experts(x.repeat_interleave(top_k, 0), alone)).view(tokens, top_k, -1)
+        return (made * routing.weights.unsqueeze(2)).sum(1).to(x.dtype)
 
     def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         assert self._shared is not None
@@ -220,6 +241,8 @@ class MoE:
             and self._table is None
             and not self._identities
             and not self._always
+            and self._norms is None
+            and self._logit_scale == 1.0
             and isinstance(self._router, Linear)
         ):
             logits = self._router(x)

@@ -9,8 +9,9 @@ from typing import Final
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import ConvolvedSpec
 from ..spec.layer import Norms
-from ..spec.mlp import APART, STACKED, RouterNetworkSpec, RouterSpec
+from ..spec.mlp import APART, STACKED, ExpertNorms, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, with_layers, with_mixers
+from ..spec.router_network import RouterNetworkSpec
 from .common import attention_bias, common, expect, slide, sliding_layers, softcap_of, window_of, with_defaults
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, sparse_steps, with_experts
 from .rope import rope_from_hf
@@ -100,6 +101,43 @@ def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
     full = [(last - at) % 4 == 0 for at in range(last + 1)]
     window = window_of(fields, 2048)
     return slide(_still(spec, _unturned(fields, spec, full)), window, _slides(fields, spec, full))
+
+
+def muse_spark(fields: Fields, name: str) -> ModelSpec:
+    """Muse Spark: a Muse Glimmer whose heads' outputs are normed, whose sums are gated by channel, and whose experts
+    work on a projection of the token."""
+    told = fields.text("hidden_act", "silu")
+    given = with_defaults(
+        fields,
+        **{"hidden_activation": told, "head_dim": 64, "rope_theta": 500_000.0, "moe_intermediate_size": 4096},
+        **{"qk_scale_factor": 5.4730064863875, "output_multiplier": 0.1767766952966369},
+    )
+    spec = with_mixers(muse_glimmer(given, name), head_out_norm=True)
+    norms = replace(
+        spec.layers[0].norms, unweighted=("post_attention_layernorm",), scaled_first=("post_feedforward_layernorm",)
+    )
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 8),
+        score="sigmoid",
+        renormalize=True,
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    post_eps = fields.positive("post_norm_eps", 1e-8)
+    moe = replace(
+        experts_of(given, spec, router, experts=256),
+        correction=True,
+        latent=fields.integer("moe_hidden_size", 4096),
+        latent_names=("mlp.pre_expert_proj", "mlp.post_expert_proj"),
+        norms=ExpertNorms("mlp.pre_expert_norm", "mlp.experts.post_expert_norm", spec.norm_eps, post_eps),
+        logit_scale=given.positive("output_multiplier", 1.0),
+    )
+    spec = with_experts(spec, moe, sparse_kinds(fields, spec, 0))
+    return with_layers(
+        spec,
+        norms=norms,
+        sums=("post_attention_residual_gate", "post_feedforward_residual_gate"),
+        sum_temperature=fields.positive("residual_gate_temperature", 0.3),
+    )
 
 
 def _unturned(fields: Fields, spec: ModelSpec, full: Sequence[bool]) -> list[bool]:

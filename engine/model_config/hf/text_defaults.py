@@ -70,6 +70,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "molmo2_text": _sizes(151_936, 4096, 12_288, 36, 32, 8, 36_864, head_dim=128),
     "mistral_large4_text": _sizes(204_800, 6144, 24_576, 72, 64, 64, 1_048_576),
     "muse_glimmer_text": _sizes(202_048, 6656, 19_968, 52, 32, 2, 131_072),
+    "muse_spark_text": _sizes(202_048, 8192, 16_384, 62, 128, 16, 1_048_576),
     "opt": {**_sizes(50_272, 768, 3072, 12, 12, None, 2048), "ffn_dim": 3072},
     "paddleocr_vl_text": _ERNIE,
     "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),

@@ -272,6 +272,8 @@ class AttentionSpec:
     """Prefix of its tensors' names."""
     unused: tuple[str, ...] = ()
     """Stored tensors that nothing is computed with: those of an index that chooses all tokens (Qwen4)."""
+    head_out_norm: bool = False
+    """Whether each head's output is normed without weights, before gates (Muse Spark)."""
     out: str = "o_proj"
     out_norm: str = ""
     """Stored name of an RMS norm of all heads' output before ``out`` (BitNet); "": none."""
@@ -474,9 +476,9 @@ class AttentionSpec:
             self._check_convolved(self.convolved)
         if self.key_convs is not None:
             self.key_convs.check()
-        plain = self.gated or self.fused or self.v_dim or self.index or self.loop or self.shares >= 0
-        plain = plain or self.convolved or self.qk_norm == "full" or self.chunked
-        if plain and (self.key_convs is not None or self.distances is not None):
+        other = any((self.gated, self.fused, self.v_dim, self.index, self.loop, self.convolved, self.chunked))
+        other = other or self.shares >= 0 or self.qk_norm == "full"
+        if other and (self.key_convs is not None or self.distances is not None):
             raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
         if self.chosen is not None or self.difference is not None:
             self._check_between()
@@ -492,6 +494,8 @@ class AttentionSpec:
             self.qk_norm != "none" or self.gated or self.sinks or self.softcap or self.slopes
         ):
             raise ConfigError("attention to an earlier loop with more than plain heads is not known")
+        if self.head_out_norm and not self.gated:
+            raise ConfigError("heads whose output is normed and has no gate are not known")
         if self.gate_by_head and not self.gate:
             raise ConfigError("a gate of each head that is stored among queries is not known")
         if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):

@@ -53,6 +53,10 @@ class Norms:
     offsets: tuple[tuple[str, float], ...] = ()
     """Stored names of those that multiply by their weight and this number (PLaMo 3), whatever
     :attr:`.model.Backbone.norm_plus_one` is: 0 for a last norm that alone multiplies by its weight (Muse Glimmer)."""
+    unweighted: tuple[str, ...] = ()
+    """Names of those that have no weights, if others do (Muse Spark)."""
+    scaled_first: tuple[str, ...] = ()
+    """Stored names of those that norm what they have multiplied by 1 + weight (Muse Spark)."""
     gated: tuple[str, ...] = ()
     """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
     gate_rank: int = 0
@@ -74,6 +78,8 @@ class Norms:
             return
         mixer, cross = (self.mixer_in, self.mixer_out, self.mixer_sum), (self.cross_in, self.cross_sum)
         for name in filter(None, (*mixer, *cross, self.mlp_in, self.mlp_out, self.mlp_sum)):
+            if name in self.unweighted:
+                continue
             if name in self.gated:
                 yield f"{prefix}.{name}.norm.weight", (hidden,)
                 yield from (shape for product in self.gate_of(name, hidden) for shape in product.shapes(prefix))
@@ -124,6 +130,9 @@ class LayerSpec:
     """Stored names of scales and biases of the stream and of what is added to it, behind mixer and network (ZAYA)."""
     out_convs: tuple[AddedConvSpec, AddedConvSpec] | None = None
     """Convolutions of the outputs of mixer and network before they are added to the stream (Inkling)."""
+    sum_temperature: float = 0.0
+    """If not 0, :attr:`sums` are gated instead: b · output + √(1 - b²) · stream by channel, where b = sigmoid(gate /
+    temperature) (Muse Spark)."""
     block: SharedBlockSpec | None = None
     """What is added to the mixer's input alone (Zamba2)."""
     unused: tuple[str, ...] = ()
@@ -175,6 +184,9 @@ class LayerSpec:
         for conv in self.out_convs or ():
             yield from conv.shapes(prefix)
         for name in self.sums or ():
+            if self.sum_temperature:
+                yield f"{prefix}.{name}.gate", (hidden,)
+                continue
             for which in ("hidden_states", "residual"):
                 yield f"{prefix}.{name}.{which}_scale", (hidden,)
                 yield f"{prefix}.{name}.{which}_bias", (hidden,)

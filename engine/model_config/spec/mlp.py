@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from ..config_fields import MOST_EXPERTS, ConfigError
 from .projection import Projection
+from .router_network import RouterNetworkSpec
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu", "swiglu_oai"]
 """``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010).
@@ -138,41 +139,15 @@ class RouterSpec:
 
 
 @dataclass(frozen=True)
-class RouterNetworkSpec:
-    """A router that is a network, and takes what that of the layer before computed (ZAYA)."""
+class ExpertNorms:
+    """RMS norms of experts that work on a projection of the token (Muse Spark)."""
 
-    size: int
-    norm_eps: float
-    carries: bool
-    """Whether there is a layer before."""
-    name: str = "mlp.gate"
-
-    @property
-    def norm(self) -> str:
-        """Stored name of its norm."""
-        return f"{self.name}.router_mlp.norm"
-
-    @property
-    def scale(self) -> str:
-        """Stored name of the factors on what the layer before computed."""
-        return f"{self.name}.router_states_scale"
-
-    def projections(self, hidden: int, choices: int) -> tuple[Projection, ...]:
-        """From the token to its size, two of that size, and to the experts' logits."""
-        inner = f"{self.name}.router_mlp"
-        return (
-            Projection(((f"{self.name}.down_proj", self.size),), hidden, bias=True),
-            *(Projection(((f"{inner}.{each}", self.size),), self.size, bias=True) for each in ("fc1", "fc2")),
-            Projection(((f"{inner}.out_proj", choices),), self.size, bias=False),
-        )
-
-    def shapes(self, prefix: str, hidden: int, choices: int) -> Shapes:
-        """Shapes of its stored tensors, by name."""
-        for projection in self.projections(hidden, choices):
-            yield from projection.shapes(prefix)
-        yield f"{prefix}.{self.norm}.weight", (self.size,)
-        if self.carries:
-            yield f"{prefix}.{self.scale}", (self.size,)
+    into: str
+    """Stored name of that of their input, which is multiplied by 1 + weight."""
+    out: str
+    """Stored name of that of the output of each, which is multiplied by 1 + weight first, and then normed."""
+    eps: float
+    out_eps: float
 
 
 class ExpertTensor(NamedTuple):
@@ -304,6 +279,10 @@ class MoESpec:
     Super); 0: they work on the token."""
     latent_names: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
     """Stored names of these projections."""
+    norms: ExpertNorms | None = None
+    """Norms of that projection and of what each expert makes of it."""
+    logit_scale: float = 1.0
+    """Factor on the router's product."""
     bias: bool = False
     """Whether both products of all experts have biases."""
     sum_bias: str = ""
@@ -436,6 +415,8 @@ class MoESpec:
             yield f"{prefix}.{tensor.name}", tensor.shape
         for projection in self.latents(hidden):
             yield from projection.shapes(prefix)
+        for norm in (self.norms.into, self.norms.out) if self.norms else ():
+            yield f"{prefix}.{norm}.weight", (self.latent,)
         if self.shared is not None:
             yield from self.shared.shapes(prefix, hidden)
         if self.media is not None:
@@ -460,6 +441,8 @@ class MoESpec:
             raise ConfigError("experts that every token uses, beside ones of other kinds, are not known")
         if self.sum_bias and (self.bias or self.latent or not router.renormalize or router.scale != 1.0):
             raise ConfigError("a bias of a sum of experts whose weights do not add up to 1 is not known")
+        if self.norms is not None and not self.latent:
+            raise ConfigError("experts with norms that work on the token are not known")
         if self.part_norms and self.shared is None:
             raise ConfigError("experts with norms of their own stand beside no network")
         if self.shared_gate and self.shared_scale != 1.0:

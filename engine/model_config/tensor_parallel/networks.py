@@ -26,6 +26,8 @@ def split_network(
                 raise ConfigError(f"{spec.inner} inner units with a norm do not divide among {rank.size} workers")
             return replace(spec, inner=own[1]), dict(_cut_mlp(spec, rank, prefix, hidden, own))
         case MoESpec(shared=shared):
+            if spec.norms is not None:
+                raise ConfigError("experts whose outputs are normed one by one are not split")
             if rank.whole_experts:
                 part, cuts = _give_experts(spec, rank, prefix, hidden)
             else:

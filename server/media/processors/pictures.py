@@ -17,6 +17,7 @@ from ...text.templates.placeholders import AGAIN, NUMBER, SPACE
 from .audio import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
+from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
 from .model_files import ModelFiles
@@ -30,6 +31,9 @@ _UNITS: Final = (
 _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _OVIS_MARKS: Final = 2
 """Embeddings around an image of Ovis 2.5, with the same placeholder token."""
+_MUSE_TOKENS: Final[Mapping[str, str]] = {
+    **{"image_token": "<|patch|>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>"}
+}
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
@@ -234,6 +238,26 @@ class DeepseekOcrProcessor(ProcessorMixin):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
+
+
+class MuseProcessor(ProcessorMixin):
+    """Of Muse Glimmer and Muse Spark: the patches of a picture between two marks."""
+
+    def __init__(self, image_processor: Any = None, names: Mapping[str, str] | None = None) -> None:
+        """``names``: the tokens of pictures that files name otherwise."""
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        self.image_token, self._begin, self._end = ({**_MUSE_TOKENS, **(names or {})}[name] for name in _MUSE_TOKENS)
+
+    @classmethod
+    def of(cls, folder: Path) -> "MuseProcessor":
+        """From the files of a model."""
+        told = ModelFiles(folder).read("tokenizer_config.json")
+        names = {name: said for name in _MUSE_TOKENS if isinstance(said := told.get(name), str)}
+        return cls(MuseImages.from_pretrained(folder), names)
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        count = int(image_inputs["image_grid_thw"][image_idx].prod()) // self.image_processor.merge_size**2
+        return f"{self._begin}{self.image_token * count}{self._end}"
 
 
 class Idefics2Processor(ProcessorMixin):

@@ -48,6 +48,20 @@ def test_parts_of_beam_add_up_with_equal_weights() -> None:
     assert (first.attention.rope is None, last.attention.rope is None) == (False, True)
 
 
+def test_sums_and_norms_of_muse_spark_are_its_own() -> None:
+    spec = read("MuseSparkForConditionalGeneration", mlp_layer_types=["dense", *["sparse"] * 7], moe_hidden_size=24)
+    layer, moe = spec.layers[1], spec.layers[1].mlp
+    assert isinstance(moe, MoESpec)
+    assert (moe.latent, moe.correction, moe.logit_scale) == (24, True, 0.1767766952966369)
+    assert (layer.sum_temperature, layer.attention.head_out_norm) == (0.3, True)
+    shapes = dict(layer.shapes("l", 32))
+    assert "l.post_attention_layernorm.weight" not in shapes
+    assert shapes["l.post_attention_residual_gate.gate"] == (32,)
+    assert shapes["l.mlp.experts.post_expert_norm.weight"] == (24,)
+    with pytest.raises(ConfigError, match="experts whose outputs are normed one by one are not split"):
+        split_model(spec, Rank(0, 2))
+
+
 def test_zaya_rotates_by_the_kind_of_a_layer() -> None:
     spec = read("ZayaForCausalLM", layer_types=["hybrid", "hybrid_sliding"] * 4, sliding_window=64)
     thetas = [layer.attention.rope.theta for layer in spec.layers[:2] if layer.attention.rope]

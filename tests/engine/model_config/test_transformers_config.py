@@ -102,7 +102,7 @@ def test_an_unknown_architecture_is_told_the_nearest_native_one_and_that_transfo
 
 
 def test_an_architecture_like_none_is_told_no_nearest_one() -> None:
-    assert "'Unheard' is not native here, and its" in refusal({"architectures": ["Unheard"], "model_type": "unheard"})
+    assert "'Zzyzx' is not native here, and its" in refusal({"architectures": ["Zzyzx"], "model_type": "zzyzx"})
 
 
 def test_an_architecture_of_the_checkpoints_own_code_is_refused_beside_a_known_model_type() -> None:
