@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -155,6 +156,8 @@ def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype
 def _written(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
     raise NotImplementedError(f"{type(value).__name__} has no place in a key")
 
 

@@ -131,7 +131,8 @@ def is_mixture(model: Any) -> bool:
 
 def _routers(model: Any) -> list[Any]:
     named = ((type(module).__name__, module) for module in model.modules())
-    return [module for name, module in named if name.endswith(("Router", "Gate")) and not name.endswith("ForgetGate")]
+    others = "ForgetGate", "ResidualGate"
+    return [module for name, module in named if name.endswith(("Router", "Gate")) and not name.endswith(others)]
 
 
 def _top_k(router: Any, config: Any) -> int:
