@@ -97,6 +97,13 @@ def output_room(prompt_len: int, budget: Budget, chat: ChatModel, decoder_prompt
     if chat.decoder_start:
         prompt_len, what = len(chat.decoder_start) + len(decoder_prompt), "decoder's prompt"
     room = context - prompt_len
+    if room < 1 and decoder_prompt:
+        raise refused(
+            "decoder_prompt",
+            f"it makes {prompt_len} tokens with those that begin every output; the model's context is {context} "
+            "tokens, both and output together. Shorten it",
+            "context_length_exceeded",
+        )
     if room < (1 if budget.wanted != 0 else 0):
         raise too_long(str(prompt_len), chat, budget.prompt_field)
     if budget.wanted is None:

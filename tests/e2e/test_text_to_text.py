@@ -137,6 +137,7 @@ def test_what_it_cannot_do_is_refused(server: ServerProcess, client: openai.Open
         ({"prompt": "a", "prompt_logprobs": 1}, "the model's encoder reads the prompt"),
         ({"prompt": "a", "echo": True, "logprobs": 1}, "the model's encoder reads the prompt"),
         ({"prompt": "a", "decoder_prompt": [259]}, "token id 259 is outside the vocabulary"),
+        ({"prompt": "a", "decoder_prompt": "b" * 63}, "it makes 64 tokens with those that begin every output"),
     ]
     url = f"http://127.0.0.1:{server.port}/v1/completions"
     for body, why in refusals:
