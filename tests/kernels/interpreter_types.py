@@ -3,7 +3,7 @@
 Each operation that the interpreter runs makes several block types and tensors, and compares types. Each block type
 checks its shape and writes its name, and each tensor wraps its shape anew: this took half of the time of the kernel
 tests. Here the parts are kept by element type and shape, and a type equals itself without a look at its name. Operands
-of one shape, most of them, are not compared size by size, which took another fifth.
+of one shape, most of them, are not compared size by size, which took a tenth of what was left.
 
 These are private names of Triton, of the version in ``constraints.txt``; ``test_interpreter.py`` notices when they
 change.

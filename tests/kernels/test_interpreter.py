@@ -71,7 +71,7 @@ def test_a_type_is_made_once_for_a_shape(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_operands_of_one_shape_are_not_compared_size_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every operation, it would take a fifth of the time of the kernel tests."""
+    """At every operation, it would take a tenth of the time of the kernel tests."""
     keep_types()
     numbers, floats = (tl.tensor(None, tl.block_type(each, [4, 2])) for each in (tl.int32, tl.float32))
     monkeypatch.setattr(tl.block_type, "get_block_shapes", lambda _: pytest.fail("compared"))
