@@ -58,8 +58,8 @@ class SpeechT5Synthesizer:
     def _frames_a_letter(self, text: str, ids: Any) -> float:
         """The library's own bound, and ours."""
         config = self._vocoder.config
-        frames = longest_seconds(text) * config.sampling_rate / math.prod(config.upsample_rates)
-        return min(float(_FRAMES_A_LETTER), frames / ids.shape[1])
+        frames: float = longest_seconds(text) * config.sampling_rate / math.prod(config.upsample_rates)
+        return min(float(_FRAMES_A_LETTER), frames / int(ids.shape[1]))
 
     def _speaker(self, file: Path) -> Any:
         """The x-vector of a speaker: [1, dim]."""

@@ -17,7 +17,7 @@ class VitsSynthesizer:
     """One checkpoint, whose speakers are the voices."""
 
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
-        """Load the checkpoint. Raises :class:`CannotSpeak`."""
+        """Load the checkpoint. Raises :class:`..backend.CannotSpeak`."""
         folder = Path(voices[0].path)
         with loading(folder, threads):
             self._tokenizer: Any = VitsTokenizer.from_pretrained(folder, local_files_only=True)
