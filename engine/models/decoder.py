@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import normalize
 
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
@@ -20,7 +19,6 @@ from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBa
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.linear.layer_context import LayerContext
-from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Delta, Stream
 from ..layers.linear.weights import WeightMap
@@ -37,6 +35,7 @@ from ..layers.streams.stream_mix import MixedLayer, MixedStreams
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import HEADS, ModelSpec
 from ..model_config.spec.streams import AltUpSpec, HyperSpec, StreamMixSpec
+from .head import Head
 from .programs import Body, Programs
 
 
@@ -87,7 +86,7 @@ class Decoder:
         if config.per_layer is None:
             self._adapted_words = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)
         self._adapted_head: AdaptedLinear | None = None
-        if not config.unsaid:
+        if not config.unsaid and config.head_transform is None:
             self._adapted_head = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
@@ -110,7 +109,7 @@ class Decoder:
         self._loop_starts = range(each_loop, len(config.layers), each_loop) if config.loop_norm else range(0)
         """Layers before which the last norm stands too."""
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
-        self._head = self._make_head()
+        self._head = Head(self.weights, config, self._embedding, context)
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
         self._programs: Programs | None = None
@@ -146,21 +145,6 @@ class Decoder:
         assert isinstance(layer, Layer), "layers of pictures do not loop"
         return layer.again(self.weights, at, self.config, self._rotary, context)
 
-    def _make_head(self) -> Linear | PlainLinear | PackedTable:
-        config, context = self.config, self.context
-        for head in HEADS[1:]:
-            self.weights.alias(head, HEADS[0])
-        if not config.tie_embeddings:
-            part = {"lm_head": config.vocab_size - config.unsaid}
-            if config.head_norm is not None:
-                check_arranged("lm_head", context)
-                normed = normalize if config.head_norm == "rows" else _normed_columns
-                self.weights.arrange(HEADS[0], (part["lm_head"], config.hidden_size), normed)
-            return Linear(self.weights, part, config.hidden_size, context, bias=config.head_bias)
-        if isinstance(self._embedding, PackedTable):
-            return self._embedding
-        return PlainLinear(self._embedding, None, invariant=context.invariant)
-
     def _table(self, part: str, rows: int, context: LayerContext) -> torch.Tensor | PackedTable:
         columns = self.config.hidden_size
         if context.packed:
@@ -182,6 +166,8 @@ class Decoder:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
         tied head. Raises :class:`..layers.linear.weights.WeightError`."""
         tied = HEADS[:1] if self.config.tie_embeddings else ()
+        if tied and self.config.head_bias:  # which is read where the embedding is
+            tensors, tied = (each for each in tensors if each[0] not in HEADS), ()
         self.weights.pass_over(*self.config.unused)
         self.weights.load(self.own(tensors), ignore=("rotary_emb.inv_freq", *tied))
 
@@ -492,9 +478,3 @@ def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
 def _add(layer: int, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     assert batch.media is not None
     return batch.media.add(layer, x)
-
-
-def _normed_columns(head: torch.Tensor) -> torch.Tensor:
-    """Each column divided by its length, which is never 0."""
-    lengths: torch.Tensor = torch.linalg.vector_norm(head, dim=0, dtype=torch.float32)
-    return head / (lengths + 1e-7)
