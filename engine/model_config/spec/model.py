@@ -352,12 +352,10 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
-    if isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_transform is None:
-        if spec.head_bias or spec.head_norm is not None:
-            part = "bias" if spec.head_bias else "norm"
-            raise ConfigError(
-                f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}"
-            )
+    tied = isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_transform is None
+    if isinstance(spec, ModelSpec) and tied and (spec.head_bias or spec.head_norm is not None):
+        part = "bias" if spec.head_bias else "norm"
+        raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}")
     if isinstance(spec, ModelSpec) and (before := spec.head_transform) and before.activation in ("xielu", "swiglu_oai"):
         raise ConfigError(f"{before.activation} before the head is not known")
     if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
