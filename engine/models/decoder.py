@@ -118,6 +118,8 @@ class Decoder:
         """Fills the weights from a checkpoint's tensors. Ignores buffers that hold no weights, and the stored copy of a
         tied head. Raises :class:`..layers.linear.weights.WeightError`."""
         tied = HEADS[:1] if self.config.tie_embeddings else ()
+        if tied and self.config.head_bias:  # which is read where the embedding is
+            tensors, tied = (each for each in tensors if each[0] not in HEADS), ()
         self.weights.pass_over(*self.config.unused)
         self.weights.load(self.own(tensors), ignore=("rotary_emb.inv_freq", *tied))
 

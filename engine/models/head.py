@@ -1,22 +1,26 @@
 """A decoder's head: from hidden states to logits."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch.nn.functional import normalize
+
+from stentor import kernels
 
 from ..layers.linear.adapters import AdaptedLinear, AdapterRows
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
-from ..layers.linear.quantized import Stream
+from ..layers.linear.quantized import Stream, changed
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, Unnormalised, make_norm, normed_columns
 from ..model_config.spec.model import HEADS, ModelSpec
 
 
 class Head:
-    """The last norm and the product with the vocabulary, whose table may be that of the embeddings."""
+    """The last norm, what :class:`HeadTransformSpec` describes, and the product with the vocabulary, whose table may be
+    that of the embeddings."""
 
     def __init__(
         self, weights: WeightMap, config: ModelSpec, context: LayerContext, words: torch.Tensor | PackedTable
@@ -27,13 +31,22 @@ class Head:
         if config.final_norm:
             self.norm = make_norm(weights, config.final_norm, config.layers[-1].norms, config, context)
         self._adapted: AdaptedLinear | None = None
-        if not config.unsaid:
+        if not config.unsaid and config.head_transform is None:
             self._adapted = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         self._product = _product(weights, config, context, words)
+        self._transform: tuple[Linear, Callable[[torch.Tensor], torch.Tensor], Norm] | None = None
+        if (spec := config.head_transform) is not None:
+            activation, part, size = spec.activation, {spec.dense: config.hidden_size}, config.hidden_size
+            assert activation != "xielu"
+            assert activation != "swiglu_oai"
+            dense = Linear(weights, part, size, context, bias=spec.bias, dtype=context.stream)
+            activate = partial(kernels.activate_, kind=activation)
+            norm = make_norm(weights, spec.norm, config.layers[-1].norms, config, context)
+            self._transform = dense, activate, norm
 
     def product(self, hidden: Stream) -> Stream:
         """Hidden states [rows, hidden] before the last norm → [rows, tokens of the head], neither scaled nor capped."""
-        return self._product(self.norm.plain(hidden))
+        return self._of(self.norm.plain(hidden))
 
     def logits(self, product: Stream, out: torch.Tensor | None = None) -> torch.Tensor:
         """The product as logits, without the last factors: float32 [rows, vocabulary], in ``out`` if given; -inf for
@@ -50,7 +63,13 @@ class Head:
 
     def of_normed(self, normed: torch.Tensor) -> torch.Tensor:
         """Finished logits of normed hidden states."""
-        return self.finished(self.logits(self._product(normed)))
+        return self.finished(self.logits(self._of(normed)))
+
+    def _of(self, normed: Stream) -> Stream:
+        if self._transform is not None:
+            dense, activate, norm = self._transform
+            normed = norm.plain(changed(dense(normed), "an activation before the head", activate))
+        return self._product(normed)
 
     def add_adapters_(self, logits: torch.Tensor, hidden: torch.Tensor, rows: AdapterRows) -> None:
         """Adds to logits what the rows' adapters change of the head."""
@@ -82,7 +101,10 @@ def _product(
 ) -> Linear | PlainLinear | PackedTable:
     for head in HEADS[1:]:
         weights.alias(head, HEADS[0])
-    if not config.tie_embeddings:
+    weights.alias("decoder.bias", "lm_head.bias")  # ModernBERT's
+    if config.tie_embeddings and config.head_bias:  # the embedding is kept a second time
+        weights.share(config.embedding, "lm_head")
+    if not config.tie_embeddings or config.head_bias:
         part = {"lm_head": config.vocab_size - config.unsaid}
         _arrange(weights, config, context)
         return Linear(weights, part, config.hidden_size, context, bias=config.head_bias)

@@ -228,6 +228,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Dots3NoteForConditionalGeneration": ("dots3-note-whole",),
     "LongcatFlashForCausalLM": ("longcat", "longcat-packed"),
     "MptForCausalLM": ("mpt", "mpt-clipped"),
+    "ModernBertDecoderForCausalLM": ("modernbert-decoder", "modernbert-decoder-biased"),
     "NanoChatForCausalLM": ("nanochat",),
     "NemotronForCausalLM": ("nemotron",),
     "NemotronHForCausalLM": (

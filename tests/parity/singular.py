@@ -13,6 +13,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, each made anew of the sizes in ``shape``."""
     ends = {name: shape[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
     dbrx = {**ends, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 128}
+    modernbert = {name: value for name, value in shape.items() if name != "num_key_value_heads"}
+    modernbert |= {"cls_token_id": 1, "sep_token_id": 2}
     return {
         "dbrx": lambda: transformers.DbrxConfig(
             **dbrx,
@@ -51,6 +53,14 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             n_mamba_heads=4,
             mamba_proj_bias=True,
             hidden_act="silu",
+        ),
+        "modernbert-decoder": lambda: transformers.ModernBertDecoderConfig(**modernbert, local_attention=48),
+        "modernbert-decoder-biased": lambda: transformers.ModernBertDecoderConfig(
+            **modernbert,
+            local_attention=48,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            **dict.fromkeys(("attention_bias", "norm_bias", "mlp_bias", "classifier_bias"), True),
+            tie_word_embeddings=False,
         ),
         "diffllama": lambda: transformers.DiffLlamaConfig(**shape),
         "diffllama-biased": lambda: transformers.DiffLlamaConfig(

@@ -82,6 +82,7 @@ CALLED = {
     "kimi-linear": {"a gated delta rule", "latent attention"},
     **{name: {"embeddings kept", "a shared block", "a state space"} for name in ("zamba2", "zamba2-plain")},
     **{name: {"embeddings kept", "a shared block", "a selective scan"} for name in ("zamba", "zamba-biased")},
+    **{f"modernbert-decoder{which}": {"an activation before the head"} for which in ("", "-biased")},
     "mamba2": {"a state space"},
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},

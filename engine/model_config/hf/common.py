@@ -80,9 +80,6 @@ def common(
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", head_dim or max(1, hidden // heads))
-    activation = fields.text("hidden_act", activation)
-    if activation not in _ACTIVATIONS:
-        raise ConfigError(f"hidden_act is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
     rope = rope_from_hf(fields.values, head_dim, theta=theta)
     layer = LayerSpec(
         AttentionSpec(
@@ -92,7 +89,7 @@ def common(
             scale=head_dim**-0.5,
             rope=rope,
         ),
-        MLPSpec(fields.integer("intermediate_size"), _ACTIVATIONS[activation]),
+        MLPSpec(fields.integer("intermediate_size"), activation_of(fields, "hidden_act", activation)),
     )
     return ModelSpec(
         architecture=name,
@@ -105,6 +102,13 @@ def common(
         bos_token_id=fields.token_id("bos_token_id"),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
+
+
+def activation_of(fields: Fields, field: str, default: str) -> Activation:
+    """The activation that a field names. Raises :class:`ConfigError` for an unknown one."""
+    if (activation := fields.text(field, default)) not in _ACTIVATIONS:
+        raise ConfigError(f"{field} is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[activation]
 
 
 def attention_bias(fields: Fields, spec: ModelSpec) -> ModelSpec:

@@ -256,6 +256,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DbrxForCausalLM": DecoderFamily("dbrx", hf_singular.dbrx),
     "JetMoeForCausalLM": DecoderFamily("jetmoe", hf_singular.jetmoe),
     "ZambaForCausalLM": DecoderFamily("zamba", hf_singular.zamba),
+    "ModernBertDecoderForCausalLM": DecoderFamily("modernbert-decoder", hf_singular.modernbert_decoder),
     "DiffLlamaForCausalLM": DecoderFamily("diffllama", hf_singular.diffllama),
     "Llama4ForCausalLM": DecoderFamily("llama4_text", hf_llama4.llama4),
 }

@@ -7,12 +7,13 @@ from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import ChosenHeadsSpec, DifferenceSpec
 from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import ExpertNames, RouterSpec
-from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
+from ..spec.model import HeadTransformSpec, ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.recurrent import MambaSpec
 from ..spec.shared_block import SharedBlockSpec
-from .common import attention_bias, clip_of, common, expect, renamed
+from .common import activation_of, attention_bias, clip_of, common, expect, renamed, slide, sliding_layers
 from .mamba import hybrid_kinds
 from .moe import experts_of
+from .rope import rope_from_hf
 
 
 def dbrx(fields: Fields, name: str) -> ModelSpec:
@@ -141,3 +142,41 @@ def zamba(fields: Fields, name: str) -> ModelSpec:
         norms = Norms(mixer_in="mamba_decoder.input_layernorm")
         made[number] = LayerSpec(replace(mixer, name="mamba_decoder.mamba"), None, norms, block=shared)
     return replace(spec, layers=tuple(made), final_norm="model.final_layernorm")
+
+
+def modernbert_decoder(fields: Fields, name: str) -> ModelSpec:
+    """ModernBERT's decoder (Ettin, arXiv:2507.11412): a window in two of three layers, and a network before the head.
+
+    The file's window is that of an encoder, of which earlier tokens are half.
+    """
+    usual = renamed(
+        fields,
+        {"hidden_activation": "hidden_act"},
+        **{"hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22, "num_attention_heads": 12},
+        **{"vocab_size": 50368, "max_position_embeddings": 8192, "tie_word_embeddings": True},
+    )
+    usual = Fields({**usual.values, "num_key_value_heads": None, "head_dim": None})
+    spec = common(usual, name, eps=1e-5, activation="gelu", eps_field="norm_eps")
+    bias, biased, mlp_bias = (fields.flag(each) for each in ("attention_bias", "norm_bias", "mlp_bias"))
+    mixer = spec.layers[0].attention
+    spec = with_mixers(spec, name="attn", out="Wo", qkv_bias=bias, output_bias=bias)
+    mlp = replace(dense_mlp(spec), into=("mlp.Wi",), out="mlp.Wo", bias=mlp_bias)
+    spec = with_layers(spec, mlp=mlp, norms=Norms(mixer_in="attn_norm", mlp_in="mlp_norm", kind="layer", bias=biased))
+    every = fields.integer("global_attn_every_n_layers", 3)
+    slides = sliding_layers(fields) or [layer % every != 0 for layer in range(len(spec.layers))]
+    for which, older, theta in (("full", "global_rope_theta", 160_000.0), ("sliding", "local_rope_theta", 10_000.0)):
+        default = fields.positive(older, theta)
+        rope = rope_from_hf(fields.values, mixer.head_dim, theta=default, layer_type=f"{which}_attention")
+        spec = with_mixers(spec, [each == (which == "sliding") for each in slides], rope=rope)
+    spec = slide(spec, fields.integer("local_attention", 128, least=2) // 2, slides)
+    first, *others = spec.layers  # the embedding's norm replaces that of the first layer
+    activation = activation_of(fields, "classifier_activation", "gelu")
+    return replace(
+        spec,
+        layers=(replace(first, norms=replace(first.norms, mixer_in="")), *others),
+        embedding="model.embeddings.tok_embeddings",
+        embedding_norm_name="model.embeddings.norm",
+        final_norm="model.final_norm",
+        head_bias=fields.flag("decoder_bias", True),
+        head_transform=HeadTransformSpec(activation, fields.flag("classifier_bias")),
+    )

@@ -15,7 +15,7 @@ from .attention import AttentionSpec
 from .cache import CacheSpec
 from .latent_attention import LatentAttentionSpec
 from .layer import LayerSpec, Norms, PerLayerSpec
-from .mlp import MLPSpec
+from .mlp import Activation, MLPSpec
 from .mtp_form import MTPForm
 from .positions import RopeConfig
 from .recurrent import (
@@ -26,9 +26,10 @@ from .streams import StreamsSpec
 LayerType = Literal["full", "sliding"]
 HEADS: Final = (
     *("lm_head.weight", "embed_out.weight", "output.weight", "output_projection.weight", "head.weight"),
-    "transformer.output_layer.weight",
+    *("transformer.output_layer.weight", "decoder.weight"),
 )
-"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT, DeepSeek-V4 and ChatGLM."""
+"""Stored names of a head: the usual one, and those of GPT-NeoX, InternLM 2, BioGPT, DeepSeek-V4, ChatGLM and
+ModernBERT's decoder."""
 
 
 POST = Norms(mixer_out="post_attention_layernorm", mlp_out="post_feedforward_layernorm")
@@ -139,6 +140,18 @@ class SinusoidSpec:
     """What the first position counts as (XGLM: 2)."""
 
 
+@dataclass(frozen=True)
+class HeadTransformSpec:
+    """norm(activation(dense(x))) between the last norm and the head, of the hidden size (ModernBERT's decoder)."""
+
+    activation: Activation = "gelu"
+    bias: bool = False
+    """Of ``dense``."""
+    dense: str = "lm_head.dense"
+    norm: str = "lm_head.norm"
+    """Stored name of the norm, which is of the layers' kind."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Backbone):
     """A decoder, described as values: what its layers are, and the names and shapes of its stored weights."""
@@ -151,6 +164,8 @@ class ModelSpec(Backbone):
     padded_head: bool = False
     """Whether the stored head has rows of those too, which are not used (Inkling)."""
     head_bias: bool = False
+    head_transform: HeadTransformSpec | None = None
+    """What stands before the head."""
     head_norm: Literal["rows", "columns"] | None = None
     """Parts of the stored head that are to be divided by their lengths: a row of a token (Baichuan 2), or a column over
     the vocabulary (Ling 1)."""
@@ -232,6 +247,12 @@ class ModelSpec(Backbone):
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.final_norm and self.layers[-1].norms.bias:
             found[f"{self.final_norm}.bias"] = (self.hidden_size,)
+        if (transform := self.head_transform) is not None:
+            found[f"{transform.dense}.weight"] = (self.hidden_size, self.hidden_size)
+            biased = self.layers[-1].norms.bias
+            names = [(transform.dense, transform.bias), (transform.norm, biased)]
+            found |= {f"{name}.bias": (self.hidden_size,) for name, has in names if has}
+            found[f"{transform.norm}.weight"] = (self.hidden_size,)
         if self.head_bias:
             found["lm_head.bias"] = (self.vocab_size,)
         if not self.tie_embeddings:
@@ -343,9 +364,12 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
-    if isinstance(spec, ModelSpec) and spec.tie_embeddings and (spec.head_bias or spec.head_norm is not None):
+    tied = isinstance(spec, ModelSpec) and spec.tie_embeddings and spec.head_transform is None
+    if isinstance(spec, ModelSpec) and tied and (spec.head_bias or spec.head_norm is not None):
         part = "bias" if spec.head_bias else "norm"
         raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}")
+    if isinstance(spec, ModelSpec) and (before := spec.head_transform) and before.activation in ("xielu", "swiglu_oai"):
+        raise ConfigError(f"{before.activation} before the head is not known")
     if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
         raise ConfigError("layers that run several times with another mixer than attention are not known")
     if isinstance(spec, ModelSpec) and not all(

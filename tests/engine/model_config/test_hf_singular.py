@@ -136,6 +136,32 @@ def test_zamba_has_one_block_of_seven_billion_parameters_in_all() -> None:
     assert len(spec.states[0]) == 3
 
 
+MODERNBERT: dict[str, Any] = {
+    "architectures": ["ModernBertDecoderForCausalLM"],
+    "classifier_activation": "gelu",
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "hidden_activation": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "local_attention": 128,
+    "local_rope_theta": 160000.0,
+    "max_position_embeddings": 7999,
+    "norm_eps": 1e-05,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 22,
+    "tie_word_embeddings": True,
+    "vocab_size": 50368,
+}
+
+
+def test_the_decoder_of_modernbert_sees_half_of_the_window_of_its_file() -> None:
+    spec = model_spec_from_hf(MODERNBERT)
+    assert [layer.attention.window for layer in spec.layers[:4]] == [0, 64, 64, 0]
+    assert {layer.attention.rope.theta for layer in spec.layers if layer.attention.rope} == {160_000.0}
+    assert (spec.tie_embeddings, spec.head_bias) == (True, True)
+
+
 def test_a_difference_of_heads_caches_each_key_with_both_of_its_values() -> None:
     spec = model_spec_from_hf(DIFFLLAMA)
     (group,) = spec.cache_groups
@@ -152,6 +178,8 @@ def test_a_difference_of_heads_caches_each_key_with_both_of_its_values() -> None
         ({**ZAMBA, "hidden_mamba_act": "gelu"}, "hidden_mamba_act is 'gelu', expected 'silu'"),
         ({**ZAMBA, "tie_word_embeddings": False}, "tie_word_embeddings is false, expected true"),
         ({**ZAMBA, "n_mamba_heads": 3}, "7424 channels of a state space do not divide among 3 heads"),
+        ({**MODERNBERT, "classifier_activation": "selu"}, "classifier_activation is 'selu', expected one of"),
+        ({**MODERNBERT, "classifier_activation": "xielu"}, "xielu before the head is not known"),
         ({**DIFFLLAMA, "num_key_value_heads": 1}, "1 key-value heads have no halves to subtract"),
     ],
 )
