@@ -25,7 +25,8 @@ class Stack:
 
 
 class Rename(NamedTuple):
-    """Stored names that begin with a match of the regular expression ``pattern`` begin, here, with what ``name`` makes of its groups."""
+    """Stored names that begin with a match of the regular expression ``pattern`` begin, here, with what ``name`` makes
+    of its groups."""
 
     pattern: str
     name: str
