@@ -72,6 +72,7 @@ def generated(model: Any, text: str, decoder: list[int]) -> list[int]:
             min_new_tokens=12,
             do_sample=False,
             num_beams=1,
+            use_cache=False,  # its cache has as many layers as the encoder
             forced_eos_token_id=None,
         )
     tokens: list[int] = found[0, 1 + len(decoder) :].tolist()

@@ -2,7 +2,6 @@
 Blenderbot."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple
@@ -67,8 +66,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
 }
 """By architecture."""
 _RENAMES: Final = (
-    Rename(re.compile(r"model\.(shared|encoder\.embed_tokens)(?=\.)"), EMBEDDING),
-    Rename(re.compile(r"final_logits_bias$"), "logits.bias"),
+    Rename(r"model\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
+    Rename(r"final_logits_bias$", "logits.bias"),
 )
 _UNUSED: Final = ("encoder.version", "decoder.version")
 """Ends of the names of buffers in old files."""

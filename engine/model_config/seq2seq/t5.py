@@ -1,6 +1,5 @@
 """Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934) and UMT5 (arXiv:2304.09151)."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -30,7 +29,7 @@ _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "swish": "silu",
 }
 _RENAMES: Final = tuple(
-    Rename(re.compile(pattern), name)
+    Rename(pattern, name)
     for pattern, name in (
         (r"(shared|(en|de)coder\.embed_tokens)(?=\.)", EMBEDDING),
         (r"(encoder|decoder)\.final_layer_norm(?=\.)", r"model.\1.norm"),

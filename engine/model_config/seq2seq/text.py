@@ -25,9 +25,10 @@ class Stack:
 
 
 class Rename(NamedTuple):
-    """Stored names that match ``pattern`` as a whole begin, here, with what ``name`` makes of its groups."""
+    """Stored names that begin with a match of the regular expression ``pattern`` begin, here, with what ``name`` makes
+    of its groups."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     name: str
 
 
@@ -77,7 +78,7 @@ class TextToTextConfig(Seq2SeqConfig):
 
     def name_of(self, stored: str) -> str:
         for pattern, name in self.renames:
-            if (found := pattern.match(stored)) is not None:
+            if (found := re.match(pattern, stored)) is not None:
                 return found.expand(name) + stored[found.end() :]
         return stored
 

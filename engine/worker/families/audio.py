@@ -33,6 +33,7 @@ class Transcription(EncoderDecoderFamily):
     """An encoder-decoder from windows of audio to transcripts."""
 
     inputs, outputs, reads_tokens = "audio", "transcripts", False
+    one = "window of audio and its transcript"
     spec: EncoderDecoderConfig
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
@@ -41,8 +42,8 @@ class Transcription(EncoderDecoderFamily):
         self.groups = self.spec.cache_groups
         self.limits = TRANSCRIPTION[device]
 
-    def one_input(self) -> str:
-        return f"a window of {self.spec.samples // 16_000} s"
+    def named(self, inputs: int) -> str:
+        return f"{inputs} windows of {self.spec.samples // 16_000} s"
 
     def longest(self, config: WorkerConfig) -> int:
         spec = self.spec

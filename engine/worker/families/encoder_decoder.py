@@ -43,6 +43,8 @@ class EncoderDecoderFamily(Family):
     """What is encoded, in the plural."""
     outputs: str
     """What is written, in the plural."""
+    one: str
+    """One input with its output."""
     reads_tokens: bool
     """Whether inputs are token ids, not audio."""
 
@@ -50,8 +52,8 @@ class EncoderDecoderFamily(Family):
         return EncoderDecoder(self.spec, context)
 
     @abstractmethod
-    def one_input(self) -> str:
-        """What one encoder slot holds."""
+    def named(self, inputs: int) -> str:
+        """So many inputs, of the greatest length."""
 
     def size(
         self,
@@ -70,7 +72,7 @@ class EncoderDecoderFamily(Family):
         rows = min(config.max_num_seqs, budget // each) if former is None else former.blocks // blocks
         if rows < 1:
             raise SetupError(
-                f"{format_bytes(max(budget, 0))} have no room for {self.one_input()} and its output, which need "
+                f"{format_bytes(max(budget, 0))} have no room for one {self.one}, which need "
                 f"{format_bytes(each)}: raise --kv-cache-memory, or choose a smaller model"
             )
         return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows, slot_bytes=slot_bytes)
@@ -116,7 +118,7 @@ class EncoderDecoderFamily(Family):
 
     def memory(self, config: WorkerConfig, model: EncoderDecoder, sizes: Sizes) -> list[MemoryLine]:
         rows = sizes.encoder_slots
-        what = f"{rows} times {self.one_input()}; taken as they fill"
+        what = f"{self.named(rows)}; taken as they fill"
         encoded = MemoryLine(f"encoded {self.inputs}", rows * sizes.slot_bytes, what)
         return [encoded, cache_line(config, sizes), *adapter_lines(config, model.context.adapters)]
 
@@ -136,6 +138,7 @@ class TextToText(EncoderDecoderFamily):
     """An encoder-decoder from text to text. The context length bounds inputs and outputs, each by itself."""
 
     inputs, outputs, reads_tokens = "texts", "sequences", True
+    one = "text and what is written about it"
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
@@ -143,8 +146,8 @@ class TextToText(EncoderDecoderFamily):
         self.groups = self.spec.cache_groups
         self.limits = TEXT_TO_TEXT[device]
 
-    def one_input(self) -> str:
-        return f"a text of {self.spec.source_positions} tokens"
+    def named(self, inputs: int) -> str:
+        return f"{inputs} texts of {self.spec.source_positions} tokens"
 
     def longest(self, config: WorkerConfig) -> int:
         if config.kv_cache_dtype in ("fp8", "int8"):
