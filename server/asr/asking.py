@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from stentor.protocols.common.errors import refused
 
@@ -10,6 +10,10 @@ from .languages import NAMES, code_of
 
 LANGUAGE: Final = "{language}"
 """Placeholder in texts of an :class:`Asking` for the model's name of the language."""
+SECONDS: Final = "{seconds}"
+"""Placeholder in :attr:`Asking.text` for the length of the audio."""
+Turns = Literal["", "marks", "json"]
+"""How an answer says who speaks and when (:data:`.turns.READERS`); "": it does not."""
 _SHOWN_CHARS: Final = 64
 
 
@@ -35,11 +39,14 @@ class Asking:
     """Marker before the transcript in an answer without a named language; behind it, an answer that names its language
     begins as :attr:`begins`."""
     text: str = ""
-    """The whole prompt, if it is no conversation, with the template's placeholder of audio."""
+    """The whole prompt, if it is no conversation or another than the template's, with the placeholder of audio."""
     named: str = ""
     """How :attr:`says` and :attr:`text` name the language."""
-    diarizes: bool = False
-    """Whether an answer has turns of speakers, with times (:mod:`.turns`); audio is not cut at silences."""
+    diarizes: Turns = ""
+    """The form of the turns of speakers, with times, in an answer; then audio is not cut at silences."""
+    tokens_a_second: int = 25
+    """Tokens of an answer for a second of audio, at most, besides some: a model that repeats itself would go on to the
+    end of the context."""
     languages: Mapping[str, str] = field(default_factory=dict)
     """The model's names of languages, by code; empty: it takes no hint."""
 
@@ -134,7 +141,7 @@ ASKING: Final[Mapping[str, Asking]] = {
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
             f"<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|>\n{_MOSS}<|im_end|>\n<|im_start|>assistant\n"
         ),
-        diarizes=True,
+        diarizes="marks",
     ),
     "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
     "GraniteSpeechForConditionalGeneration": _GRANITE,
@@ -152,6 +159,17 @@ ASKING: Final[Mapping[str, Asking]] = {
         languages=_QWEN3_ASR,
     ),
     "Qwen3OmniMoeForConditionalGeneration": _OMNI,
+    "VibeVoiceAsrForConditionalGeneration": Asking(
+        seconds=3000,
+        text=(
+            "<|im_start|>system\nYou are a helpful assistant that transcribes audio input into text output in JSON "
+            "format.<|im_end|>\n<|im_start|>user\n<|object_ref_start|><|box_start|><|object_ref_end|>\nThis is a "
+            f"{SECONDS} seconds audio, please transcribe it with these keys: Start time, End time, Speaker ID, Content"
+            "<|im_end|>\n<|im_start|>assistant\n"
+        ),
+        diarizes="json",
+        tokens_a_second=50,
+    ),
     "VoxtralForConditionalGeneration": Asking(
         seconds=600,
         text=f"<s>[INST][BEGIN_AUDIO][AUDIO][/INST]{LANGUAGE}[TRANSCRIBE]",

@@ -23,7 +23,7 @@ from stentor.protocols.ipc.deltas import Finish, Text
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields
 
-from ..asr.asking import Asking
+from ..asr.asking import SECONDS, Asking
 from ..asr.chunks import chunks_of
 from ..asr.languages import WITHOUT_SPACES
 from ..asr.options import Chunking
@@ -49,9 +49,8 @@ _SECONDS_AT_ONCE: Final = 240
 """Seconds of a transcription's audio that the engine has at the same time, if it takes several requests."""
 _POSITIONS_A_SECOND: Final = 20
 """Tokens of the context for a second of audio with its text, at most: Qwen3-ASR takes 13 for the audio."""
-_TOKENS_A_SECOND: Final = 25
 _TOKENS_BESIDE: Final = 64
-"""More are not written of audio: a model that repeats itself would go on to the end of the context."""
+"""Of an answer, besides those of its seconds (:attr:`..asr.asking.Asking.tokens_a_second`)."""
 _DETECTIONS: Final = 2
 FIELD: Final = "file"
 
@@ -171,9 +170,9 @@ class ChatTranscription:
         transcript = MarkedText("" if self._begun else self._asking.marker)
         turns = None
         if self._asking.diarizes:
-            from ..asr.turns import TurnReader  # late: few models tell speakers apart
+            from ..asr.turns import READERS  # late: few models tell speakers apart
 
-            turns = TurnReader(len(pcm) / BYTES_A_SECOND, begin)
+            turns = READERS[self._asking.diarizes](len(pcm) / BYTES_A_SECOND, begin)
         async with aclosing(generation):
             async for batch in generation:
                 for delta in batch:
@@ -216,11 +215,11 @@ class ChatTranscription:
         wav = wav_header(SAMPLE_RATE, len(sound)) + sound
         media = await chat.media.sound(wav, FIELD, context.queue_slot.memory)
         with map_error_fields({"messages": "prompt"}):
-            prompt, placed = await self._prompt(media)
+            prompt, placed = await self._prompt(media, len(pcm) / BYTES_A_SECOND)
         audio = sum(placed.tokens.values())
         self._audio_tokens += audio
         self._text_tokens += len(prompt) - audio
-        most = _TOKENS_BESIDE + _TOKENS_A_SECOND * len(sound) // BYTES_A_SECOND
+        most = _TOKENS_BESIDE + self._asking.tokens_a_second * len(sound) // BYTES_A_SECOND
         # a file is several requests, so a client's share applies to each
         wanted = min(most, wish.sampling.max_tokens or most)
         room = output_room(len(prompt), Budget(None, wanted, "max_completion_tokens", FIELD), chat)
@@ -232,13 +231,15 @@ class ChatTranscription:
         )
         return await observed(chat, request, placed.held, context)
 
-    async def _prompt(self, media: ConversationMedia) -> tuple[list[int], PlacedMedia]:
-        """Raises BadRequest, where it is the client's text that cannot be written."""
+    async def _prompt(self, media: ConversationMedia, seconds: float) -> tuple[list[int], PlacedMedia]:
+        """``seconds``: the length of the audio. Raises BadRequest, where it is the client's text that cannot be
+        written."""
         chat, asking, text = self._chat, self._asking, media.text
         assert chat.media is not None
         assert text is not None
         if asking.text:
-            whole = asking.naming(asking.text, self._wish.language) + self._begun
+            asked = asking.text.replace(SECONDS, f"{seconds:.2f}")
+            whole = asking.naming(asked, self._wish.language) + self._begun
             try:
                 tokens = await chat.pool.encode_rendered(lambda: text.expand(whole), most_prompt_tokens(chat))
             except TextTooLong as error:

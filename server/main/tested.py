@@ -439,6 +439,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3p7ForConditionalGeneration": ("step",),
     "StepVLForConditionalGeneration": ("step_vl",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
+    "VibeVoiceAsrForConditionalGeneration": ("vibevoice_asr",),
     "VideoLlama3ForConditionalGeneration": ("video_llama_3", "video_llama_3_film"),
     "VideoLlavaForConditionalGeneration": ("video_llava", "video_llava_film"),
     "VipLlavaForConditionalGeneration": ("vipllava",),

@@ -68,6 +68,19 @@ def _music_flamingo() -> Any:
     )
 
 
+def _vibevoice() -> Any:
+    """With a noise of 0, of which Stentor adds none, and layers that change what goes through them."""
+    codec = {"num_filters": 4, "downsampling_ratios": [2, 4], "depths": [1, 1, 1], "layer_scale_init_value": 1.0}
+    codec |= {"model_type": "vibevoice_acoustic_tokenizer_encoder", "vae_std": 0.0, "initializer_range": 0.1}
+    return transformers.VibeVoiceAsrConfig(
+        text_config={"model_type": "qwen2", **TEXT},
+        acoustic_tokenizer_encoder_config={**codec, "hidden_size": 8},
+        semantic_tokenizer_encoder_config={**codec, "hidden_size": 12},
+        audio_token_id=_SOUND,
+        acoustic_tokenizer_chunk_size=24,
+    )
+
+
 def _glm_asr() -> Any:
     audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
     return transformers.GlmAsrConfig(
@@ -162,6 +175,11 @@ def _merged(random: torch.Generator, size: int) -> Picture:
     return Picture({**heard.tensors, "padding_mask": torch.ones(1, 1, dtype=torch.int64)}, tokens, modality="audio")
 
 
+def _sampled(random: torch.Generator, size: int) -> Picture:
+    """Samples of which eight are an embedding, in pieces of three embeddings."""
+    return Picture({"input_values": torch.randn(1, 1, 56, generator=random)}, [_SOUND] * 7, modality="audio")
+
+
 def _omni(sound: Callable[[torch.Generator, int], Picture]) -> Kind:
     """A picture, and beside it a sound."""
 
@@ -196,6 +214,7 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
         Kind(_windowed("input_features_mask", _halved, _BEGIN, _END), _SOUND, cat()),
     ),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
+    "vibevoice_asr": (_vibevoice, Kind(_sampled, _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
     "granite_speech_plus": (
         partial(_granite_speech, transformers.GraniteSpeechPlusConfig, (0, 1)),

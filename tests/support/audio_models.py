@@ -152,6 +152,14 @@ def moss(folder: Path) -> None:
     write_extractor(folder, "MossTranscribeDiarizeProcessor", extractor)
 
 
+def vibevoice(folder: Path) -> None:
+    special = (*_CHATML_TOKENS, "<|object_ref_start|>", "<|box_start|>", "<|object_ref_end|>")
+    template = CHATML.replace("AUDIO", "<|object_ref_start|><|box_start|><|object_ref_end|>\n")
+    write_tokenizer(folder, special, template)
+    extractor = transformers.VibeVoiceAcousticTokenizerFeatureExtractor()
+    write_extractor(folder, "VibeVoiceAsrProcessor", extractor, audio_token="<|box_start|>")
+
+
 def gemma3n(folder: Path) -> None:
     """One file describes audio and images, as published."""
     special = ("<audio_soft_token>", "<start_of_audio>", "<end_of_audio>")

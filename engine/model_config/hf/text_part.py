@@ -342,6 +342,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
+    "VibeVoiceAsrForConditionalGeneration": MediaFamily("vibevoice_asr", "qwen2", "audio", tied_by_text=True),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
     "VideoLlavaForConditionalGeneration": MediaFamily("video_llava", "llama", "images, video"),
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),

@@ -361,6 +361,12 @@ def _video_llama_3(model: Any, video_compression_mask: torch.Tensor, **given: to
     return found[video_compression_mask]
 
 
+def _vibevoice_sounds(model: Any, input_values: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden] of a sound. Without the noise that the class adds to its encoder's output, so that a prompt
+    that is computed again, after a crash or for another request, is the same."""
+    return _rows(model.model.get_audio_features(input_values, sample=False, return_dict=True).pooler_output)
+
+
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
     """bool [rows, length]: True for the first ``counts`` of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
@@ -375,6 +381,7 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("MusicFlamingoForConditionalGeneration", "audio"): _music_flamingo,
     ("Phi4MultimodalForCausalLM", "image"): _phi4,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
+    ("VibeVoiceAsrForConditionalGeneration", "audio"): _vibevoice_sounds,
     ("VideoLlama3ForConditionalGeneration", "video"): _video_llama_3,
     ("UnlimitedOcrForConditionalGeneration", "image"): _deepseek_ocr,
 }

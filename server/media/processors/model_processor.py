@@ -83,6 +83,7 @@ from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .videos_of_models import VIDEOS
+from .waveform_processors import VibeVoiceAsrProcessor
 
 transformers: Any = untyped_transformers
 
@@ -124,6 +125,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "SiglipProcessor": LonePictures,
     "SmolVLMProcessor": SmolVLMProcessor,
     "UltravoxProcessor": UltravoxProcessor,
+    "VibeVoiceAsrProcessor": VibeVoiceAsrProcessor,
     "VideoLlama3Processor": VideoLlama3Processor,
     "VoxtralProcessor": VoxtralProcessor,
     **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),

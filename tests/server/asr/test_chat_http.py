@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,10 +54,12 @@ pytest.importorskip("mistral_common")
 pytestmark = pytest.mark.anyio
 
 MOSS = "MossTranscribeDiarizeForConditionalGeneration"
+VIBEVOICE = "VibeVoiceAsrForConditionalGeneration"
 QWEN3_ASR, VOXTRAL = "Qwen3ASRForConditionalGeneration", "VoxtralForConditionalGeneration"
 GRANITES = ("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration")
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
     MOSS: (audio_models.moss, "<|audio_pad|>"),
+    VIBEVOICE: (audio_models.vibevoice, "<|box_start|>"),
     QWEN3_ASR: (audio_models.qwen3_asr, "<|audio_pad|>"),
     VOXTRAL: (audio_models.voxtral, "[AUDIO]"),
     **dict.fromkeys(GRANITES, (audio_models.granite_speech, "<|audio|>")),
@@ -194,6 +197,46 @@ async def test_a_stream_has_each_turn_once_it_ends(moss: Model) -> None:
     deltas = [each.delta for each in events if each.type == "transcript.text.delta"]
     assert "".join(deltas) == done.text == "Guten Tag. Hallo [lacht]."
     assert events.index(turns[0]) < len(events) - 2, "the first turn comes before the second is written"
+
+
+@pytest.fixture(scope="module")
+def vibevoice_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    model = Model(tmp_path_factory.mktemp("vibevoice"), VIBEVOICE)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def vibevoice(vibevoice_model: Model) -> Model:
+    entries = (
+        {"Start": 0, "End": 0.8, "Speaker": 3, "Content": "Guten Tag."},
+        {"Start": 0.9, "End": 1.5, "Speaker": 0, "Content": "Hallo [lacht]."},
+    )
+    vibevoice_model.begin()
+    vibevoice_model.says = lambda _count: json.dumps(entries, separators=(",", ":")) + "\n"
+    return vibevoice_model
+
+
+async def test_vibevoice_is_told_the_length_of_the_audio_and_its_entries_are_turns(vibevoice: Model) -> None:
+    async with (
+        on_loopback(vibevoice.state) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        file = ("a.wav", io.BytesIO(wav(tone(2))), "audio/wav")
+        found = await client.audio.transcriptions.create(
+            model="fake", file=file, response_format="diarized_json", chunking_strategy="auto"
+        )
+    assert isinstance(found, sdk.TranscriptionDiarized)
+    assert (found.text, found.duration) == ("Guten Tag. Hallo [lacht].", 2.0)
+    assert [(each.id, each.speaker, each.start, each.end, each.text) for each in found.segments] == SPOKEN
+    (prompt,) = vibevoice.prompts()
+    assert "<|object_ref_start|>(15)<|object_ref_end|>\nThis is a 2.00 seconds audio, please" in prompt
+    answer = await post(vibevoice.state, [("stream", "true"), ("response_format", "diarized_json")], tone(2))
+    frames = [frame.data for frame in frames_of(answer.content)]
+    *events, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    deltas = [each.delta for each in events if each.type == "transcript.text.delta"]
+    assert "".join(deltas) == done.text == "Guten Tag. Hallo [lacht]."
+    assert (await post(vibevoice.state, (), tone(2))).json()["text"] == "Guten Tag. Hallo [lacht]."
 
 
 async def test_parts_of_a_long_file_have_their_own_times_and_speakers(

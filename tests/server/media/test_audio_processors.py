@@ -1,5 +1,6 @@
 """Sounds as models that hear are given them: what transformers' own processors make of them."""
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -149,6 +150,35 @@ def test_moss_hears_windows_with_the_seconds_between_their_tokens(tmp_path: Path
     expected = {name: inputs[name] for name in ("input_features", "input_features_mask")}
     check(heard.payload, {**expected, "padding_mask": np.ones((1, 1))})
     assert load_tokenizer(tmp_path).encode(heard.replacement, False) == inputs["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 1.37])
+def test_vibevoice_hears_samples_at_one_loudness_and_its_own_rate(tmp_path: Path, seconds: float) -> None:
+    audio_models.vibevoice(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    assert processor.written == {"audio": "<|box_start|>"}
+    heard = processor.audio(samples(seconds))
+    given = samples(seconds).astype(np.float64)
+    wave = np.fft.irfft(np.fft.rfft(given), len(given) * 3 // 2) * 1.5
+    own = transformers.VibeVoiceAcousticTokenizerFeatureExtractor.from_pretrained(tmp_path)
+    expected = np.asarray(own(wave, sampling_rate=24_000)["input_values"])
+    (found,) = load(heard.payload).values()
+    assert found.shape == expected.shape
+    assert heard.replacement == "<|box_start|>" * (found.shape[2] // 3200)
+    inside = slice(200, len(wave) - 200)  # another filter's ends are others
+    difference = (found - expected)[0, 0, inside]
+    assert seconds < 0.1 or np.sqrt(np.mean(difference**2)) < 0.02 * 10 ** (-25 / 20)
+    assert not found[0, 0, len(wave) :].any(), "silence behind it"
+
+
+def test_vibevoice_takes_the_loudness_and_the_token_of_its_files(tmp_path: Path) -> None:
+    audio_models.vibevoice(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text('{"normalize_audio": false, "sampling_rate": 16000}')
+    codec = {"acoustic_tokenizer_encoder_config": {"downsampling_ratios": [4, 100]}}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vibevoice_asr", **codec}))
+    heard = ModelProcessor(tmp_path).audio(samples(0.1))
+    check(heard.payload, {"input_values": samples(0.1)[None, None]})
+    assert heard.replacement == "<|box_start|>" * 4
 
 
 def test_a_model_that_sees_and_hears_takes_all_of_it(tmp_path: Path) -> None:

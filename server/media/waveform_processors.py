@@ -1,0 +1,67 @@
+"""Processors of models whose encoders take samples of sounds in place of frames. Run in the child."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import soxr
+from transformers.processing_utils import ProcessorMixin
+
+from .decode_audio import SAMPLE_RATE
+from .model_files import ModelFiles
+from .processor_name import FILES
+
+_RATIOS: Final = (2, 2, 4, 5, 5, 8)
+"""By which the layers of VibeVoice's encoders shorten a sound, where files leave them out."""
+
+
+class VibeVoiceAsrProcessor(ProcessorMixin):
+    """A sound at one loudness, at the model's rate and filled up with silence to a whole number of tokens."""
+
+    _SETTINGS: Final[Mapping[str, Any]] = {
+        "sampling_rate": 24_000,
+        "normalize_audio": True,
+        "target_dB_FS": -25,
+        "eps": 1e-6,
+        "audio_token": "<|box_start|>",
+    }
+
+    def __init__(self, samples: int = math.prod(_RATIOS), settings: Mapping[str, Any] | None = None) -> None:
+        """``samples``: of a token; ``settings``: those that are not as in published models."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._samples = samples
+        self._set: Mapping[str, Any] = {**self._SETTINGS, **(settings or {})}
+        self.audio_token: str = self._set["audio_token"]
+
+    @classmethod
+    def of(cls, folder: Path) -> "VibeVoiceAsrProcessor":
+        """From the files of a model."""
+        files, found = ModelFiles(folder), dict[str, Any]()
+        for name in reversed(FILES):
+            whole = files.read(name)
+            for part in (whole, whole.get("feature_extractor") or {}):
+                found |= {each: part[each] for each in cls._SETTINGS if part.get(each) is not None}
+        encoder = files.read("config.json").get("acoustic_tokenizer_encoder_config") or {}
+        return cls(math.prod(encoder.get("downsampling_ratios") or _RATIOS), found)
+
+    @property
+    def feature_extractor(self) -> Any:
+        """Itself: it also is the feature extractor."""
+        return self
+
+    def _process_audio(self, audio: Any, **_: Any) -> Any:
+        ((samples,), told) = audio, self._set
+        wave = soxr.resample(np.asarray(samples, np.float32), SAMPLE_RATE, told["sampling_rate"])
+        if told["normalize_audio"] and len(wave):
+            wave = wave * (10 ** (told["target_dB_FS"] / 20) / (np.sqrt(np.mean(wave**2)) + told["eps"]))
+            if (peak := np.abs(wave).max()) > 1.0:
+                wave = wave / (peak + told["eps"])
+        count = -(-len(wave) // self._samples)
+        filled = np.pad(wave, (0, count * self._samples - len(wave))).astype(np.float32)
+        return {"input_values": filled[None, None]}, [self.audio_token * count]
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return []
