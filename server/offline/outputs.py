@@ -57,7 +57,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of the answer to one prompt, in seconds. Differences of the ``…_ts`` are exact; their zero means nothing."""
+    """Times of the answer to one prompt, in seconds. Only differences of the ``…_ts`` mean something."""
 
     num_generation_tokens: int
     first_token_latency: float
