@@ -83,7 +83,7 @@ from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .videos_of_models import VIDEOS
-from .waveform_processors import VibeVoiceAsrProcessor
+from .waveforms import VibeVoiceAsrProcessor
 
 transformers: Any = untyped_transformers
 

@@ -9,9 +9,9 @@ import numpy as np
 import soxr
 from transformers.processing_utils import ProcessorMixin
 
-from ..decode_audio import SAMPLE_RATE
-from ..model_files import ModelFiles
-from ..processor_name import FILES
+from ..decoding.decode_audio import SAMPLE_RATE
+from .model_files import ModelFiles
+from .processor_name import FILES
 
 _RATIOS: Final = (2, 2, 4, 5, 5, 8)
 """By which the layers of VibeVoice's encoders shorten a sound, where files leave them out."""
