@@ -240,7 +240,9 @@ class EncoderDecoder:
         normed = self._norm.plain(hidden)
         if (scale := self.config.logits_scale) != 1.0:
             normed = normed * scale
-        product = self._head(normed).float()
+        made = self._head(normed)
+        assert isinstance(made, torch.Tensor)
+        product = made.float()
         if self._head_bias is not None:
             product = product + self._head_bias
         return product if out is None else out.copy_(product)

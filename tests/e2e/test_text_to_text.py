@@ -41,7 +41,12 @@ def write(model: Any, folder: Path) -> None:
 
 @pytest.fixture(scope="module", params=["t5", "bart"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    special = {"vocab_size": 259, "decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": START}
+    special: dict[str, Any] = {
+        "vocab_size": 259,
+        "decoder_start_token_id": START,
+        "eos_token_id": END,
+        "pad_token_id": START,
+    }
     model = (tiny_t5 if request.param == "t5" else tiny_bart)(**special)
     folder = tmp_path_factory.mktemp(request.param)
     write(model, folder)
@@ -132,7 +137,7 @@ def test_requests_go_on_after_their_worker_was_killed(server: ServerProcess, cli
 
 
 def test_what_it_cannot_do_is_refused(server: ServerProcess, client: openai.OpenAI) -> None:
-    refusals = [
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({"prompt": "a" * 64}, "has 65 tokens; the model's context is 64 tokens, for a prompt"),
         ({"prompt": "a", "max_tokens": 64}, "the decoder's prompt has 1 tokens; the model's context is 64 tokens"),
         ({"prompt": "a", "prompt_logprobs": 1}, "the model's encoder reads the prompt"),

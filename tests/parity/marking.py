@@ -107,7 +107,12 @@ def _chameleon(**more: object) -> Any:
     """With pictures of 16 tokens among 8, which no answer has."""
     digits = "ABCDEFGH"
     words = {"<image>": token("<image>"), **{f"IMGIMG{digit}Z": 30 + number for number, digit in enumerate(digits)}}
-    pictures = {"embed_dim": 8, "num_embeddings": len(digits), "latent_channels": 8, "base_channels": 32}
+    pictures: dict[str, Any] = {
+        "embed_dim": 8,
+        "num_embeddings": len(digits),
+        "latent_channels": 8,
+        "base_channels": 32,
+    }
     pictures |= {"resolution": SIDE, "channel_multiplier": [1, 1, 1], "num_res_blocks": 1}
     return transformers.ChameleonConfig(**TEXT, vq_config=pictures, vocabulary_map=words, **more)
 

@@ -275,7 +275,8 @@ class _Encoding(torch.nn.Module):
         block.attn.qkv, block.attn.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         block.mlp.fc1, block.mlp.fc2 = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
         block.gamma_1, block.gamma_2 = (torch.nn.Parameter(torch.ones(width)) for _ in range(2))
-        return block
+        made: torch.nn.Module = block
+        return made
 
     def forward(self, pixel_values: torch.Tensor, **_: object) -> Any:
         made: Any = self.timm_model

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.tests.parity.test_whisper import sound
 from stentor.tests.parity.transcribers import START, tiny, tiny_canary, tiny_cohere, tiny_streaming, transformers
 from stentor.tests.parity.whispers import PagedEncoderDecoder
@@ -90,9 +91,9 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
     with torch.inference_mode():
         encoded = ours.model.encoder(windows)
         expected = [encoded_by(model, pcm) for pcm in windows]
-    assert (
-        encoded.lengths == [len(one) for one in expected] == [ours.config.positions(len(pcm) // 2) for pcm in windows]
-    )
+    assert isinstance(ours.config, EncoderDecoderConfig)
+    positions = [ours.config.positions(len(pcm) // 2) for pcm in windows]
+    assert encoded.lengths == [len(one) for one in expected] == positions
     torch.testing.assert_close(encoded.rows, torch.cat(expected), atol=1e-4, rtol=1e-4)
     ours.listen(windows)
     prompts = [[START, 7, 9, 11, 33], [START], [START, *range(20, 40)]]

@@ -176,13 +176,14 @@ def test_media_that_see_each_other_are_found_again_with_the_same_ones_alone(tmp_
     model = Seeing("molmo2", tmp_path)
     first, second, third = (model.picture(number) for number in (5, 6, 7))
     begin = model.prompt(text(20), first).media[0].start
-    cached = []
+    cached, prompt = [], None
     for pictures, told in (((first, second), 40), ((first, third), 40), ((first, second), 60), ((first, second), 40)):
         prompt = model.prompt(text(20), pictures[0], text(9, told), pictures[1], text(40))
         rid = model.engine.submit(prompt.tokens, model.params(), media=prompt.media)
         model.engine.run(check=True)
         cached.append(model.engine.prompts[rid].cached_tokens)
         assert model.engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, ANSWER)
+    assert prompt is not None
     assert cached == [0, begin, begin, len(prompt.tokens) - 1]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
 from stentor.tests.parity.translators import KINDS, VOCAB, encoded, logits_of
 from stentor.tests.parity.whispers import PagedEncoderDecoder
 
@@ -44,7 +45,8 @@ def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedEncoderDecoder(folder)
     ours.listen([encoded(text) for text in TEXTS])
-    start = list(ours.config.decoder_start)  # type: ignore[attr-defined]
+    assert isinstance(ours.config, TextToTextConfig)
+    start = list(ours.config.decoder_start)
     tokens: list[list[int]] = [list(start) for _ in TEXTS]
     logits = ours.step(tokens)
     for _ in range(24):

@@ -10,6 +10,7 @@ import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.download.hub import DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.models.speech.alignment import token_times
 from stentor.tests.engine.loading.tiny_ct2 import write_whisper
 from stentor.tests.parity.whispers import SHAPE, VOCAB, PagedEncoderDecoder, real, tiny, transformers, whisper_of
@@ -197,6 +198,7 @@ def test_alignment_is_transformers_and_openais(pair: tuple[Any, Path]) -> None:
         output = model(
             features(model, pcm), decoder_input_ids=torch.tensor([tokens]), output_attentions=True, return_dict=True
         )
+    assert isinstance(ours.config, EncoderDecoderConfig)
     heads = ours.config.aligning_heads
     weights = torch.stack([output.cross_attentions[layer][0, head] for layer, head in heads])[..., :frames]
     weights = weights / weights.sum(-1, keepdim=True)  # OpenAI's softmax is over what is audio
@@ -223,6 +225,7 @@ def test_token_times_are_transformers_own(pair: tuple[Any, Path]) -> None:
             features(model, pcm), decoder_input_ids=torch.tensor([tokens]), output_attentions=True, return_dict=True
         )
     generated = _Generated(cross_attentions=(output.cross_attentions,), sequences=torch.tensor([tokens]))
+    assert isinstance(ours.config, EncoderDecoderConfig)
     heads = ours.config.aligning_heads
     wanted = model._extract_token_timestamps(generated, heads, num_frames=2 * frames, num_input_ids=begun)[0]
     weights = torch.stack([output.cross_attentions[layer][0, head] for layer, head in heads])

@@ -58,7 +58,7 @@ async def test_one_token_has_no_time_between_tokens(path: str) -> None:
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_choices_and_prompts_that_share_a_request_have_none(path: str, stream: bool) -> None:
-    options = {"stream": stream, "stream_options": {"include_usage": True}} if stream else {}
+    options: dict[str, Any] = {"stream": stream, "stream_options": {"include_usage": True}} if stream else {}
     assert "metrics" not in await _answer(path, n=2, **options)
     if path == COMPLETIONS:
         assert "metrics" not in await _answer(path, prompt=["a", "b"], **options)

@@ -191,8 +191,8 @@ class Attention:
         value_dim]. ``index``: the queries and key of an index of blocks, or the numbers for distances."""
         spec, gate = self._spec, None
         if self._key_convs is not None:
-            k, v = self._key_convs(torch.cat([k, v], dim=1), batch).split_with_sizes(self._sizes[1:3], dim=1)
-            k, v = k.contiguous(), v.contiguous()
+            both = self._key_convs.added(torch.cat([k, v], dim=1), batch).to(k.dtype)
+            k, v = (part.contiguous() for part in both.split_with_sizes(self._sizes[1:3], dim=1))
         if spec.gated:
             if spec.gate:
                 queries, gate = q.split((spec.q_size, spec.gates), dim=1)

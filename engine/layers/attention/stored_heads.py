@@ -40,10 +40,9 @@ def _projections(
         own, (hidden, inputs) = f"{at}.{spec.name}", (model.hidden_size, spec.kv_size)
         for part in (chosen.into, chosen.out):
             check_arranged(f"{own}.{part}", context)
-        stored = chosen.experts, inputs, hidden
-        weights.arrange(f"{own}.{chosen.into}.weight", stored, lambda each: each.flatten(0, 1))
-        stored = chosen.experts, hidden, inputs
-        weights.arrange(f"{own}.{chosen.out}.weight", stored, lambda each: each.transpose(0, 1).flatten(1))
+        queries, outputs = (chosen.experts, inputs, hidden), (chosen.experts, hidden, inputs)
+        weights.arrange(f"{own}.{chosen.into}.weight", queries, lambda each: each.flatten(0, 1))
+        weights.arrange(f"{own}.{chosen.out}.weight", outputs, lambda each: each.transpose(0, 1).flatten(1))
         weights.alias(f"{own}.{chosen.bias}", f"{own}.{chosen.out}.bias")
     if spec.tied_values:
         weights.share(f"{at}.{spec.name}.k_proj", f"{at}.{spec.name}.v_proj")

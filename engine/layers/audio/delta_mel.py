@@ -28,14 +28,15 @@ class DeltaMelSettings:
     def of(cls, found: dict[str, object]) -> "DeltaMelSettings":
         """Raises ValueError for values that no spectrogram has."""
         settings = cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})  # type: ignore[arg-type]
-        sizes = (settings.num_mel_bins, settings.n_fft, settings.win_length, settings.hop_length)
+        sizes: tuple[object, ...] = (settings.num_mel_bins, settings.n_fft, settings.win_length, settings.hop_length)
         if not all(isinstance(size, int) and 0 < size <= 8192 for size in sizes):
             raise ValueError(f"its sizes are {sizes}, expected whole numbers up to 8192")
-        width = settings.delta_win_length
+        width: object = settings.delta_win_length
         if settings.win_length > settings.n_fft or not isinstance(width, int) or not 3 <= width < 64 or width % 2 == 0:
             raise ValueError("win_length is more than n_fft, or delta_win_length no odd number from 3 to 63")
-        if not isinstance(settings.logmel_floor_db, int | float):
-            raise ValueError(f"logmel_floor_db is {settings.logmel_floor_db!r}, expected a number")
+        floor: object = settings.logmel_floor_db
+        if not isinstance(floor, int | float):
+            raise ValueError(f"logmel_floor_db is {floor!r}, expected a number")
         return settings
 
 

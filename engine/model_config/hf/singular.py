@@ -96,8 +96,9 @@ def diffllama(fields: Fields, name: str) -> ModelSpec:
     layers = []
     for number, layer in enumerate(spec.layers):
         mixer, first = layer.attention, 0.8 - 0.6 * exp(-0.3 * number)
-        twice = {"heads": 2 * mixer.heads, "kv_heads": 2 * mixer.kv_heads}
-        layers.append(replace(layer, mixer=replace(mixer, difference=DifferenceSpec(first), **twice)))
+        heads, kv_heads = 2 * mixer.heads, 2 * mixer.kv_heads
+        mixer = replace(mixer, difference=DifferenceSpec(first), heads=heads, kv_heads=kv_heads)
+        layers.append(replace(layer, mixer=mixer))
     return replace(spec, layers=tuple(layers))
 
 

@@ -83,7 +83,8 @@ class CTCModules:
         """[positions, tokens]"""
         stored = np.frombuffer(window, "<i2") if len(window) else np.zeros(MOST_SAMPLES, "<i2")
         samples = stored.astype(np.float32) / 32768
-        filled = np.pad(samples, (0, max(0, self._spec.fewest_samples - len(samples))))
+        filled = np.zeros(max(len(samples), self._spec.fewest_samples), np.float32)
+        filled[: len(samples)] = samples
         given = self._extract(filled)
         moved = {name: self._moved(tensor) for name, tensor in given.items()}
         changed = self._adapters[language]

@@ -355,8 +355,8 @@ class MediaRows(RowExtras):
                 whole.append(WholeSpan(row.first, count, row.sequence, row.start))
             if found.joined is not None and row.start <= found.first < row.start + row.count:
                 members = torch.from_numpy(found.joined).to(self._device)
-                at = found.first - row.start + row.first
-                whole.append(WholeSpan(at, len(found.joined), row.sequence, found.first, members))
+                begins = found.first - row.start + row.first
+                whole.append(WholeSpan(begins, len(found.joined), row.sequence, found.first, members))
             for span, begin, end in _within(found.spans, row.start, row.count):
                 encoded = self._encoded[span.encoder_slot]
                 at_fault = int(span.placeholders[0])

@@ -62,5 +62,5 @@ def squares(picture: Pixels, side: int, scaling: Scaling) -> Values:
     rows, columns = -(-height // side), width // side + 1
     canvas = np.full((channels, rows * side, columns * side), _BEHIND, np.float32)
     canvas[:, :height, :width] = picture
-    cut = scaling.normed(canvas).reshape(channels, rows, side, columns, side)  # type: ignore[arg-type]
+    cut = scaling.normed(canvas).reshape(channels, rows, side, columns, side)
     return cut.transpose(1, 3, 2, 4, 0).reshape(rows * columns, side, side, channels)

@@ -138,7 +138,7 @@ def bilinear(picture: Pixels, height: int, width: int) -> Pixels:
     values = picture.astype(np.float32)
     across = values[:, :, columns.first] * (1 - columns.share) + values[:, :, columns.second] * columns.share
     share = rows.share[:, None]
-    found: Values = across[:, rows.first] * (1 - share) + across[:, rows.second] * share
+    found = across[:, rows.first] * (1 - share) + across[:, rows.second] * share
     return found.round().clip(0, 255).astype(np.uint8)
 
 

@@ -27,7 +27,7 @@ class MuseImages(OwnImages):
     merge_size = 2
     max_image_tokens = 4096
 
-    def _validate_preprocess_kwargs(self, **settings: Any) -> None:
+    def _validate_preprocess_kwargs(self, *_: Any, **settings: Any) -> None:
         super()._validate_preprocess_kwargs(**{**settings, "do_resize": False})  # which would want a size
 
     def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
