@@ -7,7 +7,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.spec.attention import AddedConvSpec
+from ..model_config.spec.attention_parts import AddedConvSpec
 from .forward_batch import ForwardBatch
 from .linear.layer_context import LayerContext
 from .linear.quantized import Stream

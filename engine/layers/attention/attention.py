@@ -11,7 +11,7 @@ from stentor import kernels
 from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ...model_config.spec.attention import AttentionSpec, QKNorm
+from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.model import Backbone
 from ..added_conv import AddedConv
 from ..elementwise import elementwise
@@ -27,39 +27,11 @@ from .block_index import BlockIndex
 from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
 from .distances import Distances
+from .head_norms import HeadLayerNorm, query_and_key_norms
 from .stored_heads import _pass_over_unused, _projections
 
 _LEAST_QUERIES: Final = 64
 """Least queries of a part of an attention; for fewer, laying out the keys takes longer."""
-
-
-class HeadLayerNorm:
-    """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones."""
-
-    def __init__(
-        self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, kind: QKNorm
-    ) -> None:
-        """``kind``: with weights and biases of each head, only with weights of each, or with shared ones. Weights alone
-        are stored in one tensor, or in one each if ``name`` has a place for the head's number."""
-        self._dim, self._eps = dim, eps
-        own = kind != "layer"
-        self._weight = context.empty(heads if own else 1, dim, dtype=torch.float32)
-        self._bias: torch.Tensor | None = None
-        if kind != "layer_own":
-            self._bias = torch.empty_like(self._weight)
-            stored = (heads, dim) if own else (dim,)
-            weights.add(f"{name}.bias", self._bias, shape=stored)
-            weights.add(f"{name}.weight", self._weight, shape=stored)
-        elif "{}" not in name:
-            weights.add(f"{name}.weight", self._weight)
-        else:
-            for head in range(heads):
-                weights.add(f"{name.format(head)}.weight", self._weight[head])
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, heads, dim] → a new tensor; computed in float32 and rounded once."""
-        normed = torch.nn.functional.layer_norm(x.float(), (self._dim,), eps=self._eps) * self._weight
-        return (normed if self._bias is None else normed + self._bias).to(x.dtype)
 
 
 class Attention:
@@ -78,7 +50,7 @@ class Attention:
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self.into, self.out = _projections(weights, at, spec, model, context)
         self._v_norm = RMSNorm(weights, None, spec.head_dim, self._eps, context) if spec.v_norm else None
-        norms = _query_and_key_norms(weights, prefix, spec, model, context)
+        norms = query_and_key_norms(weights, prefix, spec, model, context)
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
         self._layer_norms = [
@@ -401,20 +373,6 @@ class Attention:
         """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""
         q, k, v, *index = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch, *index)
-
-
-def _query_and_key_norms(
-    weights: WeightMap, prefix: str, spec: AttentionSpec, model: Backbone, context: LayerContext
-) -> tuple[RMSNorm, RMSNorm] | None:
-    """Norms of each head's queries and keys, or of all heads together; None without such norms."""
-    if (sizes := spec.qk_norm_sizes) is None:
-        return None
-    names, plus_one = spec.qk_norm_names or ("", ""), model.norm_plus_one
-    q_norm, k_norm = (
-        RMSNorm(weights, f"{prefix}.{name}" if name else None, size, model.norm_eps, context, plus_one=plus_one)
-        for name, size in zip(names, sizes, strict=True)
-    )
-    return q_norm, k_norm
 
 
 def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:

@@ -8,7 +8,8 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ...model_config.spec.attention import AttentionSpec, ChosenHeadsSpec, DifferenceSpec
+from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.attention_parts import ChosenHeadsSpec, DifferenceSpec
 from ..linear.layer_context import LayerContext
 from ..linear.quantized import Stream
 from ..linear.weights import WeightMap

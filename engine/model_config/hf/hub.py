@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
-from ..spec.attention import LoopSpec
+from ..spec.attention_parts import LoopSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import FUSED_MLP, MLPSpec
 from ..spec.model import Blend, ModelSpec, dense_mlp, looped, with_layers, with_mixers, with_mtp

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import AddedConvSpec, AttentionSpec, DistanceSpec
+from ..spec.attention import AttentionSpec
+from ..spec.attention_parts import AddedConvSpec, DistanceSpec
 from ..spec.mlp import STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp
 from .common import common, expect, renamed, with_defaults

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import BlockIndexSpec
+from ..spec.attention_parts import BlockIndexSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import FUSED_MLP, STACKED, ExpertNames, MLPSpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers

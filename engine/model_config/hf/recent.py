@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.attention import ConvolvedSpec
+from ..spec.attention_parts import ConvolvedSpec
 from ..spec.layer import Norms
 from ..spec.mlp import APART, STACKED, ExpertNorms, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, with_layers, with_mixers

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import exp
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.attention import ChosenHeadsSpec, DifferenceSpec
+from ..spec.attention_parts import ChosenHeadsSpec, DifferenceSpec
 from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import ExpertNames, RouterSpec
 from ..spec.model import HeadTransformSpec, ModelSpec, dense_mlp, with_layers, with_mixers

@@ -5,6 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..config_fields import ConfigError
+from .attention_parts import (
+    AddedConvSpec,
+    BlockIndexSpec,
+    ChosenHeadsSpec,
+    ConvolvedSpec,
+    DifferenceSpec,
+    DistanceSpec,
+    LoopSpec,
+)
 from .cache import CacheSpec, seen_pairs
 from .positions import DistanceBias, RopeConfig, check_rope
 from .projection import Projection
@@ -14,147 +23,6 @@ QKNorm = Literal["none", "head", "full", "layer", "layer_own", "layer_own_biased
 """``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
 norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+);
 ``layer_own_biased``: and with a bias of each (Chameleon)."""
-
-
-@dataclass(frozen=True)
-class BlockIndexSpec:
-    """The index of attention to blocks (MiniMax-M3): the queries of a key-value head see the ``top_k`` blocks of
-    ``size`` tokens with the largest product of a token's key and the head's query of the index.
-
-    Queries, one a key-value head, and keys, one a token for all heads, are made from the layer's input, normed and
-    rotated as in the attention.
-    """
-
-    head_dim: int
-    size: int
-    top_k: int
-    """Blocks that are seen, with the token's own; all if there are fewer."""
-    local: int = 1
-    """The last of them up to the token's own, which are always seen."""
-    prefix: str = "index_"
-    """Prefix of its tensors' names within the attention's."""
-
-    @property
-    def most(self) -> int:
-        """Tokens up to which all are seen."""
-        return self.size * self.top_k
-
-    def parts(self, name: str, kv_heads: int) -> tuple[tuple[str, int], tuple[str, int]]:
-        """The projections to its queries and its key, with their outputs; ``name``: the attention's."""
-        return (
-            (f"{name}.{self.prefix}q_proj", kv_heads * self.head_dim),
-            (f"{name}.{self.prefix}k_proj", self.head_dim),
-        )
-
-    def norms(self, name: str) -> tuple[str, str]:
-        """Stored names of the norms of its queries and keys, of :attr:`head_dim` weights."""
-        return f"{name}.{self.prefix}q_norm", f"{name}.{self.prefix}k_norm"
-
-
-@dataclass(frozen=True)
-class LoopSpec:
-    """How a later run of a layer also attends to the first one's keys and values (IQuest LoopCoder)."""
-
-    first: int
-    """The layer of the first loop."""
-    gate: str
-    """Stored name of the product of each head's query that weights both, [heads, head_dim] with a bias."""
-
-
-@dataclass(frozen=True)
-class ConvolvedSpec:
-    """Queries and keys that pass two convolutions over tokens, one of each channel and one within each head, and values
-    of which half are those of the token before (ZAYA, arXiv:2510.04476). Heads are normed without weights."""
-
-    by_channel: int = 2
-    """Tokens of the first convolution, the current one included."""
-    by_head: int = 2
-    """Of the second."""
-    into: str = "qkv_proj"
-    """Where its products are stored, within the attention."""
-    key_scales: str = "qk_norm.temp"
-    """Stored name of a factor on each key head."""
-
-    @property
-    def convolutions(self) -> tuple[str, str]:
-        """Stored names of the convolutions of channels and of heads."""
-        return f"{self.into}.conv_qk_depthwise", f"{self.into}.conv_qk_grouped"
-
-    @property
-    def before(self) -> int:
-        """Tokens before the current one that it sees."""
-        return self.by_channel + self.by_head - 2
-
-
-@dataclass(frozen=True)
-class DistanceSpec:
-    """What a token adds to its scores by the distance back to a key: for each head, a product of ``size`` numbers that
-    are made of the token with a learned profile of each of them over distances (Inkling)."""
-
-    size: int
-    extent: int
-    """Distances from 0 on that profiles have; further keys get nothing."""
-    into: str = "r_proj"
-    """Stored name of the projection to the numbers of all heads."""
-    profiles: str = "rel_logits_proj.proj"
-    """Stored name of the profiles, [size, extent]."""
-
-
-@dataclass(frozen=True)
-class AddedConvSpec:
-    """x + conv(x): channels that are convolved over the last tokens, and added to what they were (Inkling)."""
-
-    parts: tuple[tuple[str, int], ...]
-    """Stored names and channels, in order."""
-    width: int
-    """Tokens that it sees, the current one included."""
-
-    @property
-    def channels(self) -> int:
-        return sum(size for _, size in self.parts)
-
-    @property
-    def state(self) -> StateTensor:
-        """Its last inputs."""
-        return StateTensor((self.channels, self.width - 1), recurrent=False)
-
-    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Shapes of its stored tensors, by name."""
-        yield from ((f"{prefix}.{name}.weight", (size, 1, self.width)) for name, size in self.parts)
-
-    def check(self) -> None:
-        """Raise :class:`ConfigError` for contradictory fields."""
-        if self.width < 2:
-            raise ConfigError(f"a convolution sees {self.width} token, expected at least 2")
-
-
-@dataclass(frozen=True)
-class ChosenHeadsSpec:
-    """Queries and outputs of experts that each token chooses, which share keys and values (JetMoe,
-    arXiv:2404.07413). A token has the query heads of ``top_k`` experts, one of each for every key head."""
-
-    experts: int
-    top_k: int
-    into: str = "experts.input_linear"
-    """Stored name of the queries' matrices, [experts, outputs, inputs]."""
-    out: str = "experts.output_linear"
-    """Of the outputs'."""
-    bias: str = "experts.bias"
-    """Of a bias of the sum."""
-    router: str = "experts.router.layer"
-    keys: str = "kv_proj"
-    """Of all keys, then all values."""
-
-
-@dataclass(frozen=True)
-class DifferenceSpec:
-    """Half of the heads less a learned multiple of the others, each over the values of two heads (Differential
-    Transformer, arXiv:2410.05258). ``heads`` and ``kv_heads`` count both values: twice what is stored."""
-
-    first: float
-    """What the learned multiple begins with."""
-    names: tuple[str, str, str, str] = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
-    """Stored names of the vectors that it follows from, of ``head_dim`` numbers each."""
 
 
 @dataclass(frozen=True)

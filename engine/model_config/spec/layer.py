@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..config_fields import ConfigError
-from .attention import AddedConvSpec, AttentionSpec
+from .attention import AttentionSpec
+from .attention_parts import AddedConvSpec
 from .cache import CacheSpec
 from .compressed_attention import CompressedAttentionSpec
 from .latent_attention import LatentAttentionSpec

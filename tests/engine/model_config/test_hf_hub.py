@@ -6,7 +6,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import BlockIndexSpec
+from stentor.engine.model_config.spec.attention_parts import BlockIndexSpec
 
 EXAONE: dict[str, Any] = {
     "architectures": ["ExaoneForCausalLM"],

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.attention import LoopSpec
+from stentor.engine.model_config.spec.attention_parts import LoopSpec
 from stentor.engine.model_config.spec.positions import alibi_slopes
 from stentor.engine.model_config.stages import stage_ends
 from stentor.engine.model_config.tensor_parallel.cuts import Rank

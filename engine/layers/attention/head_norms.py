@@ -1,0 +1,52 @@
+"""Norms of queries and keys, of each head or of all."""
+
+import torch
+
+from ...model_config.spec.attention import AttentionSpec, QKNorm
+from ...model_config.spec.model import Backbone
+from ..linear.layer_context import LayerContext
+from ..linear.weights import WeightMap
+from ..norm import RMSNorm
+
+
+class HeadLayerNorm:
+    """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, kind: QKNorm
+    ) -> None:
+        """``kind``: with weights and biases of each head, only with weights of each, or with shared ones. Weights alone
+        are stored in one tensor, or in one each if ``name`` has a place for the head's number."""
+        self._dim, self._eps = dim, eps
+        own = kind != "layer"
+        self._weight = context.empty(heads if own else 1, dim, dtype=torch.float32)
+        self._bias: torch.Tensor | None = None
+        if kind != "layer_own":
+            self._bias = torch.empty_like(self._weight)
+            stored = (heads, dim) if own else (dim,)
+            weights.add(f"{name}.bias", self._bias, shape=stored)
+            weights.add(f"{name}.weight", self._weight, shape=stored)
+        elif "{}" not in name:
+            weights.add(f"{name}.weight", self._weight)
+        else:
+            for head in range(heads):
+                weights.add(f"{name.format(head)}.weight", self._weight[head])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, heads, dim] → a new tensor; computed in float32 and rounded once."""
+        normed = torch.nn.functional.layer_norm(x.float(), (self._dim,), eps=self._eps) * self._weight
+        return (normed if self._bias is None else normed + self._bias).to(x.dtype)
+
+
+def query_and_key_norms(
+    weights: WeightMap, prefix: str, spec: AttentionSpec, model: Backbone, context: LayerContext
+) -> tuple[RMSNorm, RMSNorm] | None:
+    """Norms of each head's queries and keys, or of all heads together; None without such norms."""
+    if (sizes := spec.qk_norm_sizes) is None:
+        return None
+    names, plus_one = spec.qk_norm_names or ("", ""), model.norm_plus_one
+    q_norm, k_norm = (
+        RMSNorm(weights, f"{prefix}.{name}" if name else None, size, model.norm_eps, context, plus_one=plus_one)
+        for name, size in zip(names, sizes, strict=True)
+    )
+    return q_norm, k_norm
