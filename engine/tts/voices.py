@@ -18,6 +18,9 @@ from .forms.vits import VITS
 
 __all__ = ["VOICE_FORMS", "Voices", "read_voices"]
 
+MIN_RATE: Final = 1_000
+MAX_RATE: Final = 768_000
+"""Samples a second that the server can send in other rates."""
 VOICE_FORMS: Final[tuple[Form, ...]] = (
     HIBARI,
     VITS,
@@ -38,6 +41,10 @@ def read_voices(path: Path, recordings: Path | None = None) -> Voices:
     for form in VOICE_FORMS:
         if (voices := form.read(path)) is None:
             continue
+        if not MIN_RATE <= voices.sample_rate <= MAX_RATE:
+            raise CheckpointError(
+                f"{path} has a sampling rate of {voices.sample_rate} Hz, expected {MIN_RATE} to {MAX_RATE}"
+            )
         if form.recordings is not None:
             return with_recordings(voices, form.recordings, path, recordings)
         if recordings is not None:

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -156,8 +155,6 @@ def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype
 def _written(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, re.Pattern):
-        return str(value.pattern)
     raise NotImplementedError(f"{type(value).__name__} has no place in a key")
 
 

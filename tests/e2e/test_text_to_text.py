@@ -85,7 +85,7 @@ def generated(model: Any, text: str, decoder: list[int]) -> list[int]:
 
 
 def ids_of(choice: Any) -> list[int]:
-    found: list[int] = choice.model_extra["token_ids"]
+    found: list[int] = choice.model_extra.get("token_ids", [])  # the first part of a stream has the prompt's alone
     return found
 
 

@@ -52,6 +52,12 @@ def test_an_onnx_file_without_its_description_is_no_voice(tmp_path: Path) -> Non
         read_voices(tmp_path / "model.onnx")
 
 
+def test_a_rate_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    write_piper(tmp_path, "a", 800)
+    with pytest.raises(CheckpointError, match="has a sampling rate of 800 Hz, expected 1000 to 768000"):
+        read_voices(tmp_path)
+
+
 def test_voices_of_several_rates_cannot_be_served_together(tmp_path: Path) -> None:
     write_piper(tmp_path, "a", 16000)
     write_piper(tmp_path, "b", 22050)

@@ -21,7 +21,7 @@ _TEMPLATE = (
     "{% if item['type'] == 'text' %}{{ item['text'] }}{% else %}"
     "{{ '<|vision_start|><|vision_pad|><|vision_end|>' }}{% endif %}{% endfor %}{% endfor %}{{ '<|vision_start|>' }}"
 )
-RATE = 800
+RATE = 1000
 HOP = 8
 
 
