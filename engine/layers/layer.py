@@ -66,50 +66,53 @@ class Layer:
             if block.source not in blocks:
                 blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
             self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
-        of_mixer, of_network = _sums(weights, prefix, spec, model.hidden_size, context) or (None, None)
+        mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
+        self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
+        self._beside_scale = model.residual_scale * spec.beside_scale
+        self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
+        network = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
+        self._shortcut: MoE | None = None
+        if spec.shortcut is not None:
+            self._shortcut = MoE(weights, prefix, spec.shortcut, model.hidden_size, context)
+        # parallel parts share the input and may need it quantised differently
+        alone = not (spec.beside or spec.parallel or norms.renews or spec.block)
+        before_mixer = norm(norms.mixer_in, mixer.into if mixer is not None and alone else None)
+        behind_mixer = norm(norms.mixer_out), norm(norms.mixer_sum)
+        self._cross_in, self._cross_sum = norm(norms.cross_in), norm(norms.cross_sum)
+        alone = not (norms.renews or spec.shortcut)
+        before_network = norm(norms.mlp_in, network.input if network is not None and alone else None)
+        behind_network = norm(norms.mlp_out), norm(norms.mlp_sum)
         first = len(spec.states(model.hidden_size)) - len(spec.out_convs or ())
         convs = [
             AddedConv(weights, prefix, conv, layer, state, context)
             for state, conv in enumerate(spec.out_convs or (), first)
         ]
-        behind_mixer, behind_network = convs or (None, None)
+        conv_of_mixer, conv_of_network = convs or (None, None)
+        sum_of_mixer, sum_of_network = _sums(weights, prefix, spec, model.hidden_size, context) or (None, None)
         self._mixer: Sublayer[Mixer] | None = None
-        if spec.mixer is not None:
-            mixer = make_mixer(weights, layer, model, spec.mixer, rotary, context)
-            # parallel parts share the input and may need it quantised differently
-            alone = not (spec.beside or spec.parallel or norms.renews or spec.block)
+        if mixer is not None:
             self._mixer = Sublayer(
                 mixer,
-                norm(norms.mixer_in, mixer.into if alone else None),
-                norm(norms.mixer_out),
-                norm(norms.mixer_sum),
+                before_mixer,
+                *behind_mixer,
                 scale=model.residual_scale * spec.mixer_scale,
                 stream_scale=spec.stream_scales[0],
                 renews=norms.renews,
-                total=of_mixer,
-                conv=behind_mixer,
+                conv=conv_of_mixer,
+                total=sum_of_mixer,
             )
-        self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
-        self._beside_scale = model.residual_scale * spec.beside_scale
-        self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
-        self._cross_in, self._cross_sum = norm(norms.cross_in), norm(norms.cross_sum)
         self._network: Sublayer[MLP | MoE] | None = None
-        if spec.mlp is not None:
-            network = make_feed_forward(weights, layer, model, spec.mlp, context)
+        if network is not None:
             self._network = Sublayer(
                 network,
-                norm(norms.mlp_in, None if norms.renews or spec.shortcut else network.input),
-                norm(norms.mlp_out),
-                norm(norms.mlp_sum),
+                before_network,
+                *behind_network,
                 scale=model.residual_scale * spec.mlp_scale,
                 stream_scale=spec.stream_scales[1],
                 renews=norms.renews,
-                total=of_network,
-                conv=behind_network,
+                conv=conv_of_network,
+                total=sum_of_network,
             )
-        self._shortcut: MoE | None = None
-        if spec.shortcut is not None:
-            self._shortcut = MoE(weights, prefix, spec.shortcut, model.hidden_size, context)
         self._ends_shortcut = layer > 0 and model.layers[layer - 1].shortcut is not None
         self._parallel, self._sum_scale = spec.parallel, spec.sum_scale
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None

@@ -26,9 +26,8 @@ P = TypeVar("P", bound=_Part)
 class Sublayer(Generic[P]):
     """``stream = after(stream * stream_scale + conv(out(part(into(stream))) * scale))``.
 
-    The sum is not computed at once: the next norm adds and normalises in one kernel. ``total``
-    takes the sum's place. ``renews``: the stream goes on from the normed
-    input.
+    The sum is not computed at once: the next norm adds and normalises in one kernel. ``total`` takes the sum's place.
+    ``renews``: the stream goes on from the normed input.
     """
 
     def __init__(
@@ -41,8 +40,8 @@ class Sublayer(Generic[P]):
         scale: float,
         stream_scale: float,
         renews: bool,
-        total: ScaledSum | GatedSum | None = None,
         conv: AddedConv | None = None,
+        total: ScaledSum | GatedSum | None = None,
     ) -> None:
         self.part = part
         self.into = into

@@ -19,8 +19,8 @@ from ..model_config.spec.model import HEADS, ModelSpec
 
 
 class Head:
-    """The last norm, what :class:`HeadTransformSpec` describes, and the product with the vocabulary, whose table may be
-    that of the embeddings."""
+    """The last norm, what :class:`..model_config.spec.model.HeadTransformSpec` describes, and the product with the
+    vocabulary, whose table may be that of the embeddings."""
 
     def __init__(
         self, weights: WeightMap, config: ModelSpec, context: LayerContext, words: torch.Tensor | PackedTable

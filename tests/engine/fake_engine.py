@@ -106,7 +106,16 @@ class Engine:
         if encoder_slots:
             groups.append(windows_of_audio(encoder_slots))
         elif encoder_capacity:
-            groups.append(CacheGroup("cross", 0, encoder_capacity, sliced, whole_spans, whole_prompts, lasting))
+            groups.append(
+                CacheGroup(
+                    "cross",
+                    capacity=encoder_capacity,
+                    sliced=sliced,
+                    whole=whole_spans,
+                    whole_prompts=whole_prompts,
+                    lasting=lasting,
+                )
+            )
         self.shelf = Shelf(late=late_media)
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars

@@ -225,7 +225,15 @@ class MediaEncoder:
         sliced = self._device == "cpu" and config.group_size == 1
         lasting = bool(self._keys_of_state)
         joined = self._media.joined
-        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts, joined, lasting)
+        kept = CacheGroup(
+            "cross",
+            capacity=self._capacity(sizes),
+            sliced=sliced,
+            whole=whole,
+            whole_prompts=self._whole_prompts,
+            joined=joined,
+            lasting=lasting,
+        )
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _unit_bytes(self, tower: TransformersTower | Tower) -> int:

@@ -299,7 +299,7 @@ def _message(error: RealtimeError) -> bytes:
 
 
 def _import_peer() -> None:
-    import_module("...webrtc.peer", __package__)
+    import_module("....webrtc.peer", __package__)
 
 
 def _addresses(host: str, server: Any, own: Callable[[], Sequence[str]]) -> list[str]:
