@@ -22,7 +22,7 @@ BLANK = len(PIECES) - 1
 
 def tiny_ctc(encoder: Mapping[str, Any] | None = None) -> Any:
     """transformers' model in float32; ``encoder``: changes of its encoder."""
-    torch.manual_seed(0)
+    torch.manual_seed(8)  # with it no position of the tests' sounds has two tokens that are nearly as likely
     config = transformers.ParakeetCTCConfig(
         encoder_config=_encoder(encoder), vocab_size=len(PIECES), pad_token_id=BLANK, attn_implementation="eager"
     )

@@ -222,6 +222,12 @@ class ModelSpec(Backbone):
         found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
         if self.positions:
             found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
+        if self.embedding_norm_name:
+            found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
+            if self.layers[0].norms.bias:
+                found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
+        if self.embedding_sum:
+            found |= {f"{self.embedding_sum}_{which}": (self.hidden_size,) for which in ("scale", "bias")}
         for rope, dim in self.learned_ropes:
             found[rope.learned] = ((rope.rotary_dim or dim) // 2,)
         if self.per_layer is not None:
@@ -237,12 +243,6 @@ class ModelSpec(Backbone):
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.streams is not None:
                 found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size))
-        if self.embedding_norm_name:
-            found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
-            if self.layers[0].norms.bias:
-                found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
-        if self.embedding_sum:
-            found |= {f"{self.embedding_sum}_{which}": (self.hidden_size,) for which in ("scale", "bias")}
         if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.final_norm and self.layers[-1].norms.bias:
