@@ -111,6 +111,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
         "num_key_value_heads": 4,
     },
     "GPTJForCausalLM": {"rotary_dim": 8},
+    "DbrxForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MptForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     **dict.fromkeys(("MiniCPMO", "MiniCPMV"), _VERSION),
