@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
 HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
+HEAVY_PACKAGE = "stentor.engine.tts.transformers."
+"""In the speech process alone."""
 HEAVY_MODULES = (
     *(  # in the speech process alone
         f"stentor.engine.tts.{name}" for name in ("codec_weights", "snac", "vocos")
@@ -25,6 +27,7 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.slices",
     "stentor.server.media.processors.audio",
     "stentor.server.media.processors.inkling",
+    "stentor.server.media.processors.waveforms",
     *(
         f"stentor.server.media.processors.images.{name}"
         for name in (
@@ -40,9 +43,11 @@ HEAVY_MODULES = (
             "llama4",
             "minicpm",
             "minimax",
+            "molmo2",
             "muse",
             "nemotron",
             "ovis",
+            "perception_lm",
             "phi4",
             "step",
         )
@@ -90,7 +95,8 @@ def _torch_free() -> list[str]:
         folder, *rest = path.relative_to(ROOT).parts
         if folder in ("protocols", "server") or (folder == "engine" and rest[0] not in HEAVY | {"loading"}):
             names.append(_module(path))
-    return [*(name for name in names if name not in HEAVY_MODULES), *MADE_UP_WORKERS]
+    light = (name for name in names if name not in HEAVY_MODULES and not name.startswith(HEAVY_PACKAGE))
+    return [*light, *MADE_UP_WORKERS]
 
 
 def test_the_contracts_of_the_layers_hold() -> None:

@@ -10,7 +10,6 @@ from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
-from .vision_hf import vision_spec_from_hf
 
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "numbered", "canvas"]
@@ -175,6 +174,8 @@ def lacks_timm(config: Mapping[str, object]) -> bool:
     kind = vision.get("model_type", needed) if isinstance(vision, Mapping) else needed
     if needed is None or kind != needed or find_spec("timm") is not None:
         return False
+    from .vision_hf import vision_spec_from_hf  # late: ten readers, of which few models need one here
+
     try:
         vision_spec_from_hf(config, 1)
     except ConfigError:
