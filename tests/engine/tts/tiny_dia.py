@@ -17,7 +17,7 @@ from transformers import (
 
 CODES = 16
 DELAYS = [0, 2, 3]
-RATE = 1000
+RATE = 1200
 HOP = 8
 
 
