@@ -23,9 +23,9 @@ from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model  # 
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
 from stentor.tests.support.proof_seconds import SECONDS, MeasuredTest, SecondsRecorder  # noqa: E402
 from stentor.tests.support.tiers import (  # noqa: E402
-    SAMPLED,
     SAMPLED_IN_TURNS,
     SHARES,
+    THIRDS,
     beyond_the_sample,
     beyond_the_share,
     in_proof,
@@ -123,7 +123,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs Triton's compiler: TRITON_INTERPRET=0"))
     if not config.getoption("--all-kernels"):
         here = [item for item in items if item not in left_out]
-        left_out |= beyond_the_sample(here, turn or 0, SAMPLED if turn is None else SAMPLED_IN_TURNS)
+        if turn is None:
+            left_out |= beyond_the_sample(here, 0)
+        else:
+            left_out |= beyond_the_sample(here, turn, SAMPLED_IN_TURNS, parts=THIRDS)
     if turn is not None:
         left_out |= beyond_the_share(items, turn)
     if left_out:

@@ -169,6 +169,18 @@ def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs(
     assert set().union(*kept) == set(items), "in time all of them run"
 
 
+def test_three_turns_have_the_sample_of_a_kernel_together_and_each_has_a_case() -> None:
+    items = cases(*(Case("f", "test", "triton", a=a, b=b) for a in range(6) for b in range(4)))
+    items += cases(Case("f", "alone", "triton"), *(Case("f", "other", "sampled", a=a) for a in range(6)))
+    for begin in range(0, 60, 3):
+        kept = [set(items) - beyond_the_sample(items, begin + k, SAMPLED_IN_TURNS, parts=3) for k in range(3)]
+        kernels = [[item for item in each if item.name.startswith("test")] for each in kept]
+        assert [len(each) for each in kernels] == [2, 2, 2]
+        together = [item.callspec.params for each in kernels for item in each]
+        assert ({of["a"] for of in together}, {of["b"] for of in together}) == (set(range(6)), set(range(4)))
+        assert all(items[24] in each and set(items[25:]) <= each for each in kept), "these are not divided"
+
+
 def test_of_what_is_sampled_in_turns_a_run_of_one_file_has_every_case() -> None:
     items = cases(*(Case("f", "test", "sampled", a=a, b=b) for a in range(6) for b in range(4)))
     assert not beyond_the_sample(items, 3)

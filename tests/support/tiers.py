@@ -2,9 +2,10 @@
 
 ``make test`` runs every behaviour once, and a twentieth of the tests that are marked ``proof`` or compile kernels; all
 of these are ``make proof``. Of the tests of kernels and of those marked ``sampled`` it runs as many cases as it takes
-to have each value of every parameter; all pairs are ``make proof``. The *turn*, which is the number of commits, chooses
-the twentieth and the cases: one commit always runs the same tests, and twenty merges run each value of every parameter
-of the tier. Each twentieth takes about as long, by what `make proof` has measured (:mod:`.proof_seconds`).
+to have each value of every parameter, of interpreted kernels in three turns; all pairs are ``make proof``. The *turn*,
+which is the number of commits, chooses the twentieth and the cases: one commit always runs the same tests, and twenty
+merges run each value of every parameter of the tier. Each twentieth takes about as long, by what `make proof` has
+measured (:mod:`.proof_seconds`).
 """
 
 import random
@@ -31,6 +32,8 @@ SAMPLED = ("triton", "compiles")
 """Marks of kernels that are interpreted or only compiled: slow where there is no GPU."""
 SAMPLED_IN_TURNS = (*SAMPLED, "sampled")
 """What `make test` takes a sample of."""
+THIRDS = 3
+"""Turns among which the sample of an interpreted kernel is divided: they took a fifth of `make test`."""
 _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
 
@@ -104,15 +107,21 @@ def portion_of(item: pytest.Item) -> Portion:
     return Portion(str(path), spec.indices[each])
 
 
-def beyond_the_sample(items: Iterable[pytest.Item], turn: int, marks: Sequence[str] = SAMPLED) -> set[pytest.Item]:
-    """Cases of tests with one of ``marks`` that are not in the sample, which has each value of every parameter."""
+def beyond_the_sample(
+    items: Iterable[pytest.Item], turn: int, marks: Sequence[str] = SAMPLED, *, parts: int = 1
+) -> set[pytest.Item]:
+    """Cases of tests with one of ``marks`` that are not in the sample, which has each value of every parameter; of an
+    interpreted kernel so many turns have it together, and each at least one case."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if any(map(item.get_closest_marker, marks)):
             cases[_test_of(item)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():
-        left_out.update(set(group) - _cover(group, random.Random(f"{turn} {path.name} {name}")))
+        divided = parts if group[0].get_closest_marker("triton") else 1
+        sample = _cover(group, random.Random(f"{turn // divided} {path.name} {name}"))
+        ordered = [case for case in group if case in sample]
+        left_out.update(set(group) - set(ordered[turn % divided :: divided] or ordered[:1]))
     return left_out
 
 
