@@ -129,8 +129,8 @@ def test_requests_go_on_after_their_worker_was_killed(server: ServerProcess, cli
     asked["extra_body"] = {"ignore_eos": True, "return_token_ids": True}
     expected = ids_of(client.completions.create(**asked).choices[0])
     found: list[int] = []
-    for part in client.completions.create(**asked, stream=True):
-        if not found:
+    for number, part in enumerate(client.completions.create(**asked, stream=True)):
+        if number == 0:
             os.kill(below(server.pid, "worker")[0], signal.SIGKILL)
         found += ids_of(part.choices[0]) if part.choices else []
     assert found == expected
