@@ -28,12 +28,7 @@ from stentor.server.api.realtime.listening.incremental_transcriber import Increm
 from stentor.server.api.realtime.listening.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.listening.input_buffer import InputBuffer
 from stentor.server.api.realtime.listening.partial_pace import PartialPace
-from stentor.server.api.realtime.listening.streamed import (
-    AnyTranscriber,
-    AnyTranscription,
-    StreamedTurn,
-    StreamTranscriber,
-)
+from stentor.server.api.realtime.listening.streamed import AnyTranscriber, StreamedTurn, StreamTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import RealtimeConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
@@ -129,7 +124,7 @@ def in_buffer(buffer: InputBuffer) -> int:
     return len(buffer._sent._data) + len(buffer._resampled._data)
 
 
-def in_turn(transcription: AnyTranscription) -> int:
+def in_turn(transcription: IncrementalTranscriber | StreamedTurn) -> int:
     if isinstance(transcription, IncrementalTranscriber):
         return len(transcription._window._data)
     assert isinstance(transcription, StreamedTurn)
