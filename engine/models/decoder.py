@@ -33,7 +33,7 @@ from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import HEADS, ModelSpec
 from ..model_config.spec.streams import AltUpSpec, HyperSpec, StreamMixSpec
 from .head import Head
-from .input_embedding import InputEmbedding, changed
+from .input_embedding import changed, decoder_input
 from .programs import Body, Programs
 
 
@@ -61,7 +61,7 @@ class Decoder:
             context.adapters.begin(config, context.part)
         self._stage_ends = {} if context.part is None else context.part.stage_ends
         of_layers = replace(context, ranks=None) if self._stage_ends else context
-        self._embedding = InputEmbedding(self.weights, config, context)
+        self._embedding = decoder_input(self.weights, config, context)
         self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens, self.weights)
         for rope, dim in config.learned_ropes:
             self._rotary.of(rope, dim)
@@ -141,7 +141,7 @@ class Decoder:
             yield from ((name.removeprefix("model."), tensor) for name, tensor in tensors)
             return
         base = f"{config.prefix.partition('.')[0]}."
-        parts = [config.embedding, config.positions, config.prefix, config.final_norm, config.embedding_norm_name]
+        parts = [config.embedding, config.input.positions, config.prefix, config.final_norm, config.input.norm or ""]
         if config.per_layer is not None:
             parts += [name for name, _ in config.per_layer.outer_shapes(len(config.layers), config.hidden_size)]
         inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}

@@ -21,11 +21,10 @@ from ..layers.layer import Layer
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.linear import Linear, PlainLinear
 from ..layers.linear.packed import PackedTable
-from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.quantized import Delta
 from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.norm import Unnormalised, joined, make_norm
 from ..layers.rotary import RotaryTables
-from ..layers.token_input import TokenInput
 from ..model_config.seq2seq.text import TextToTextConfig
 from ..model_config.spec.seq2seq import EMBEDDING, ENCODER_BLOCK, Seq2SeqConfig
 from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
@@ -34,6 +33,7 @@ from ..model_config.speech.moonshine import MoonshineConfig
 from ..model_config.speech.moonshine_streaming import MoonshineStreamingConfig
 from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
+from .input_embedding import InputEmbedding, word_table
 from .speech.alignment import Aligned, token_times
 from .speech.fast_conformer import FastConformer, Projection
 from .speech.moonshine import MoonshineEncoder
@@ -60,10 +60,10 @@ _WINDOWS_AT_ONCE = 8
 
 
 def _encoder_of(
-    weights: WeightMap, config: Seq2SeqConfig, context: LayerContext, embedding: PackedTable | torch.Tensor
+    weights: WeightMap, config: Seq2SeqConfig, context: LayerContext, words: PackedTable | torch.Tensor
 ) -> AudioEncoder | TextEncoder:
     if isinstance(config, TextToTextConfig):
-        return TextEncoder(weights, config, context, embedding)
+        return TextEncoder(weights, config, context, words)
     assert isinstance(config, EncoderDecoderConfig)
     return _ENCODERS[type(config)](weights, config, context)
 
@@ -96,21 +96,16 @@ class EncoderDecoder:
         self.weights = WeightMap()
         self.context = context = replace(context, float32_stream=context.packed)
         hidden, decoder = config.hidden_size, config.decoder
-        self._embedding: PackedTable | torch.Tensor
-        if context.packed:
-            self._embedding = PackedTable(self.weights, EMBEDDING, config.vocab_size, hidden, context)
-        else:
-            self._embedding = context.empty(config.vocab_size, hidden, dtype=context.stream)
-            self.weights.add(f"{EMBEDDING}.weight", self._embedding)
-        self.encoder = _encoder_of(self.weights, config, context, self._embedding)
-        self._input = TokenInput(self.weights, self._embedding, config.decoder_input, decoder, context)
+        words = word_table(self.weights, EMBEDDING, decoder, context)
+        self.encoder = _encoder_of(self.weights, config, context, words)
+        self._input = InputEmbedding(self.weights, words, config.decoder_input, decoder, context)
         self._head: Linear | PlainLinear | PackedTable
         if config.head:
             self._head = Linear(self.weights, {config.head: config.vocab_size}, hidden, context)
-        elif isinstance(self._embedding, PackedTable):
-            self._head = self._embedding
+        elif isinstance(words, PackedTable):
+            self._head = words
         else:
-            self._head = PlainLinear(self._embedding, None, invariant=context.invariant)
+            self._head = PlainLinear(words, None, invariant=context.invariant)
         self._head_bias: torch.Tensor | None = None
         if config.head_bias:
             self._head_bias = context.empty(config.vocab_size, dtype=torch.float32)
@@ -226,9 +221,8 @@ class EncoderDecoder:
         Writes the tokens' keys and values to the batch's caches. Cross-attention uses :meth:`cross_batch`. The result
         may be valid until the next pass only.
         """
-        assert isinstance(batch.tokens, torch.Tensor)
         delta: Delta | None = None
-        residual: Stream = self._input(batch.tokens, batch.positions)
+        residual = self._input(batch)
         for layer in self._decoder:
             delta, residual = layer(delta, residual, batch)
         hidden = joined(delta, residual, None)

@@ -1,4 +1,4 @@
-"""What a decoder's first layer gets: embeddings of tokens, with positions, norms, adapters and media."""
+"""What the first layer gets: embeddings of tokens, with positions, norms, adapters and media."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,41 +16,42 @@ from ..layers.linear.quantized import Stream
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, RMSNorm, make_norm
 from ..layers.scaled_sum import ScaledStream
-from ..layers.sinusoids import sinusoid_table
-from ..model_config.spec.model import ModelSpec
+from ..layers.sinusoids import sinusoid_angles, sinusoid_table
+from ..model_config.spec.model import Backbone, ModelSpec
+from ..model_config.spec.token_input import TokenInputSpec
 
 
 class InputEmbedding:
-    """Its tables, and the stream that they begin."""
+    """Tables of tokens and positions, and the stream that they begin: see
+    :class:`..model_config.spec.token_input.TokenInputSpec`."""
 
-    def __init__(self, weights: WeightMap, config: ModelSpec, context: LayerContext) -> None:
-        self._config, self._context = config, context
-        self.words = _table(weights, config.embedding, config.vocab_size, config, context)
-        if config.embedding == "embed":
-            weights.alias("embed_tokens.weight", "embed.weight")  # as transformers saves them
-        self._positions: torch.Tensor | PackedTable | None = None
-        if config.positions:
-            first, rows = config.positions_before, config.max_position
-            self._positions = _table(weights, config.positions, rows, config, context)
-            stored = first + rows, config.hidden_size
-            weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
-        elif config.sinusoids is not None:
-            self._positions = _computed_positions(weights, config.sinusoids.first, config, context)
-        self._adapted: AdaptedLinear | None = None
-        if config.per_layer is None:
-            self._adapted = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)
+    def __init__(
+        self,
+        weights: WeightMap,
+        words: torch.Tensor | PackedTable,
+        spec: TokenInputSpec,
+        model: Backbone,
+        context: LayerContext,
+        *,
+        adapted: AdaptedLinear | None = None,
+        scales_media: bool = False,
+    ) -> None:
+        """``words``: :func:`word_table`, which several may share. ``adapted``: what adapters add to it."""
+        self.words, self._adapted, self._context = words, adapted, context
+        self._positions = _position_table(weights, spec, model, context)
         # transformers rounds the factor to the model's dtype before multiplying
-        self._scale: float = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
+        self._scale: float = torch.tensor(spec.scale, dtype=context.stream).item()
+        self._media_scale = self._scale if scales_media else 1.0
         self._norm: Norm | None = None
-        if name := config.embedding_norm_name:
-            self._norm = make_norm(weights, name, config.layers[0].norms, config, context)
-        elif config.embedding_norm:
-            self._norm = RMSNorm(weights, None, config.hidden_size, config.norm_eps, context)
+        if spec.norm:
+            self._norm = make_norm(weights, spec.norm, model.layers[0].norms, model, context)
+        elif spec.norm is not None:
+            self._norm = RMSNorm(weights, None, model.hidden_size, model.norm_eps, context)
         self._sum: ScaledStream | None = None
-        if config.embedding_sum:
-            self._sum = ScaledStream(weights, config.embedding_sum, config.hidden_size, context)
+        if spec.sum:
+            self._sum = ScaledStream(weights, spec.sum, model.hidden_size, context)
 
-    def __call__(self, batch: ForwardBatch, *, adds_words: bool) -> Stream:
+    def __call__(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
         """The stream [tokens, hidden] before the first layer. ``adds_words``: as :meth:`adds_words` says of the
         batch."""
         stream = self._embedded(batch.tokens, batch.positions)
@@ -93,7 +94,7 @@ class InputEmbedding:
         """x [tokens, hidden] with media in place of their tokens, at the learned positions of these."""
         media = batch.media
         assert media is not None
-        x = media.put(x, self._scale if self._config.scales_media else 1.0)
+        x = media.put(x, self._media_scale)
         if self._positions is None or media.places is None or media.embeddings is None:
             return x
         return x.index_add(0, media.places, self._rows(self._positions, batch.positions[media.places]).to(x.dtype))
@@ -101,7 +102,7 @@ class InputEmbedding:
     def _rows(self, table: torch.Tensor | PackedTable, numbers: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         if isinstance(table, torch.Tensor):
             return kernels.embedding(numbers, table, scale)
-        return (table.rows(numbers) * scale).to(self._context.dtype)
+        return (table.rows(numbers) * scale).to(self._context.stream)
 
     def _add_words(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         assert self._adapted is not None
@@ -121,23 +122,54 @@ def changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.Te
     return change(x, batch)
 
 
-def _table(
-    weights: WeightMap, part: str, rows: int, config: ModelSpec, context: LayerContext
-) -> torch.Tensor | PackedTable:
+def word_table(weights: WeightMap, name: str, model: Backbone, context: LayerContext) -> torch.Tensor | PackedTable:
+    """The embeddings of tokens, [vocabulary, hidden], stored as ``name``."""
     if context.packed:
-        return PackedTable(weights, part, rows, config.hidden_size, context)
-    table = context.empty(rows, config.hidden_size)
-    weights.add(f"{part}.weight", table)
+        return PackedTable(weights, name, model.vocab_size, model.hidden_size, context)
+    table = context.empty(model.vocab_size, model.hidden_size, dtype=context.stream)
+    weights.add(f"{name}.weight", table)
     return table
 
 
-def _computed_positions(
-    weights: WeightMap, first: int, config: ModelSpec, context: LayerContext
-) -> torch.Tensor | PackedTable:
-    """The table of sinusoidal positions, of which the first counts as ``first``."""
-    rows, columns = config.max_position, config.hidden_size
-    values = sinusoid_table(first, rows, columns)
-    if context.packed:
-        return PackedTable(weights, "", rows, columns, context, values)
-    table = context.empty(rows, columns)
-    return table if context.filled else table.copy_(values)
+def decoder_input(weights: WeightMap, config: ModelSpec, context: LayerContext) -> InputEmbedding:
+    """Of a decoder alone, whose embeddings adapters may change."""
+    words = word_table(weights, config.embedding, config, context)
+    if config.embedding == "embed":
+        weights.alias("embed_tokens.weight", "embed.weight")  # as transformers saves them
+    adapted: AdaptedLinear | None = None
+    if config.per_layer is None:
+        adapted = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)
+    return InputEmbedding(
+        weights, words, config.input, config, context, adapted=adapted, scales_media=config.scales_media
+    )
+
+
+def _position_table(
+    weights: WeightMap, spec: TokenInputSpec, model: Backbone, context: LayerContext
+) -> torch.Tensor | PackedTable | None:
+    """[positions, hidden] from the first on; None if nothing is added by position."""
+    columns, first = model.hidden_size, spec.first
+    packed = context.packed and not context.float32_stream
+    if spec.positions:
+        stored = spec.table_rows(model.max_position)
+        weights.arrange(f"{spec.positions}.weight", (stored, columns), lambda table: table[first:])
+        if packed:
+            return PackedTable(weights, spec.positions, stored - first, columns, context)
+        table = context.empty(stored - first, columns, dtype=context.stream)
+        weights.add(f"{spec.positions}.weight", table)
+        return table
+    if not spec.sinusoids:
+        return None
+    rows = model.max_position
+    if packed:
+        return PackedTable(weights, "", rows, columns, context, _sinusoids(spec, rows, columns))
+    table = context.empty(rows, columns, dtype=context.stream)
+    return table if context.filled or context.shapes_only else table.copy_(_sinusoids(spec, rows, columns))
+
+
+def _sinusoids(spec: TokenInputSpec, rows: int, columns: int) -> torch.Tensor:
+    """float32 [rows, columns]"""
+    if spec.sinusoids == "closed":
+        return sinusoid_table(spec.first, rows, columns) * spec.sinusoid_scale
+    angles = sinusoid_angles(torch.arange(spec.first, spec.first + rows), columns)
+    return torch.cat([angles.sin(), angles.cos()], 1) * spec.sinusoid_scale

@@ -9,15 +9,15 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.packed import PackedTable
-from ..layers.linear.quantized import Delta, Stream
+from ..layers.linear.quantized import Delta
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import Norm, joined, make_norm
 from ..layers.rotary import RotaryTables
-from ..layers.token_input import TokenInput
 from ..layers.varlen_batch import VarlenBatch
 from ..model_config.seq2seq.text import TextToTextConfig
 from ..model_config.spec.positions import DistanceBias
 from .encoder_stack import EncodedWindows, Windows
+from .input_embedding import InputEmbedding
 
 
 class TextEncoder:
@@ -28,11 +28,12 @@ class TextEncoder:
         weights: WeightMap,
         config: TextToTextConfig,
         context: LayerContext,
-        embedding: torch.Tensor | PackedTable,
+        words: torch.Tensor | PackedTable,
     ) -> None:
+        """``words``: :func:`.input_embedding.word_table`, which the decoder has too."""
         stack, self._config, self._context = config.encoder_stack, config, context
         model = stack.layers
-        self._input = TokenInput(weights, embedding, stack.input, model, context)
+        self._input = InputEmbedding(weights, words, stack.input, model, context)
         self._rotary = RotaryTables(model.max_position, model.max_position, context, weights=weights)
         self._layers = [Layer(weights, layer, model, self._rotary, context) for layer in range(len(model.layers))]
         self._norm: Norm | None = None
@@ -54,9 +55,8 @@ class TextEncoder:
         lengths = [len(text) for text in texts]
         varlen = VarlenBatch(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths))
         batch = ForwardBatch.whole(torch.cat(texts).to(device), varlen)
-        assert isinstance(batch.tokens, torch.Tensor)
         delta: Delta | None = None
-        residual: Stream = self._input(batch.tokens, batch.positions)
+        residual = self._input(batch)
         bias: DistanceBias | None = None
         for number, layer in enumerate(self._layers):
             own = self._config.encoder_stack.layers.layers[number].attention

@@ -126,8 +126,8 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
             "token_embd": spec.embedding,
             "output": "lm_head",
             "output_norm": spec.final_norm,
-            "token_embd_norm": spec.embedding_norm_name or spec.final_norm,  # LFM2's is the last
-            **({"position_embd": spec.positions} if spec.positions else {}),
+            "token_embd_norm": spec.input.norm or spec.final_norm,  # LFM2's is the last
+            **({"position_embd": spec.input.positions} if spec.input.positions else {}),
             **(_PER_LAYER if spec.per_layer else {}),
         }.get(stem)
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))

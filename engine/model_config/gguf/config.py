@@ -14,6 +14,7 @@ from ..spec.layer import LayerSpec
 from ..spec.mlp import FUSED_MLP, SPLIT_MLP, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, alternating_layers, checked, with_mixers
 from ..spec.positions import RopeConfig
+from ..spec.token_input import TokenInputSpec
 from .architectures import ARCHITECTURES, GGUFArchitecture
 from .families import TRANSLATIONS
 from .fields import ReadFloats, Shapes, head_dim_of, once, rope_of
@@ -106,7 +107,7 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
         norm_plus_one=architecture.plus_one,
         tie_embeddings="output.weight" not in shapes,
         head_bias="output.bias" in shapes,
-        embedding_scale=math.sqrt(hidden) if architecture.gemma else fields.number("embedding_scale", 1.0),
+        input=TokenInputSpec(scale=math.sqrt(hidden) if architecture.gemma else fields.number("embedding_scale", 1.0)),
         residual_scale=fields.number("residual_scale", 1.0),
         logits_divisor=1 / divisor if architecture.multiplied_logits else divisor,
         logits_softcap=fields.number("final_logit_softcapping", architecture.logits_softcap),

@@ -7,8 +7,9 @@ from typing import Final
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.layer import Norms
 from ..spec.mlp import MLPSpec
-from ..spec.model import ModelSpec, SinusoidSpec, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.positions import RopeConfig, alibi_slopes
+from ..spec.token_input import TokenInputSpec
 from .common import clip_of, common, expect, slide
 from .variants import LAYER_NORM
 
@@ -63,8 +64,7 @@ def opt(fields: Fields, name: str) -> ModelSpec:
         norm_eps=1e-5,
         prefix="model.decoder.layers",
         embedding="model.decoder.embed_tokens",
-        positions="model.decoder.embed_positions",
-        positions_before=2,
+        input=TokenInputSpec(positions="model.decoder.embed_positions", first=2),
         final_norm="model.decoder.final_layer_norm",
     )
 
@@ -119,8 +119,7 @@ def jais(fields: Fields, name: str) -> ModelSpec:
     return replace(
         with_layers(spec, mlp=mlp),
         max_position=min(spec.max_position, stretch.integer("train_seq_len", spec.max_position)),
-        positions="",
-        embedding_scale=fields.positive("embeddings_scale", fields.positive("mup_embeddings_scale", 1.0)),
+        input=TokenInputSpec(fields.positive("embeddings_scale", fields.positive("mup_embeddings_scale", 1.0))),
         logits_divisor=1 / fields.positive("width_scale", of_logits),
         unused=("transformer.relative_pe.slopes",),
     )
@@ -134,7 +133,7 @@ def _as_gpt(spec: ModelSpec) -> ModelSpec:
         spec,
         prefix="transformer.h",
         embedding="transformer.wte",
-        positions="transformer.wpe",
+        input=TokenInputSpec(positions="transformer.wpe"),
         final_norm="transformer.ln_f",
     )
 
@@ -258,8 +257,7 @@ def bloom(fields: Fields, name: str) -> ModelSpec:
         spec,
         prefix="transformer.h",
         embedding="transformer.word_embeddings",
-        embedding_norm=True,
-        embedding_norm_name="transformer.word_embeddings_layernorm",
+        input=TokenInputSpec(norm="transformer.word_embeddings_layernorm"),
         final_norm="transformer.ln_f",
     )
 
@@ -328,14 +326,13 @@ def biogpt(fields: Fields, name: str) -> ModelSpec:
     spec = with_mixers(spec, rope=None, qkv_bias=True, output_bias=True, out="out_proj")
     norms = Norms(mixer_in="self_attn_layer_norm", mlp_in="final_layer_norm", kind="layer", bias=True)
     spec = with_layers(spec, norms=norms, mlp=_network(spec, "fc1", "fc2"))
+    scale = spec.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0
     return replace(
         spec,
         norm_eps=1e-5,
         prefix="biogpt.layers",
         embedding="biogpt.embed_tokens",
-        embedding_scale=spec.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0,
-        positions="biogpt.embed_positions",
-        positions_before=2,
+        input=TokenInputSpec(scale, positions="biogpt.embed_positions", first=2),
         final_norm="biogpt.layer_norm",
     )
 
@@ -368,7 +365,8 @@ def openai_gpt(fields: Fields, name: str) -> ModelSpec:
     spec = with_mixers(spec, transposed=True)
     norms = Norms(mixer_sum="ln_1", mlp_sum="ln_2", kind="layer", bias=True)
     spec = with_layers(spec, norms=norms, mlp=replace(dense_mlp(spec), transposed=True))
-    return replace(spec, embedding="transformer.tokens_embed", positions="transformer.positions_embed", final_norm="")
+    learned = TokenInputSpec(positions="transformer.positions_embed")
+    return replace(spec, embedding="transformer.tokens_embed", input=learned, final_norm="")
 
 
 def _width(fields: Fields) -> int:
@@ -407,7 +405,6 @@ def xglm(fields: Fields, name: str) -> ModelSpec:
         max_position=fields.integer("max_position_embeddings", 2048),
         prefix="model.layers",
         embedding="model.embed_tokens",
-        positions="",
-        sinusoids=SinusoidSpec(first=2),
+        input=replace(spec.input, positions="", sinusoids="closed"),
         final_norm="model.layer_norm",
     )

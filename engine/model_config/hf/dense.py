@@ -9,6 +9,7 @@ from ..spec.layer import LayerSpec
 from ..spec.mlp import FUSED_MLP
 from ..spec.model import POST, SANDWICH, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import QWEN
+from ..spec.token_input import TokenInputSpec
 from .common import (
     alternating,
     attention_bias,
@@ -70,7 +71,7 @@ def gemma(fields: Fields, name: str) -> ModelSpec:
         attention_bias(fields, spec),
         tie_embeddings=fields.flag("tie_word_embeddings", True),
         norm_plus_one=True,
-        embedding_scale=math.sqrt(spec.hidden_size),
+        input=TokenInputSpec(scale=math.sqrt(spec.hidden_size)),
     )
 
 
@@ -164,7 +165,7 @@ def seed_oss(fields: Fields, name: str) -> ModelSpec:
 def granite(fields: Fields, name: str) -> ModelSpec:
     return replace(
         with_mixers(llama(fields, name), scale=fields.number("attention_multiplier", 1.0)),
-        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        input=TokenInputSpec(scale=fields.number("embedding_multiplier", 1.0)),
         residual_scale=fields.number("residual_multiplier", 1.0),
         logits_divisor=fields.number("logits_scaling", 1.0),
     )

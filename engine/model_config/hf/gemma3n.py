@@ -9,6 +9,7 @@ from ..config_fields import ConfigError, Fields
 from ..spec.layer import PerLayerSpec
 from ..spec.model import SANDWICH, ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.streams import AltUpSpec, LaurelSpec
+from ..spec.token_input import TokenInputSpec
 from .common import alternating, attention_bias, common, gelu_tanh, local_rope, slide, sliding_layers, softcap_of
 from .rope import rope_from_hf
 
@@ -35,7 +36,7 @@ def gemma3n(fields: Fields, name: str) -> ModelSpec:
     spec = with_layers(spec, norms=SANDWICH, beside=laurel, sum_scale=0.5**0.5)
     return replace(
         _sparse(fields, spec, widths),
-        embedding_scale=math.sqrt(spec.hidden_size),
+        input=TokenInputSpec(scale=math.sqrt(spec.hidden_size)),
         logits_softcap=softcap_of(fields, "final_logit_softcapping", 30.0),
         per_layer=PerLayerSpec(
             fields.integer("vocab_size_per_layer_input", 262_144), fields.integer("hidden_size_per_layer_input", 256)

@@ -8,6 +8,7 @@ from ..spec.attention import AttentionSpec
 from ..spec.layer import LayerSpec, PerLayerSpec
 from ..spec.mlp import ExpertNames, PartNorms, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, dense_mlp, with_mixers
+from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, common, gelu_tanh, softcap_of
 from .moe import experts_of
 from .rope import rope_from_hf
@@ -47,7 +48,7 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
         spec,
         layers=layers,
         max_position=fields.integer("max_position_embeddings"),
-        embedding_scale=math.sqrt(spec.hidden_size),
+        input=TokenInputSpec(scale=math.sqrt(spec.hidden_size)),
         logits_softcap=softcap_of(fields, "final_logit_softcapping", 0.0),
         per_layer=PerLayerSpec(per_layer, dim, fields.token_id("pad_token_id") or 0) if dim else None,
     )

@@ -13,6 +13,7 @@ from ..spec.mlp import FUSED_MLP, MLPSpec
 from ..spec.model import Blend, ModelSpec, dense_mlp, looped, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import MIMO
 from ..spec.positions import RopeConfig, alibi_slopes
+from ..spec.token_input import TokenInputSpec
 from .classic import falcon
 from .common import alternating, common, expect, local_rope, renamed, slide, sliding_layers, window_of, with_defaults
 from .dense import gemma3, llama, qwen2, qwen_windows
@@ -92,7 +93,8 @@ def teleflm(fields: Fields, name: str) -> ModelSpec:
     if not fields.flag("use_mup"):
         return spec
     scale = fields.positive("output_mult", 1.0) / fields.positive("mup_scale_factor", 1.0)
-    return replace(spec, embedding_scale=fields.positive("input_mult", 1.0), logits_divisor=1 / scale)
+    scaled = TokenInputSpec(scale=fields.positive("input_mult", 1.0))
+    return replace(spec, input=scaled, logits_divisor=1 / scale)
 
 
 def qwen1(fields: Fields, name: str) -> ModelSpec:
@@ -403,7 +405,7 @@ def minicpm(fields: Fields, name: str) -> ModelSpec:
     spec = llama(fields, name)
     return replace(
         spec,
-        embedding_scale=fields.number("scale_emb", 1.0),
+        input=TokenInputSpec(scale=fields.number("scale_emb", 1.0)),
         residual_scale=fields.number("scale_depth", 1.0) / math.sqrt(len(spec.layers)),
         logits_divisor=spec.hidden_size / fields.positive("dim_model_base", 1.0),
     )

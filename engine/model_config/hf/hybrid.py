@@ -11,6 +11,7 @@ from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, w
 from ..spec.mtp_form import QWEN
 from ..spec.recurrent import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import NGramSpec, StreamMixSpec, hash_multipliers, primes_from
+from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, check_silu, common, gelu_tanh, slide, window_of
 from .dense import granite
 from .moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
@@ -318,7 +319,7 @@ def recurrent_gemma(fields: Fields, name: str) -> ModelSpec:
         spec,
         norm_plus_one=True,
         final_norm="model.final_norm",
-        embedding_scale=_as_bfloat16(hidden**0.5),
+        input=TokenInputSpec(scale=_as_bfloat16(hidden**0.5)),
         logits_softcap=fields.number("logits_soft_cap", 30.0),
     )
     if (channels := fields.integer("lru_width", hidden)) % heads:

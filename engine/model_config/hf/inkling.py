@@ -10,6 +10,7 @@ from ..spec.attention import AttentionSpec
 from ..spec.attention_parts import AddedConvSpec, DistanceSpec
 from ..spec.mlp import STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp
+from ..spec.token_input import TokenInputSpec
 from .common import common, expect, renamed, with_defaults
 from .moe import experts_of, sparse_kinds
 
@@ -103,8 +104,7 @@ def inkling(fields: Fields, name: str) -> ModelSpec:
         spec,
         layers=tuple(layers),
         tie_embeddings=False,  # whatever files say, as in transformers
-        embedding_norm=True,
-        embedding_norm_name=f"{spec.embedding}.embed_norm",
+        input=TokenInputSpec(norm=f"{spec.embedding}.embed_norm"),
         logits_divisor=fields.positive("logits_mup_width_multiplier", 24.0),
         unsaid=spec.vocab_size - said,
         padded_head=True,

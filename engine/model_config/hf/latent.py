@@ -11,6 +11,7 @@ from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from ..spec.positions import RopeConfig
 from ..spec.recurrent import GatedDeltaSpec
+from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, check_silu, common, expect, renamed
 from .hybrid import kinds_of, mixed
 from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
@@ -381,7 +382,7 @@ def minicpm3(fields: Fields, name: str) -> ModelSpec:
     base = fields.integer("dim_model_base", hidden if "dim_model_base" in given else 256)
     return replace(
         spec,
-        embedding_scale=fields.number("scale_emb", 12.0),
+        input=TokenInputSpec(scale=fields.number("scale_emb", 12.0)),
         residual_scale=fields.number("scale_depth", layers if "scale_depth" in given else 1.4) / layers,
         logits_divisor=hidden / base,
     )

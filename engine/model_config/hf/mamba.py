@@ -12,6 +12,7 @@ from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mt
 from ..spec.mtp_form import NEMOTRON
 from ..spec.recurrent import Mamba2Spec, MambaNorm, MambaSpec
 from ..spec.shared_block import SharedBlockSpec
+from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, check_silu, common, renamed
 from .hybrid import mamba2, mixed
 from .moe import experts_of, with_experts
@@ -342,7 +343,7 @@ def falcon_h1(fields: Fields, name: str) -> ModelSpec:
             beside_scale=fields.number("ssm_out_multiplier", 1.0),
             mlp_scale=down,
         ),
-        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        input=TokenInputSpec(scale=fields.number("embedding_multiplier", 1.0)),
         logits_divisor=1 / fields.positive("lm_head_multiplier", 1.0),
     )
 

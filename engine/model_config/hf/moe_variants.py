@@ -10,6 +10,7 @@ from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import APART, STACKED, ExpertNames, MoESpec, RouterSpec
 from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import ERNIE, HUNYUAN, MIMO_V2, QWEN
+from ..spec.token_input import TokenInputSpec
 from .common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
 from .dense import exaone4, exaone_head, llama
 from .moe import (
@@ -255,7 +256,7 @@ def afmoe(fields: Fields, name: str) -> ModelSpec:
     spec = attention_bias(fields, common(fields, name, eps=1e-5))
     spec = with_layers(with_mixers(spec, qk_norm="head", gated=True, gate="gate_proj"), norms=_AFMOE_NORMS)
     if fields.flag("mup_enabled"):
-        spec = replace(spec, embedding_scale=math.sqrt(spec.hidden_size))
+        spec = replace(spec, input=TokenInputSpec(scale=math.sqrt(spec.hidden_size)))
     router = RouterSpec(
         fields.integer("num_experts_per_tok", 6), score="sigmoid", scale=fields.number("route_scale", 1.0)
     )

@@ -12,6 +12,7 @@ from ..spec.layer import Norms
 from ..spec.mlp import APART, STACKED, ExpertNorms, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, with_layers, with_mixers
 from ..spec.router_network import RouterNetworkSpec
+from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, common, expect, slide, sliding_layers, softcap_of, window_of, with_defaults
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, sparse_steps, with_experts
 from .rope import rope_from_hf
@@ -93,7 +94,7 @@ def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
     spec = replace(
         spec,
         norm_plus_one=True,
-        embedding_norm=True,
+        input=TokenInputSpec(norm=""),
         logits_divisor=1 / fields.positive("output_multiplier", 0.19611613513818404),
         logits_softcap=fields.positive("final_logit_softcapping", 20.0),
     )
@@ -255,7 +256,7 @@ def zaya(fields: Fields, name: str) -> ModelSpec:
     spec = replace(
         spec,
         layers=tuple(layers),
-        embedding_sum="model.input_hidden_states",
+        input=TokenInputSpec(sum="model.input_hidden_states"),
         head_bias=fields.flag("lm_head_bias"),
     )
     slides = [kind == "hybrid_sliding" for kind in kinds]

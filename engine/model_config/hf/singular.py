@@ -10,6 +10,7 @@ from ..spec.mlp import ExpertNames, RouterSpec
 from ..spec.model import HeadTransformSpec, ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.recurrent import MambaSpec
 from ..spec.shared_block import SharedBlockSpec
+from ..spec.token_input import TokenInputSpec
 from .common import activation_of, attention_bias, clip_of, common, expect, renamed, slide, sliding_layers
 from .mamba import hybrid_kinds
 from .moe import experts_of
@@ -176,7 +177,7 @@ def modernbert_decoder(fields: Fields, name: str) -> ModelSpec:
         spec,
         layers=(replace(first, norms=replace(first.norms, mixer_in="")), *others),
         embedding="model.embeddings.tok_embeddings",
-        embedding_norm_name="model.embeddings.norm",
+        input=TokenInputSpec(norm="model.embeddings.norm"),
         final_norm="model.final_norm",
         head_bias=fields.flag("decoder_bias", True),
         head_transform=HeadTransformSpec(activation, fields.flag("classifier_bias")),

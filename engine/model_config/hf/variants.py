@@ -9,6 +9,7 @@ from ..spec.layer import PRE, Norms
 from ..spec.mlp import FUSED_MLP, UP_MLP
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
 from ..spec.positions import RopeConfig
+from ..spec.token_input import TokenInputSpec
 from .common import (
     alternating,
     attention_bias,
@@ -275,7 +276,8 @@ def nanochat(fields: Fields, name: str) -> ModelSpec:
     spec = with_mixers(spec, rope=rope, qk_norm="head", qk_norm_names=None, rotated_first=True)
     mlp = replace(dense_mlp(spec), into=("mlp.fc1",), out="mlp.fc2", gated=False)
     spec = with_layers(spec, mlp=mlp, norms=replace(PRE, weighted=False))
-    return replace(spec, embedding_norm=True, logits_softcap=softcap_of(fields, "final_logit_softcapping", 15.0))
+    softcap = softcap_of(fields, "final_logit_softcapping", 15.0)
+    return replace(spec, input=TokenInputSpec(norm=""), logits_softcap=softcap)
 
 
 def _ungated(spec: ModelSpec) -> ModelSpec:

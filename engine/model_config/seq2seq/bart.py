@@ -11,7 +11,8 @@ from ..spec.attention import AttentionSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
 from ..spec.model import Backbone
-from ..spec.seq2seq import EMBEDDING, TokenInputSpec
+from ..spec.seq2seq import EMBEDDING
+from ..spec.token_input import TokenInputSpec
 from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
 
 _MOST_POSITIONS: Final = 1 << 20
@@ -33,7 +34,7 @@ class Family(NamedTuple):
     """Whether norms stand before each part, and one behind the last layer; otherwise behind each sum."""
     embedding_norm: bool
     positions: Literal["learned", "open", "closed"]
-    """Whether they are stored, or their sinusoids as in :attr:`..spec.seq2seq.TokenInputSpec.sinusoids`."""
+    """Whether they are stored, or their sinusoids as in :attr:`..spec.token_input.TokenInputSpec.sinusoids`."""
     first: int = 0
     """The row of the first position, or what it counts as."""
     vocab: int = 50265
@@ -154,7 +155,7 @@ def _stack(name: str, side: str, fields: Fields, count: int, hidden: int, vocab:
             rows=longest + begin,
             first=begin,
             sinusoids="" if family.positions == "learned" else family.positions,
-            norm=f"{prefix}.layernorm_embedding" if family.embedding_norm else "",
+            norm=f"{prefix}.layernorm_embedding" if family.embedding_norm else None,
         ),
         f"{prefix}.layer_norm" if family.before else "",
     )

@@ -10,7 +10,8 @@ from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
 from ..spec.model import Backbone
 from ..spec.positions import DistanceBias
-from ..spec.seq2seq import EMBEDDING, TokenInputSpec
+from ..spec.seq2seq import EMBEDDING
+from ..spec.token_input import TokenInputSpec
 from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
 
 ARCHITECTURES: Final = {

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from ..config_fields import ConfigError, Fields
 from ..spec.cache import CacheSpec
 from ..spec.model import Backbone, cache_groups_of
-from ..spec.seq2seq import Seq2SeqConfig, TokenInputSpec
+from ..spec.seq2seq import Seq2SeqConfig
+from ..spec.token_input import TokenInputSpec
 
 HONOURED: Final = ("forced_bos_token_id", "bad_words_ids")
 """Fields of a generation_config.json that count for these models alone."""

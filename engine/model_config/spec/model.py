@@ -18,10 +18,9 @@ from .layer import LayerSpec, Norms, PerLayerSpec
 from .mlp import Activation, MLPSpec
 from .mtp_form import MTPForm
 from .positions import RopeConfig
-from .recurrent import (
-    StateTensor,
-)
+from .recurrent import StateTensor
 from .streams import StreamsSpec
+from .token_input import EMBEDDINGS, TokenInputSpec
 
 LayerType = Literal["full", "sliding"]
 HEADS: Final = (
@@ -133,14 +132,6 @@ class Backbone:
 
 
 @dataclass(frozen=True)
-class SinusoidSpec:
-    """Positions that are added to embeddings and computed: sines, then cosines, at frequencies from 1 to 1 / 10000."""
-
-    first: int = 0
-    """What the first position counts as (XGLM: 2)."""
-
-
-@dataclass(frozen=True)
 class HeadTransformSpec:
     """norm(activation(dense(x))) between the last norm and the head, of the hidden size (ModernBERT's decoder)."""
 
@@ -174,12 +165,8 @@ class ModelSpec(Backbone):
     embedding_parts: tuple[str, str] | None = None
     """Endings of that name for the embeddings of the first and of the last tokens, if files have them apart (Molmo
     2)."""
-    positions: str = ""
-    """Stored name of learned embeddings of :attr:`max_position` positions, added to the tokens' (GPT-2); "": none."""
-    sinusoids: SinusoidSpec | None = None
-    """Computed positions in place of learned ones (XGLM)."""
-    positions_before: int = 0
-    """Unused rows before those of the positions (OPT)."""
+    input: TokenInputSpec = EMBEDDINGS
+    """What the first layer gets of tokens."""
     final_norm: str = "model.norm"
     """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
     blends: tuple[Blend, ...] = ()
@@ -188,15 +175,8 @@ class ModelSpec(Backbone):
     """Whether the last norm also stands between two loops."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the model does not use."""
-    embedding_scale: float = 1.0
     scales_media: bool = False
-    """Whether media embeddings are multiplied by :attr:`embedding_scale` too (Granite)."""
-    embedding_norm: bool = False
-    """Whether embeddings are normed."""
-    embedding_norm_name: str = ""
-    """Stored name of that norm, of the layers' kind (Bloom); "": an RMS norm without weights."""
-    embedding_sum: str = ""
-    """Beginning of the stored names of a scale and a bias of embeddings (ZAYA); "": none."""
+    """Whether media embeddings are multiplied by the scale of :attr:`input` too (Granite)."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     bidirectional: bool = False
@@ -220,14 +200,7 @@ class ModelSpec(Backbone):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all tensors of a plain checkpoint, by name."""
         found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
-        if self.positions:
-            found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
-        if self.embedding_norm_name:
-            found[f"{self.embedding_norm_name}.weight"] = (self.hidden_size,)
-            if self.layers[0].norms.bias:
-                found[f"{self.embedding_norm_name}.bias"] = (self.hidden_size,)
-        if self.embedding_sum:
-            found |= {f"{self.embedding_sum}_{which}": (self.hidden_size,) for which in ("scale", "bias")}
+        found |= self.input.shapes(self.max_position, self.hidden_size, biased=self.layers[0].norms.bias)
         for rope, dim in self.learned_ropes:
             found[rope.learned] = ((rope.rotary_dim or dim) // 2,)
         if self.per_layer is not None:

@@ -2,34 +2,15 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
 
 from .cache import CacheSpec
 from .model import Backbone
+from .token_input import TokenInputSpec
 
 EMBEDDING = "model.decoder.embed_tokens"
 """Name here of the tokens' embeddings, which encoders of texts share."""
 ENCODER_BLOCK = 16
 """Encoder positions of a block of an encoder slot."""
-
-
-@dataclass(frozen=True)
-class TokenInputSpec:
-    """What layers take for tokens: (embedding · ``scale`` + position), normed."""
-
-    scale: float = 1.0
-    positions: str = ""
-    """Stored name of learned positions; "": none."""
-    rows: int = 0
-    """Rows of their table."""
-    first: int = 0
-    """The row of the first position, or what it counts as (BART: 2)."""
-    sinusoids: Literal["", "open", "closed"] = ""
-    """Computed positions, sines before cosines, at frequencies from 1 to almost 1 / 10000 (Marian) or exactly that
-    (M2M100); "": none."""
-    sinusoid_scale: float = 1.0
-    norm: str = ""
-    """Stored name of the norm, which is of the layers' kind; "": none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,10 @@
 """Describes encoder-decoders that transcribe: an encoder of a window of audio, and a decoder that attends to it.
 Torch-free."""
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from ..spec.seq2seq import Seq2SeqConfig, TokenInputSpec
+from ..spec.seq2seq import Seq2SeqConfig
 
 MOST_POSITIONS = 1 << 20
 LONGEST_TRANSCRIPT = 448
@@ -34,36 +33,6 @@ class EncoderDecoderConfig(Seq2SeqConfig):
     @abstractmethod
     def positions(self, samples: int) -> int:
         """Encoder positions of a window of so many samples; at least 1."""
-
-    @property
-    @abstractmethod
-    def position_table(self) -> str:
-        """Stored name of the decoder's learned positions; "": there are none."""
-
-    @property
-    def position_rows(self) -> int:
-        """Rows of their table."""
-        return self.max_position
-
-    @property
-    def sinusoids(self) -> bool:
-        """Whether the decoder's positions are sinusoids, divided by √hidden (Canary)."""
-        return False
-
-    @property
-    def embedding_norm(self) -> str:
-        """Stored name of the norm of a token's embedding and position; "": none."""
-        return ""
-
-    @property
-    def decoder_input(self) -> TokenInputSpec:
-        return TokenInputSpec(
-            positions=self.position_table,
-            rows=self.position_rows,
-            sinusoids="open" if self.sinusoids else "",
-            sinusoid_scale=1 / math.sqrt(self.hidden_size),
-            norm=self.embedding_norm,
-        )
 
     @property
     def aligning_heads(self) -> tuple[tuple[int, int], ...]:

@@ -1,6 +1,7 @@
 """Describes Fast Conformer encoders (arXiv:2305.05084), and transcription models with one and a decoder with positions:
 Canary and Cohere Transcribe. Torch-free."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,6 +14,7 @@ from ..spec.attention import AttentionSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
 from ..spec.model import Backbone
+from ..spec.token_input import TokenInputSpec
 from .encoder_decoder import LONGEST_TRANSCRIPT, MOST_POSITIONS, EncoderDecoderConfig
 from .moonshine import activation_of
 
@@ -168,10 +170,6 @@ class FastConformerConfig(EncoderDecoderConfig):
     def decoder_norm(self) -> str:
         return "model.decoder.norm"
 
-    @property
-    def position_table(self) -> str:
-        return "model.decoder.pos_emb" if self.positions_stored else ""
-
     def name_of(self, stored: str) -> str:
         """Files of Cohere Transcribe have other names, with or without ``model.`` before them."""
         for theirs, ours in _NAMES:
@@ -179,16 +177,14 @@ class FastConformerConfig(EncoderDecoderConfig):
         return f"model.{stored}" if stored.startswith(("encoder.", "decoder.")) else stored
 
     @property
-    def position_rows(self) -> int:
-        return self.stored_positions
-
-    @property
-    def sinusoids(self) -> bool:
-        return not self.positions_stored
-
-    @property
-    def embedding_norm(self) -> str:
-        return "model.decoder.embedding_layernorm"
+    def decoder_input(self) -> TokenInputSpec:
+        return TokenInputSpec(
+            positions="model.decoder.pos_emb" if self.positions_stored else "",
+            rows=self.stored_positions,
+            sinusoids="" if self.positions_stored else "open",
+            sinusoid_scale=1 / math.sqrt(self.hidden_size),
+            norm="model.decoder.embedding_layernorm",
+        )
 
 
 _NAMES: Final = (

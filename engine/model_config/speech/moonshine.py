@@ -13,6 +13,7 @@ from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
 from ..spec.model import Backbone
 from ..spec.positions import RopeConfig
+from ..spec.token_input import EMBEDDINGS, TokenInputSpec
 from .encoder_decoder import MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE = "MoonshineForConditionalGeneration"
@@ -52,8 +53,8 @@ class MoonshineDecoderConfig(EncoderDecoderConfig):
         return "model.decoder.norm"
 
     @property
-    def position_table(self) -> str:
-        return ""
+    def decoder_input(self) -> TokenInputSpec:
+        return EMBEDDINGS
 
     def attention(self, rope: RopeConfig | None, name: str = "self_attn") -> AttentionSpec:
         """Attention with the decoder's heads; ``rope`` rotates queries and keys."""

@@ -8,6 +8,7 @@ from ..spec.attention import AttentionSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
 from ..spec.model import Backbone
+from ..spec.token_input import TokenInputSpec
 from .encoder_decoder import MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
@@ -63,8 +64,8 @@ class WhisperConfig(EncoderDecoderConfig):
         return "model.decoder.layer_norm"
 
     @property
-    def position_table(self) -> str:
-        return "model.decoder.embed_positions"
+    def decoder_input(self) -> TokenInputSpec:
+        return TokenInputSpec(positions="model.decoder.embed_positions")
 
     def _backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
         return Backbone(

@@ -22,10 +22,11 @@ def test_the_published_sizes_are_transformers_defaults() -> None:
     canary, cohere = canary_config_from_hf({}, {}), cohere_asr_config_from_hf({}, {})
     assert (canary.encoder.layers, canary.encoder.hidden_size, canary.encoder.mel_bins) == (32, 1024, 128)
     assert (cohere.encoder.layers, cohere.encoder.hidden_size, cohere.encoder.mel_bins) == (48, 1280, 128)
-    assert (canary.head, canary.position_table, canary.sinusoids, canary.project) == ("", "", True, False)
-    assert (cohere.head, cohere.position_table, cohere.project) == ("proj_out", "model.decoder.pos_emb", True)
+    assert (canary.head, canary.decoder_input.positions, canary.project) == ("", "", False)
+    assert canary.decoder_input.sinusoids == "open"
+    assert (cohere.head, cohere.decoder_input.positions, cohere.project) == ("proj_out", "model.decoder.pos_emb", True)
     for config in (canary, cohere):
-        assert (config.source_positions, config.max_position, config.position_rows) == (375, 448, 1024)
+        assert (config.source_positions, config.max_position, config.decoder_input.rows) == (375, 448, 1024)
         assert [config.positions(samples) for samples in (0, 16_000, 480_000)] == [2, 13, 375]
         assert (config.eos_token_ids, config.head_bias, config.head_dim) == ((3,), "proj_out", 128)
 

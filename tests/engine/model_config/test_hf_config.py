@@ -12,6 +12,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.spec.model import POST, SANDWICH, alternating_layers
 from stentor.engine.model_config.spec.positions import RopeConfig
+from stentor.engine.model_config.spec.token_input import TokenInputSpec
 from stentor.tests.engine.dense_spec import dense_spec
 from stentor.tests.engine.plain_shapes import plain_shapes
 
@@ -49,7 +50,7 @@ GEMMA: dict[str, Any] = {
     "tie_embeddings": True,
     "norms": SANDWICH,
     "norm_plus_one": True,
-    "embedding_scale": 32**0.5,
+    "input": TokenInputSpec(scale=32**0.5),
 }
 
 GRANITE4 = ("shared_mlp.input_linear", "shared_mlp.output_linear")
@@ -198,7 +199,7 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "attention_multiplier": 0.0625,
             "logits_scaling": 8.0,
         },
-        {"embedding_scale": 12.0, "residual_scale": 0.22, "scale": 0.0625, "logits_divisor": 8.0},
+        {"input": TokenInputSpec(scale=12.0), "residual_scale": 0.22, "scale": 0.0625, "logits_divisor": 8.0},
     ),
     ("GraniteConfig", "GraniteForCausalLM", {}, {"scale": 1.0}),
     (

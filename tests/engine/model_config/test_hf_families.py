@@ -141,7 +141,7 @@ def test_two_of_three_layers_of_recurrent_gemma_have_a_gated_recurrence() -> Non
     attends = [number for number, layer in enumerate(spec.layers) if layer.keeps]
     assert attends == list(range(2, 26, 3))
     assert {spec.layers[number].attention.window for number in attends} == {2048}
-    assert spec.embedding_scale == 50.5, "as bfloat16 has the root of 2560"
+    assert spec.input.scale == 50.5, "as bfloat16 has the root of 2560"
     assert spec.max_position == 1 << 20
 
 

@@ -211,7 +211,7 @@ def test_a_multiplier_of_nemotron_is_a_width_in_steps_of_256() -> None:
 def test_minicpm_omits_its_factors_as_its_class_does() -> None:
     plain = {name: value for name, value in MINICPM.items() if name not in ("scale_emb", "scale_depth")}
     spec = model_spec_from_hf(plain)
-    assert spec.embedding_scale == 1.0
+    assert spec.input.scale == 1.0
     assert spec.residual_scale == pytest.approx(32**-0.5)
     assert model_spec_from_hf(MINICPM).logits_divisor == 16
 
