@@ -20,12 +20,14 @@ if not HAS_GPU:
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 from stentor.engine.loading.download.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
+from stentor.tests.support.cpu_seconds import CpuSeconds  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
 from stentor.tests.support.proof_seconds import SECONDS, MeasuredTest, SecondsRecorder  # noqa: E402
+from stentor.tests.support.slow_tests import SLOW_TESTS, SlowTestsRecorder  # noqa: E402
 from stentor.tests.support.tiers import (  # noqa: E402
     SAMPLED_IN_TURNS,
     SHARES,
-    THIRDS,
+    beyond_the_fifth,
     beyond_the_sample,
     beyond_the_share,
     in_proof,
@@ -75,6 +77,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--turn",
         type=int,
         help=f"run a {SHARES}th of the tests marked `proof`, the one of this number; without it, all of them",
+    )
+    parser.addoption("--every", action="store_true", help="run all slow tests, not the fifth of this turn")
+    parser.addoption(
+        "--save-slow-tests",
+        action="store_true",
+        help=f"measure the tests, and write those that are slow to {SLOW_TESTS.name}",
     )
     parser.addoption(
         "--save-proof-seconds",
@@ -126,13 +134,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if turn is None:
             left_out |= beyond_the_sample(here, 0)
         else:
-            left_out |= beyond_the_sample(here, turn, SAMPLED_IN_TURNS, parts=THIRDS)
+            left_out |= beyond_the_sample(here, turn, SAMPLED_IN_TURNS)
     if turn is not None:
         left_out |= beyond_the_share(items, turn)
+        if not config.getoption("every"):
+            left_out |= beyond_the_fifth([item for item in items if item not in left_out], turn)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
     items[:] = in_turns([item for item in items if item not in left_out])
+    if config.getoption("save_slow_tests"):
+        config.pluginmanager.register(CpuSeconds())
+        config.pluginmanager.register(
+            SlowTestsRecorder({item.nodeid: is_alone(item) for item in items if not in_proof(item)})
+        )
     if config.getoption("save_proof_seconds"):
+        config.pluginmanager.register(CpuSeconds())
         tier = [(item, portion_of(item)) for item in items if in_proof(item)]
         measured = {item.nodeid: MeasuredTest(its.file, its.value is not None, is_alone(item)) for item, its in tier}
         config.pluginmanager.register(SecondsRecorder(measured))

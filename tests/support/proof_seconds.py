@@ -1,21 +1,19 @@
 """How long the tests of the tier `proof` take, so that each of its twentieths takes about as long (:mod:`.tiers`).
 
-``--save-proof-seconds`` measures those that it runs, and writes ``tests/proof_seconds.txt`` anew for their files.
-Counted is the CPU time of the process that runs a test and of the processes that it has waited for; a server is counted
-where it ends. Of a test that is `alone` each second counts for two, also those in which it waits: another core stands
-still. A file whose tests were all skipped, without a browser for example, has not been measured.
+``--save-proof-seconds`` measures those that it runs as :mod:`.cpu_seconds` says, and writes ``tests/proof_seconds.txt``
+anew for their files. A file whose tests were all skipped, without a browser for example, has not been measured.
 """
 
-import resource
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
+from stentor.tests.support.cpu_seconds import seconds_of
+
 SECONDS: Final = Path(__file__).resolve().parent.parent / "proof_seconds.txt"
-_ALONE: Final = 2
 _HEAD: Final = """\
 # CPU seconds of the tests that are `proof` or `compiles`, by file: of those that run in one turn as a whole, and of all
 # values of those whose values take turns. Written by `make proof ARGS=--save-proof-seconds`; how they are used:
@@ -57,33 +55,19 @@ def write_seconds(path: Path, measured: Mapping[str, FileSeconds]) -> None:
 
 
 class SecondsRecorder:
-    """A plugin, which in the processes that run tests puts what each phase has taken into its report, and in the one
-    that has started them adds this up and writes it down, of files whose tests have all run."""
+    """A plugin that adds up what tests take, and at the end writes it down, of files whose tests have all run."""
 
     def __init__(self, portions: Mapping[str, MeasuredTest], path: Path = SECONDS) -> None:
         """``portions``: what to know of each test of the tier, by its name."""
         self._portions = portions
         self._path = path
-        self._begun = 0.0
         self._seconds: dict[tuple[str, bool], float] = defaultdict(float)
         self._left = Counter(portion.file for portion in portions.values())
         self._ran: set[str] = set()
 
-    def pytest_runtest_logstart(self) -> None:
-        self._begun = _cpu_seconds()
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        ended = _cpu_seconds()
-        vars(report)["cpu_seconds"] = ended - self._begun
-        self._begun = ended
-        return report
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (portion := self._portions.get(report.nodeid)) is not None:
-            seconds = _ALONE * report.duration if portion.alone else getattr(report, "cpu_seconds", 0.0)
-            self._seconds[portion.file, portion.takes_turns] += seconds
+            self._seconds[portion.file, portion.takes_turns] += seconds_of(report, alone=portion.alone)
             self._left[portion.file] -= report.when == "teardown"
             if report.when == "call" and not report.skipped:
                 self._ran.add(portion.file)
@@ -93,8 +77,3 @@ class SecondsRecorder:
         write_seconds(
             self._path, {file: FileSeconds(self._seconds[file, False], self._seconds[file, True]) for file in whole}
         )
-
-
-def _cpu_seconds() -> float:
-    each = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in each)

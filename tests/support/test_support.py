@@ -25,10 +25,12 @@ from stentor.tests.support.proof_seconds import (
     read_seconds,
     write_seconds,
 )
+from stentor.tests.support.slow_tests import SLOW_TESTS, SlowTestsRecorder, file_of, read_slow_tests
 from stentor.tests.support.tiers import (
     SAMPLED_IN_TURNS,
     SHARES,
     TESTS,
+    beyond_the_fifth,
     beyond_the_sample,
     beyond_the_share,
     in_turns,
@@ -42,9 +44,10 @@ class Case:
     """An item, as far as anybody looks at it."""
 
     def __init__(
-        self, path: str, name: str, mark: str, place: int = 0, *, each: str | None = None, **params: object
+        self, path: str, name: str, mark: str = "", place: int = 0, *, each: str | None = None, **params: object
     ) -> None:
         self.path, self.name, self.originalname = Path(path), f"{name}{params}", name
+        self.nodeid = f"{path}::{name}" + (f"[{params}]" if params else "")
         # as where one list names the values of all parameters together
         self.callspec = SimpleNamespace(indices=dict.fromkeys(params, place), params=params)
         self._mark, self._each = mark, each
@@ -161,7 +164,7 @@ def test_what_was_measured_is_written_for_the_files_that_ran_and_stays_for_other
 
 def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs() -> None:
     items = cases(*(Case("f", "test", "triton", a=a, b=b, c=c) for a in range(6) for b in range(4) for c in range(3)))
-    kept = [set(items) - beyond_the_sample(items, turn) for turn in range(100)]
+    kept = [set(items) - beyond_the_sample(items, turn) for turn in range(0, 500, 5)]
     for sample in kept:
         for name, count in (("a", 6), ("b", 4), ("c", 3)):
             assert {item.callspec.params[name] for item in sample} == set(range(count))
@@ -169,16 +172,54 @@ def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs(
     assert set().union(*kept) == set(items), "in time all of them run"
 
 
-def test_three_turns_have_the_sample_of_a_kernel_together_and_each_has_a_case() -> None:
+def test_five_turns_run_each_case_of_a_slow_test_once_and_take_about_as_long() -> None:
+    seconds = {f"f::one{number}": 0.5 + number / 3 for number in range(40)} | {"f::many": 30.0}
+    slow = cases(*(Case("f", f"one{number}") for number in range(40)), *(Case("f", "many", a=a) for a in range(60)))
+    others = cases(Case("f", "quick"), Case("f", "one1", "proof"))
+    for begin in range(0, 40, 5):
+        ran = [{*slow, *others} - beyond_the_fifth(slow + others, begin + turn, seconds) for turn in range(5)]
+        assert sorted(id(item) for each in ran for item in each if item in slow) == sorted(map(id, slow))
+        assert all(each.issuperset(others) for each in ran), "these are not divided"
+        assert {sum(item.name.startswith("many") for item in each) for each in ran} <= {11, 12, 13}
+        taken = [
+            sum(seconds.get(item.nodeid.partition("[")[0], 0.0) for item in each if "one" in item.name) for each in ran
+        ]
+        assert max(taken) - min(taken) < 2
+
+
+def test_what_is_sampled_is_the_same_in_the_turns_that_divide_it() -> None:
     items = cases(*(Case("f", "test", "triton", a=a, b=b) for a in range(6) for b in range(4)))
-    items += cases(Case("f", "alone", "triton"), *(Case("f", "other", "sampled", a=a) for a in range(6)))
-    for begin in range(0, 60, 3):
-        kept = [set(items) - beyond_the_sample(items, begin + k, SAMPLED_IN_TURNS, parts=3) for k in range(3)]
-        kernels = [[item for item in each if item.name.startswith("test")] for each in kept]
-        assert [len(each) for each in kernels] == [2, 2, 2]
-        together = [item.callspec.params for each in kernels for item in each]
-        assert ({of["a"] for of in together}, {of["b"] for of in together}) == (set(range(6)), set(range(4)))
-        assert all(items[24] in each and set(items[25:]) <= each for each in kept), "these are not divided"
+    left_out = [beyond_the_sample(items, turn) for turn in range(100)]
+    assert all(left_out[turn] == left_out[turn // 5 * 5] for turn in range(100))
+    assert left_out[0] != left_out[5]
+
+
+def test_which_tests_are_slow_is_written_for_the_files_that_were_measured(tmp_path: Path) -> None:
+    path = tmp_path / "tests" / "slow.txt"
+    path.parent.mkdir()
+    for name in "ab":
+        (path.parent / name).touch()
+    path.write_text("  3.0 tests/a::gone\n  4.0 tests/a::skipped\n  2.0 tests/b::kept\n  9.0 tests/c::gone\n")
+    cases_of = ["tests/a::many[0]", "tests/a::many[1]", "tests/a::quick", "tests/a::skipped", "tests/a::alone"]
+    recorder = SlowTestsRecorder({test: test.endswith("alone") for test in cases_of}, path)
+    for test in (*cases_of, "tests/b::proof"):
+        for when in ("setup", "call", "teardown"):
+            seconds = 0.1 if test.endswith("quick") else 0.4
+            report = SimpleNamespace(
+                nodeid=test, when=when, cpu_seconds=seconds, duration=3.0, skipped=test.endswith("skipped")
+            )
+            recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+    recorder.pytest_sessionfinish()
+    assert read_slow_tests(path) == {
+        "tests/a::alone": 6.0,
+        "tests/a::many": 0.8,
+        "tests/a::skipped": 4.0,
+        "tests/b::kept": 2.0,
+    }
+
+
+def test_the_files_of_slow_tests_are_there() -> None:
+    assert not [test for test in read_slow_tests(SLOW_TESTS) if not (TESTS.parent / file_of(test)).exists()]
 
 
 def test_of_what_is_sampled_in_turns_a_run_of_one_file_has_every_case() -> None:

@@ -1,11 +1,11 @@
 """Which tests run.
 
-``make test`` runs every behaviour once, and a twentieth of the tests that are marked ``proof`` or compile kernels; all
-of these are ``make proof``. Of the tests of kernels and of those marked ``sampled`` it runs as many cases as it takes
-to have each value of every parameter, of interpreted kernels in three turns; all pairs are ``make proof``. The *turn*,
-which is the number of commits, chooses the twentieth and the cases: one commit always runs the same tests, and twenty
-merges run each value of every parameter of the tier. Each twentieth takes about as long, by what `make proof` has
-measured (:mod:`.proof_seconds`).
+``make test`` runs every test that is quick, a fifth of those that are slow (:mod:`.slow_tests`), which are all in
+``make every``, and a twentieth of those that are marked ``proof`` or compile kernels, which are all in ``make proof``.
+Of the tests of kernels and of those marked ``sampled`` it takes as many cases as have each value of every parameter;
+all pairs are ``make proof``. The *turn*, which is the number of commits, chooses the fifth, the twentieth and the
+cases: one commit always runs the same tests, five have run every slow one, and twenty each value of every parameter of
+the tier. Each fifth and each twentieth takes about as long, by what was measured (:mod:`.proof_seconds`).
 """
 
 import random
@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from stentor.tests.support.proof_seconds import SECONDS, FileSeconds, read_seconds
+from stentor.tests.support.slow_tests import SLOW_TESTS, name_of, read_slow_tests
 
 TESTS = Path(__file__).resolve().parent.parent
 
 SHARES = 20
+"""Turns that run a test of the tier `proof` once."""
 WAITING = ("browser", "chaos", "e2e", "loadtest", "test_readme.py")
 """Folders and files whose tests mostly wait for processes that they have started."""
 ONE_SERVER = "e2e"
@@ -32,8 +34,8 @@ SAMPLED = ("triton", "compiles")
 """Marks of kernels that are interpreted or only compiled: slow where there is no GPU."""
 SAMPLED_IN_TURNS = (*SAMPLED, "sampled")
 """What `make test` takes a sample of."""
-THIRDS = 3
-"""Turns among which the sample of an interpreted kernel is divided: they took a fifth of `make test`."""
+FIFTHS = 5
+"""Turns that run a slow test once: these were three quarters of what `make test` took."""
 _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
 
@@ -107,21 +109,40 @@ def portion_of(item: pytest.Item) -> Portion:
     return Portion(str(path), spec.indices[each])
 
 
-def beyond_the_sample(
-    items: Iterable[pytest.Item], turn: int, marks: Sequence[str] = SAMPLED, *, parts: int = 1
+def beyond_the_fifth(
+    items: Iterable[pytest.Item], turn: int, seconds: Mapping[str, float] | None = None
 ) -> set[pytest.Item]:
-    """Cases of tests with one of ``marks`` that are not in the sample, which has each value of every parameter; of an
-    interpreted kernel so many turns have it together, and each at least one case."""
+    """Cases of slow tests that are another turn's. ``seconds``: what slow tests take, by default as it was recorded.
+
+    What takes longest is dealt first, each to the turn that has least.
+    """
+    known = read_slow_tests(SLOW_TESTS) if seconds is None else seconds
+    slow: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not in_proof(item) and (name := name_of(item.nodeid)) in known:
+            slow[name].append(item)
+    costs = [(known[name] / len(group), name, place) for name, group in slow.items() for place in range(len(group))]
+    left_out = set()
+    load = [0.0] * FIFTHS
+    for cost, name, place in sorted(costs, key=lambda each: (-each[0], each[1:])):
+        least = load.index(min(load))
+        load[least] += cost
+        if least != turn % FIFTHS:
+            left_out.add(slow[name][place])
+    return left_out
+
+
+def beyond_the_sample(items: Iterable[pytest.Item], turn: int, marks: Sequence[str] = SAMPLED) -> set[pytest.Item]:
+    """Cases of tests with one of ``marks`` that are not in the sample, which has each value of every parameter; the
+    same one in turns that divide it."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if any(map(item.get_closest_marker, marks)):
             cases[_test_of(item)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():
-        divided = parts if group[0].get_closest_marker("triton") else 1
-        sample = _cover(group, random.Random(f"{turn // divided} {path.name} {name}"))
-        ordered = [case for case in group if case in sample]
-        left_out.update(set(group) - set(ordered[turn % divided :: divided] or ordered[:1]))
+        draw = random.Random(f"{turn // FIFTHS} {path.name} {name}")
+        left_out.update(set(group) - _cover(group, draw))
     return left_out
 
 
