@@ -1,6 +1,6 @@
 """Tensor operations in one flat namespace, each with a plain torch reference. Imports nothing else of Stentor."""
 
-from . import activation, attention, norm, precompiled, sampling
+from . import activation, attention, norm, sampling
 from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized
 from .attention import MAX_DECODE_QUERY_LEN, AttentionBatch, paged_attention
 from .attention.whole_spans import WholeSpan, attend_whole_spans_
@@ -9,6 +9,7 @@ from .embedding import embedding
 from .gated_delta import gated_delta
 from .kv_cache import kv_cache_shape, kv_scale_shape, make_kv_cache, write_kv_
 from .latent_attention import latent_attention, latent_cache_shape, latents_of, write_latents_
+from .launching import precompiled
 from .linear import linear
 from .linear_coded import CodedMatrices, CodeKind, empty_coded, linear_coded
 from .linear_fp8 import linear_fp8

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .forced import forced
-from .launch import interpreted
+from .launching.launch import interpreted
 from .native import NativeFunction, unavailable_reason
 from .variants import Choice, wanted
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..launching.repeated import LaunchCache, Start
 from ..native import by_dtype, threads
-from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 

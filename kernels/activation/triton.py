@@ -5,12 +5,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..dependent import follow
-from ..launch import cdiv
+from ..launching.dependent import follow
+from ..launching.launch import cdiv
+from ..launching.repeated import Start, prepare
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
-from ..repeated import Start, prepare
 from ..tuning import Config, pick
 from .triton_gate import gated
 

@@ -16,8 +16,8 @@ from ..guards import (
 )
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason, triton_cache_unsupported_reason
 from ..kv_cache.layout import FP8, INT8
+from ..launching.repeated import LaunchCache
 from ..native import by_dtype, pointers, threads
-from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .arguments import AttentionArgs, AttentionTensors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..guards import describe
-from ..launch import cdiv
+from ..launching.launch import cdiv
 
 _NO_MEMORY = -2
 """The code that native functions return if they cannot plan a batch."""

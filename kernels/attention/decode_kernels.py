@@ -19,7 +19,7 @@ zero, so a captured launch can be replayed.
 import triton
 import triton.language as tl
 
-from ..dependent import follow
+from ..launching.dependent import follow
 from .prefill_inner import first_seen, load_near
 
 LOG2_E = tl.constexpr(1.4426950408889634)

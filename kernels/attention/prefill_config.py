@@ -2,9 +2,9 @@
 
 import torch
 
-from ..copy_engine import THREADS
 from ..kv_cache.layout import FP8
-from ..launch import interpreted
+from ..launching.copy_engine import THREADS
+from ..launching.launch import interpreted
 from ..quantize.fp8 import capability
 from ..tuning import Config
 

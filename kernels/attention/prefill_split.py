@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, next_power_of_2
-from ..repeated import Start, prepare
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import Start, prepare
 from ..tuning import Config
 
 PART_KEYS = 512

@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from ..copy_engine import COPY_ENGINE, THREADS
 from ..kv_cache.layout import FP8
+from ..launching.copy_engine import COPY_ENGINE, THREADS
 from ..tuning import Config, Tunable
 from .arguments import AttentionArgs
 from .prefill_config import attention_key, few_rows

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..forced import forced
-from ..launch import cdiv, next_power_of_2
-from ..repeated import Start, prepare
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import Start, prepare
 from ..tuning import Config, pick
 from .arguments import AttentionArgs, AttentionTensors
 from .decode_kernels import ITEM_NUMBERS, decode_kernel, split_kernel

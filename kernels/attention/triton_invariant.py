@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launch import cdiv, interpreted, launch, next_power_of_2
+from ..launching.launch import cdiv, interpreted, launch, next_power_of_2
 from ..quantize.fp8 import widen
 from ..tuning import Config
 from .arguments import AttentionArgs

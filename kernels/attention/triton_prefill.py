@@ -8,10 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..copy_engine import COPY_ENGINE, THREADS, copies_unsupported_reason, is_aligned
-from ..launch import cdiv, next_power_of_2
+from ..launching.copy_engine import COPY_ENGINE, THREADS, copies_unsupported_reason, is_aligned
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import Start, prepare
 from ..quantize.fp8 import as_kernel_argument, capability, widen
-from ..repeated import Start, prepare
 from ..tuning import pick
 from .arguments import AttentionArgs, AttentionTensors
 from .prefill_config import FAR, LEAST_KEYS, LOG2E, attention_key, default_config, few_rows, pack_heads

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..forced import forced
-from ..launch import cdiv
+from ..launching.launch import cdiv
 from ..providers import Case, Chosen, Provider, choose_provider
 from ..tuning import Config, pick
 from .arguments import AttentionArgs

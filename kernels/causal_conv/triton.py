@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.prefill_inner import find_tile
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 from ..state_rows import StateRows
 from ..tuning import Config, pick
 

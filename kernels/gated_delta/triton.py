@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 from ..state_rows import StateRows
 from ..state_slots import load_state, store_state
 from ..tuning import Config, pick

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.prefill_inner import find_tile
-from ..launch import launch, next_power_of_2
+from ..launching.launch import launch, next_power_of_2
 from ..state_rows import StateRows
 from ..state_slots import load_state, store_state
 from ..tuning import Config

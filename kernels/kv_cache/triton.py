@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, round_to_fp8
 from ..tuning import Config, pick
 

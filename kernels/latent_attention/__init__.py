@@ -9,8 +9,8 @@ from torch import Tensor
 from ..attention import AttentionBatch
 from ..guards import FLOATS, check_float32, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
+from ..launching.repeated import LaunchCache
 from ..native import by_dtype, pointers, threads
-from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .reference import latents_of

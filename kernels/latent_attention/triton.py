@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..attention.triton_decode import MIN_DOT, multiprocessors, padded_rows
-from ..launch import cdiv, next_power_of_2
-from ..repeated import Start, prepare
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import Start, prepare
 from ..tuning import Config, pick
 from .triton_kernels import join_kernel, latent_kernel
 

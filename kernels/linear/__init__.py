@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
+from ..launching.repeated import LaunchCache
 from ..linear_fp8.selection import SKINNY_TOKENS
 from ..native import by_dtype, pointers, threads
-from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 

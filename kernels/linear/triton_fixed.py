@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, interpreted, launch
+from ..launching.launch import cdiv, interpreted, launch
 from ..tuning import Config, Tunable, pick
 from .reference import linear
 from .triton_gemv import SHAPES, gemv_key

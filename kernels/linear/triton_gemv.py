@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..dependent import fetch_weights, follow
-from ..launch import cdiv
-from ..repeated import prepare
+from ..launching.dependent import fetch_weights, follow
+from ..launching.launch import cdiv
+from ..launching.repeated import prepare
 from ..tuning import Config, Tunable, pick
 
 OPERATION = "linear_gemv"

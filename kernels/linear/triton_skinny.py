@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..launch import cdiv
+from ..launching.launch import cdiv
 from ..linear_fp8.triton_skinny import MAX_TOKENS, block_of_tokens, prepare_few
 from ..tuning import Config, Tunable, pick
 from .triton_gemv import SHAPES, gemv_key

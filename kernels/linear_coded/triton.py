@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
+from ..launching.launch import cdiv, launch
 from ..tuning import Config, pick
 from .triton_weights import weights_at
 from .weight import CodedMatrices, code_form_of, tensors_of

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ..guards import triton_unsupported_reason
+from ..launching.repeated import LaunchCache
 from ..quantize import Quantized
 from ..quantize.operands import Operands, Product, operands
 from ..quantize.scheme import FP8
-from ..repeated import LaunchCache
 from ..variants import Choice, Variant
 from . import reference
 from .selection import Selection, select

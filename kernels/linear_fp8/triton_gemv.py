@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..dependent import fetch_weights, follow
-from ..launch import cdiv, next_power_of_2
+from ..launching.dependent import fetch_weights, follow
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import prepare
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import Operands, Product
-from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from .workloads import tunables_of
 

@@ -17,13 +17,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..dependent import fetch_weights, follow
-from ..launch import cdiv, next_power_of_2
+from ..launching.dependent import fetch_weights, follow
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import prepare
+from ..launching.warpgroup import waited
 from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..quantize.operands import Operands, Product
-from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
-from ..warpgroup import waited
 from .workloads import tunables_of
 
 OPERATION = "linear_8bit_skinny"

@@ -9,11 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..copy_engine import COPY_ENGINE, THREADS, is_aligned
-from ..launch import cdiv
+from ..launching.copy_engine import COPY_ENGINE, THREADS, is_aligned
+from ..launching.launch import cdiv
+from ..launching.repeated import prepare
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import GROUP, Operands, Product
-from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from .triton_skinny import operand_dtype
 from .triton_tma import prepare_tma, scaled_in_blocks, unsupported_reason

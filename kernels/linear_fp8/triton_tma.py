@@ -11,12 +11,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.triton_decode import multiprocessors
-from ..copy_engine import ALIGNED_BYTES, copies_unsupported_reason
-from ..launch import cdiv
+from ..launching.copy_engine import ALIGNED_BYTES, copies_unsupported_reason
+from ..launching.launch import cdiv
+from ..launching.repeated import prepare
 from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..quantize.operands import GROUP, Operands, Product
 from ..quantize.scheme import FP8
-from ..repeated import prepare
 from ..tuning import Config
 
 
@@ -92,7 +92,7 @@ def unsupported_reason(operands: Operands) -> str | None:
 
 def prepare_tma(operands: Operands, config: Config, operand: tl.dtype | None, together: int, ahead: bool) -> Product:
     """Prepares the product of operands that :func:`unsupported_reason` allows and that
-    :func:`..copy_engine.is_aligned`.
+    :func:`..launching.copy_engine.is_aligned`.
 
     Args:
         operands: what is multiplied.

@@ -13,10 +13,10 @@ from torch import Tensor
 from ..activation import ActivationKind, gated_activation
 from ..activation.gated import KINDS
 from ..guards import describe, triton_unsupported_reason
+from ..launching.repeated import LaunchCache
 from ..linear import linear
 from ..linear_fp8.selection import SKINNY_TOKENS as MOST_ROWS
 from ..norm import add_rms_norm, rms_norm
-from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant, wanted
 from .added import add_linear_, choose_added
 

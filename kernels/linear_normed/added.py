@@ -5,8 +5,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..guards import describe
+from ..launching.repeated import LaunchCache
 from ..linear import few_rows_unsupported_reason, linear
-from ..repeated import LaunchCache
 from ..variants import Choice, Variant, select_variant, wanted
 
 _CHOICES: LaunchCache[Variant] = LaunchCache()

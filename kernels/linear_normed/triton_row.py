@@ -13,11 +13,11 @@ from torch import Tensor
 from ..activation import ActivationKind
 from ..activation.triton_gate import gated
 from ..attention.triton_decode import multiprocessors
-from ..dependent import fetch_weights, follow
-from ..launch import cdiv, next_power_of_2
+from ..launching.dependent import fetch_weights, follow
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import prepare
 from ..linear.triton_gemv import gemv_key
 from ..norm.triton_tiles import weighted
-from ..repeated import prepare
 from ..tuning import Config, pick
 from . import NormedInputs, NormedProduct, Prepared
 

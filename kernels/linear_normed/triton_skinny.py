@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ..activation import ActivationKind
 from ..activation.triton_gate import gated
-from ..dependent import fetch_weights, follow
-from ..launch import cdiv
+from ..launching.dependent import fetch_weights, follow
+from ..launching.launch import cdiv
+from ..launching.repeated import prepare
+from ..launching.warpgroup import waited
 from ..linear_fp8.triton_skinny import block_of_tokens
 from ..norm.triton_tiles import weighted
 from ..quantize.fp8 import capability
-from ..repeated import prepare
 from ..tuning import Config, pick
-from ..warpgroup import waited
 from . import NormedInputs, NormedProduct, Prepared
 from .triton_row import row_key
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from ..launch import next_power_of_2
+from ..launching.launch import next_power_of_2
 from ..tuning import Config, Tunable
 from . import MOST_ROWS, normed_linear, triton_row, triton_skinny
 from .triton_row import row_key

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..launch import interpreted, launch
+from ..launching.launch import interpreted, launch
 from ..quantize.fp8 import capability
 from ..tuning import Config, pick
 from .planes import BLOCK, Planes

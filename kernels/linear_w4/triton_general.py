@@ -7,7 +7,7 @@ Also dequantises the whole weight, for so many rows that a plain multiplication 
 import triton
 import triton.language as tl
 
-from ..warpgroup import waited
+from ..launching.warpgroup import waited
 from .triton_codes import eight_bits, factors, four_bits, six_bits
 
 

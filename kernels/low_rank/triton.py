@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
 from .rows import RowGroups
 from .slots import SlotTable

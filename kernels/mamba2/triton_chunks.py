@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import next_power_of_2
+from ..launching.launch import next_power_of_2
 from ..state_slots import load_state, store_state
 from ..tuning import Config
 

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from ..activation import activate_, gated_activation
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
+from ..launching.repeated import LaunchCache, Start
 from ..linear import NATIVE as _PRODUCTS
 from ..linear import linear
 from ..linear_coded import CodedMatrices
 from ..native import NativeFunction, threads
 from ..providers import Wanted
-from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..launch import cdiv
+from ..launching.launch import cdiv
 from ..linear_coded import CodedMatrices
 from ..linear_coded.weight import code_form_of, tensors_of
 from .checks import ExpertActivation

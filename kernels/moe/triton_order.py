@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, next_power_of_2
-from ..repeated import prepare
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import prepare
 from ..tuning import Config
 
 _CHUNK = 1024

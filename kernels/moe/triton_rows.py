@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..activation.triton_gate import activated, gated
-from ..launch import cdiv
+from ..launching.launch import cdiv
+from ..launching.repeated import prepare
 from ..linear_coded.triton_weights import weights_at
 from ..linear_coded.weight import code_form_of, tensors_of
-from ..repeated import prepare
 from ..tuning import Config, pick
 from .operands import Operands, Run
 

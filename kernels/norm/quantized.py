@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
+from ..launching.repeated import LaunchCache, Start
 from ..quantize import quantize
 from ..quantize.fused import check_fused, empty_quantized, fused_unsupported_reason, unfused
 from ..quantize.scheme import ActivationScheme, Quantized
-from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from .rms import add_rms_norm, rms_norm
 from .rows import check_residual, check_rows, row_unsupported_reason

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..guards import native_unsupported_reason
+from ..launching.repeated import LaunchCache, Start
 from ..native import by_dtype, pointers, threads
-from ..repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason, rows_of

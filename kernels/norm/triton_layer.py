@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
+from ..launching.launch import cdiv, launch
 from ..tuning import pick
 from .rows import block_of, default_config, rows_of, tuning_key
 from .triton_tiles import load_rows

@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..dependent import follow
-from ..launch import cdiv
+from ..launching.dependent import follow
+from ..launching.launch import cdiv
+from ..launching.repeated import Start, prepare
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
-from ..repeated import Start, prepare
 from ..tuning import pick
 from .rows import block_of, default_config, rows_of, tuning_key
 from .triton_tiles import load_rows, weighted

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..guards import FLOATS, describe, triton_unsupported_reason
-from ..repeated import LaunchCache, Start
+from ..launching.repeated import LaunchCache, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .fused import check_fused, empty_quantized

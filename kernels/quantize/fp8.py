@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import interpreted
+from ..launching.launch import interpreted
 
 
 def capability() -> int:

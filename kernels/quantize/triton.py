@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, next_power_of_2
-from ..repeated import Start, prepare
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import Start, prepare
 from ..tuning import Config
 from .fp8 import as_kernel_argument, round_to_fp8
 from .reference import SMALLEST_SCALE

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kv_cache.triton import store_rows, tile_config, tile_rows
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 
 
 @triton.jit

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from ..guards import describe, triton_unsupported_reason
 from ..kv_cache import check_write, native_cache_unsupported_reason, triton_cache_unsupported_reason, write_kv_
+from ..launching.repeated import LaunchCache, Start
 from ..norm import rms_norm
-from ..repeated import LaunchCache, Start
 from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
 from ..variants import Choice, Variant, select_variant
 from . import reference

@@ -6,11 +6,11 @@ to cache."""
 import triton
 import triton.language as tl
 
-from ..dependent import follow
 from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, tile_config, tile_rows
-from ..launch import cdiv, next_power_of_2
+from ..launching.dependent import follow
+from ..launching.launch import cdiv, next_power_of_2
+from ..launching.repeated import Start, prepare
 from ..quantize.fp8 import as_kernel_argument
-from ..repeated import Start, prepare
 from ..rotary import Sections
 from ..rotary.triton import load_angles, load_pairs, rotate_pairs, section_ends, store_pairs
 from .reference import HeadTensors

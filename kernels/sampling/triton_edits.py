@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launch import launch
+from ..launching.launch import launch
 from ..tuning import Config
 
 _PROGRAMS_A_LIST = 16

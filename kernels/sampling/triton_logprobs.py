@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launch import launch
+from ..launching.launch import launch
 from ..tuning import Config, pick
 from .triton_noise import NO_ID, below, clean, key_value, order_key
 

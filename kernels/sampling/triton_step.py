@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
 from .slot_params import SlotParams
 from .tables import PARAMS, SamplerTables, params_of

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..attention import AttentionBatch
 from ..guards import FLOATS, check_float32, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
-from ..launch import cdiv
+from ..launching.launch import cdiv
 from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference

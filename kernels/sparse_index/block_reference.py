@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..latent_attention.reference import latents_of
-from ..launch import cdiv
+from ..launching.launch import cdiv
 
 _PRODUCTS_BYTES = 64 << 20
 

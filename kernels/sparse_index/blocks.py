@@ -10,7 +10,7 @@ from torch import Tensor
 from ..attention import AttentionBatch, paged_attention
 from ..guards import FLOATS, describe, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
-from ..launch import cdiv
+from ..launching.launch import cdiv
 from ..variants import Choice, Variant, select_variant
 
 SCORES_BYTES: Final = 64 << 20

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..latent_attention.reference import latents_of
-from ..launch import cdiv
+from ..launching.launch import cdiv
 
 
 def top_tokens(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..attention.triton_decode import MIN_DOT, padded_rows
-from ..launch import cdiv, launch, next_power_of_2
+from ..launching.launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
 from .triton_kernels import score_kernel, select_kernel
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..attention import AttentionBatch
 from ..attention.decode_kernels import block_of
 from ..attention.triton_decode import MIN_DOT
-from ..launch import launch, next_power_of_2
+from ..launching.launch import launch, next_power_of_2
 from ..tuning import Config
 from .blocks import VisibleTokens
 

@@ -17,7 +17,7 @@ class Config:
     fuse_multiply_add: bool = True
     """False if a result must equal that of separately rounded operations."""
     dependent: bool = False
-    """Starts while the launch before it ends; see :mod:`..dependent`."""
+    """Starts while the launch before it ends; see :mod:`..launching.dependent`."""
     sizes: Mapping[str, int] = field(init=False, compare=False, repr=False)
     options: Mapping[str, Any] = field(init=False, compare=False, repr=False)
     """The compiler's options besides the sizes."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..attention.prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from ..attention.prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
-from ..launch import launch
+from ..launching.launch import launch
 from ..tuning import pick
 from .arguments import VarlenArgs
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stentor.kernels.precompiled import VARIABLE
+from stentor.kernels.launching.precompiled import VARIABLE
 
 from ..series import CONFIGS
 from . import rows
@@ -105,7 +105,7 @@ def first_minutes(weights: Path | None, output: Path, workers: int) -> list[Chec
     batches = "64q1kv4k q8k q1kv4k 64q1kv4k_q512kv8k --seconds 0.05"
     served = ("--weights", str(weights.resolve())) if weights else ()
     kernels = os.environ.get(VARIABLE)
-    compiled = [Check("compiled kernels", ("stentor.kernels.precompiled", kernels), 60)] if kernels else []
+    compiled = [Check("compiled kernels", ("stentor.kernels.launching.precompiled", kernels), 60)] if kernels else []
     return [
         Check("machine", ("stentor.server.main.cli", "env"), 60),
         *compiled,

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from stentor.kernels import dry_run
+from stentor.kernels.launching import dry_run
 from stentor.tests.compile.offsets import narrow_offsets
 
 _OF_GROUPS: Final = (

@@ -10,7 +10,7 @@ from stentor.kernels.activation import (
     gated_activation,
     gated_activation_quantized,
 )
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.quantize import ActivationScheme
 from stentor.kernels.quantize.scheme import FP8, Granularity
 

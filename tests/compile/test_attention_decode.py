@@ -10,7 +10,7 @@ from stentor.kernels.attention import AttentionBatch, paged_attention
 from stentor.kernels.attention.arguments import AttentionArgs
 from stentor.kernels.attention.decode_tunables import candidates
 from stentor.kernels.attention.triton_decode import paged_decode
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config, overridden
 
 pytestmark = pytest.mark.compiles

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stentor.kernels import AttentionBatch, paged_attention
 from stentor.kernels.attention import choose, triton_prefill
 from stentor.kernels.attention.prefill_tunables import tunables
-from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.copy_engine import COPY_ENGINE, THREADS
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config, overridden
 
 pytestmark = pytest.mark.compiles
@@ -199,7 +199,7 @@ def test_the_tuner_times_what_launches_look_up(monkeypatch: pytest.MonkeyPatch) 
         return default
 
     monkeypatch.setattr(triton_prefill, "pick", pick)
-    monkeypatch.setattr("stentor.kernels.repeated.launch", lambda *_, **__: None)
+    monkeypatch.setattr("stentor.kernels.launching.repeated.launch", lambda *_, **__: None)
     offered = [tunable for tunable in tunables() if tunable.operation == triton_prefill.OPERATION]
     with FakeTensorMode(), dry_run():
         for tunable in offered:

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import AttentionBatch
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.sparse_index.blocks import VisibleTokens
 from stentor.kernels.sparse_index.triton_blocks import score_blocks
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor import kernels
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from stentor.kernels.tuning import overridden
 from stentor.tests.kernels.cuda_stub import stubbed_cuda
@@ -86,7 +86,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_kernel_waits_before_it_touches_memory_where_launches_overlap_and_nowhere_else(name: str) -> None:
-    from stentor.kernels.dependent import OPERATION, TOGETHER  # late: it imports Triton
+    from stentor.kernels.launching.dependent import OPERATION, TOGETHER  # late: it imports Triton
 
     with FakeTensorMode(), dry_run() as compiled:
         CALLS[name]()
@@ -132,7 +132,7 @@ def fetched(ptx: str) -> set[int]:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_the_driver_is_told_which_launches_overlap(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stentor.kernels.dependent import APART, OPERATION, TOGETHER  # late: it imports Triton
+    from stentor.kernels.launching.dependent import APART, OPERATION, TOGETHER  # late: it imports Triton
 
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     x, weight = torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, dtype=torch.bfloat16)

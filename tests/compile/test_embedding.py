@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import dry_run
 from stentor.kernels.embedding import choose, embedding
+from stentor.kernels.launching.dry_run import dry_run
 
 pytestmark = pytest.mark.compiles
 

@@ -28,11 +28,11 @@ from stentor.engine.worker.passes.model_pass import ModelPass
 from stentor.engine.worker.passes.pass_graphs import PassGraphs
 from stentor.engine.worker.rows.rows import RowTable
 from stentor.engine.worker.sampling.device_sampler import DeviceSampler
-from stentor.kernels import compiled
 from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.launching import compiled
+from stentor.kernels.launching.repeated import LaunchCache
 from stentor.kernels.quantize import ActivationScheme
 from stentor.kernels.quantize.scheme import FP8
-from stentor.kernels.repeated import LaunchCache
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import force_variant
@@ -307,7 +307,7 @@ def test_a_repeated_launch_is_the_one_that_a_first_call_makes(name: str, monkeyp
     monkeypatch.setattr(torch, "empty", made)
     monkeypatch.setattr(torch, "empty_like", lambda x, **_: made(x.shape, x.dtype))
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda x, shape, dtype=None: made(shape, dtype or x.dtype))
-    monkeypatch.setattr(importlib.import_module("stentor.kernels.launch"), "_launchers", {})
+    monkeypatch.setattr(importlib.import_module("stentor.kernels.launching.launch"), "_launchers", {})
     monkeypatch.setattr(compiled, "starter", lambda _: lambda *given: started.append((*given[:4], *given[4])))
     for tokens in (4, 1, 4):
         operation(_Tensors(tokens=tokens))

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import AttentionBatch, latent_attention, top_tokens
-from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.latent_attention.triton import OPERATION
 from stentor.kernels.latent_attention.tunables import candidates
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.sparse_index.triton import OPERATION as INDEX
 from stentor.kernels.sparse_index.tunables import candidates as index_candidates
 from stentor.kernels.tuning import Config, overridden

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.kernels import compiled
-from stentor.kernels.compiled import Launcher, start_slowly
+from stentor.kernels.launching import compiled
+from stentor.kernels.launching.compiled import Launcher, start_slowly
 from stentor.kernels.linear_fp8.triton_tma import prepare_tma
 from stentor.kernels.linear_fp8.workloads import filled, unfilled
 from stentor.kernels.quantize.scheme import FP8

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import linear
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.linear import triton_fixed, triton_skinny
 from stentor.kernels.linear.triton_gemv import DEFAULT, OPERATION, candidates
 from stentor.kernels.tuning import Config, overridden

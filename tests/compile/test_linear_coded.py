@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import CodeKind, empty_coded, linear_coded
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 
 pytestmark = pytest.mark.compiles
 

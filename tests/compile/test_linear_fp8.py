@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.copy_engine import COPY_ENGINE, THREADS
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_fp8 import linear_fp8, selection_for, triton_tiles
 from stentor.kernels.linear_fp8.workloads import LLAMA_8B, QWEN3_32B, unfilled
 from stentor.kernels.quantize import Quantized

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_gguf import Kind, empty_weight, linear_gguf
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.compile.test_linear_w4 import instructions_a_weight

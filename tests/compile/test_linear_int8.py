@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_fp8.workloads import LLAMA_8B, QWEN3_32B, unfilled
 from stentor.kernels.linear_int8 import linear_int8
 from stentor.kernels.quantize import Quantized

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import ActivationKind, add_linear_, normed_linear
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear import triton_skinny as plain
 from stentor.kernels.linear_normed import triton_skinny
 from stentor.kernels.linear_normed.triton_row import DEFAULT, OPERATION

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_w4 import empty_weight, linear_w4
 from stentor.kernels.tuning import Config, overridden
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stentor.engine.worker.device.dry import dry_device
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.low_rank.rows import RowGroups, grouped_size
 from stentor.kernels.low_rank.slots import SlotTable, add_in_slots_, choose_in_slots
 

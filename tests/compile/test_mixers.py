@@ -9,11 +9,11 @@ from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2, selecti
 from stentor.kernels.causal_conv import choose as choose_conv
 from stentor.kernels.causal_conv import triton as conv_triton
 from stentor.kernels.causal_conv.tunables import tunables as conv_tunables
-from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.gated_delta import choose as choose_delta
 from stentor.kernels.gated_delta import triton as delta_triton
 from stentor.kernels.gated_delta import triton_chunks as delta_chunks
 from stentor.kernels.gated_delta.tunables import tunables as delta_tunables
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.mamba2 import choose as choose_mamba
 from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.kernels.mamba2.tunables import tunables as mamba_tunables

@@ -19,7 +19,7 @@ from stentor.engine.worker.device.staging import Shape, staged_bytes, view_input
 from stentor.engine.worker.passes.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.rows.states import RowStates, StateDTypes
 from stentor.engine.worker.sampling.device_sampler import DeviceSampler
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import table
 from stentor.tests.engine.dense_spec import dense_spec
 

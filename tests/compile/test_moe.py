@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import CodedMatrices, CodeKind, Router, Routing, empty_coded, experts_mlp, route
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_coded.blocks import BLOCK_KINDS, empty_blocks
 
 pytestmark = pytest.mark.compiles

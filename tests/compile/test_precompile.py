@@ -19,10 +19,10 @@ import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.worker.setup.precompile import precompile
-from stentor.kernels.dry_run import compiling
-from stentor.kernels.launch import launch
+from stentor.kernels.launching.dry_run import compiling
+from stentor.kernels.launching.launch import launch
+from stentor.kernels.launching.precompiled import VARIABLE, differences, unloadable
 from stentor.kernels.native import load as native_load
-from stentor.kernels.precompiled import VARIABLE, differences, unloadable
 from stentor.kernels.tuning import Config, pick, table_path, tuned_for
 from stentor.protocols.ipc.config import SpeculativeConfig, WorkerConfig
 from stentor.tests.kernels.cuda_stub import build_stub, stubbed_cuda

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.quantize import ActivationScheme, quantize
 from stentor.kernels.quantize.scheme import FP8, Granularity
 

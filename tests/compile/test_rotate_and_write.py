@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.kv_cache import make_kv_cache, write_kv_
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.rotary import rotary_
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 

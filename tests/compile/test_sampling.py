@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import sampling
-from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.sampling.tables import MAX_BIAS, PARAMS, SamplerTables
 
 pytestmark = pytest.mark.compiles

@@ -7,8 +7,8 @@ import torch
 from torch.utils._pytree import tree_iter
 
 from stentor.engine.worker.device.dry import dry_device
-from stentor.kernels.dry_run import CompiledKernel, dry_run
-from stentor.kernels.launch import interpreted
+from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launching.launch import interpreted
 from stentor.kernels.tuning import Config, Tunable, overridden, untuned
 
 pytestmark = [pytest.mark.compiles, pytest.mark.proof(each="offered")]

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels.dry_run import dry_run
+from stentor.kernels.launching.dry_run import dry_run
 from stentor.kernels.tuning import Config
 from stentor.kernels.varlen_attention import choose, triton, varlen_attention
 from stentor.kernels.varlen_attention.tunables import tunables

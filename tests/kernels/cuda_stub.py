@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stentor.kernels.launch import interpreted
+from stentor.kernels.launching.launch import interpreted
 
 SIZES = {"i1": 1, "u1": 4, "i32": 4, "u32": 4, "fp32": 4, "i64": 8, "u64": 8}
 """Bytes of parameters by Triton's names; all others are pointers."""

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stentor.kernels.launch import launch
+from stentor.kernels.launching.launch import launch
 from stentor.kernels.sampling.triton_noise import gumbel, gumbel_bound, mass
 from stentor.kernels.tuning import Config
 

@@ -6,7 +6,7 @@ import torch
 from stentor.kernels.attention import reference
 from stentor.kernels.attention.decode_kernels import split_kernel
 from stentor.kernels.attention.triton_decode import padded_rows
-from stentor.kernels.launch import launch
+from stentor.kernels.launching.launch import launch
 from stentor.kernels.tuning import Config
 from stentor.tests.kernels.gpu import DEVICE
 

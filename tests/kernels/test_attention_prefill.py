@@ -11,8 +11,8 @@ import torch
 from stentor.kernels.attention import choose, prefill_split, triton_prefill
 from stentor.kernels.attention.arguments import AttentionArgs
 from stentor.kernels.attention.triton_prefill import copies_reason
-from stentor.kernels.copy_engine import COPY_ENGINE, THREADS
-from stentor.kernels.repeated import LaunchCache, Start
+from stentor.kernels.launching.copy_engine import COPY_ENGINE, THREADS
+from stentor.kernels.launching.repeated import LaunchCache, Start
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.kernels import compiled
-from stentor.kernels.compiled import Launcher, _classed, _Signature, direct
+from stentor.kernels.launching import compiled
+from stentor.kernels.launching.compiled import Launcher, _classed, _Signature, direct
 from stentor.kernels.tuning import Config
 
 CONFIG = Config.of(BLOCK=16)

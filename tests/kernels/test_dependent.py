@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
 
 def test_launches_that_overlap_give_what_they_give_apart() -> None:
-    from stentor.kernels.dependent import APART, OPERATION, TOGETHER, tunables  # late: it imports Triton
+    from stentor.kernels.launching.dependent import APART, OPERATION, TOGETHER, tunables  # late: it imports Triton
 
     def result(config: Config) -> torch.Tensor:
         torch.manual_seed(0)

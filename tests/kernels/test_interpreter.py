@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
 
-from stentor.kernels.launch import launch
+from stentor.kernels.launching.launch import launch
 from stentor.kernels.tuning import Config
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.interpreter_types import keep_types

@@ -11,7 +11,7 @@ import torch
 
 from stentor.kernels import linear
 from stentor.kernels.attention import triton, triton_invariant
-from stentor.kernels.launch import interpreted
+from stentor.kernels.launching.launch import interpreted
 from stentor.kernels.linear import choose
 from stentor.kernels.linear.triton_fixed import OPERATION
 from stentor.kernels.tuning import Config, overridden

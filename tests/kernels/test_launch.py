@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from stentor.kernels import rms_norm
-from stentor.kernels.dry_run import dry_run
-from stentor.kernels.launch import cdiv, interpreted, next_power_of_2
+from stentor.kernels.launching.dry_run import dry_run
+from stentor.kernels.launching.launch import cdiv, interpreted, next_power_of_2
 from stentor.kernels.variants import force_variant, select_variant
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.kernels.copy_engine import COPY_ENGINE, is_aligned
+from stentor.kernels.launching.copy_engine import COPY_ENGINE, is_aligned
+from stentor.kernels.launching.repeated import prepare
 from stentor.kernels.linear_fp8 import (
     choose,
     linear_fp8,
@@ -20,7 +21,6 @@ from stentor.kernels.quantize import Quantized, fp8, quantize_weight_fp8
 from stentor.kernels.quantize.operands import InputScales, operands
 from stentor.kernels.quantize.scheme import FP8
 from stentor.kernels.quantize.weights import WeightGranularity
-from stentor.kernels.repeated import prepare
 from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.eight_bit import TOLERANCE, fp8_weight, quantized

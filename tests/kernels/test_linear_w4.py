@@ -266,7 +266,7 @@ def test_parts_of_the_columns_add_up() -> None:
 @pytest.mark.parametrize(("columns", "parts"), [(128, 4), (768, 4)])
 def test_no_part_is_without_columns(columns: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would read scales past the last group; and one part alone has the bias added with it."""
-    from stentor.kernels.launch import launch as started
+    from stentor.kernels.launching.launch import launch as started
     from stentor.kernels.linear_w4 import triton
     from stentor.kernels.tuning import Config, overridden
 

@@ -8,7 +8,7 @@ import torch
 from stentor.kernels import StateRows
 from stentor.kernels.gated_delta import triton as delta_triton
 from stentor.kernels.gated_delta import triton_chunks as delta_chunks
-from stentor.kernels.launch import interpreted
+from stentor.kernels.launching.launch import interpreted
 from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.kernels import repeated
-from stentor.kernels.repeated import LaunchCache
+from stentor.kernels.launching import repeated
+from stentor.kernels.launching.repeated import LaunchCache
 from stentor.kernels.tuning import Config, overridden, untuned
 from stentor.kernels.variants import force_variant
 

@@ -17,7 +17,7 @@ from stentor.kernels.attention.whole_prompt import (
     choose_whole_prompt,
 )
 from stentor.kernels.forced import forcing
-from stentor.kernels.repeated import LaunchCache
+from stentor.kernels.launching.repeated import LaunchCache
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.kernels.precompiled import VARIABLE
+from stentor.kernels.launching.precompiled import VARIABLE
 from stentor.loadtest import model_speed
 from stentor.loadtest.gpu import checks, pytest_rows, rows, serving
 from stentor.loadtest.gpu import command as gpu
@@ -71,7 +71,7 @@ def test_kernels_that_were_compiled_elsewhere_are_looked_at_before_they_are_used
     without = checks.first_minutes(None, tmp_path, workers=1)
     monkeypatch.setenv(VARIABLE, "/kernels")
     (added,) = [check for check in checks.first_minutes(None, tmp_path, workers=1) if check not in without]
-    assert added.command == ("stentor.kernels.precompiled", "/kernels")
+    assert added.command == ("stentor.kernels.launching.precompiled", "/kernels")
     assert not added.alone
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from stentor.kernels.dry_run import compiling
-from stentor.kernels.precompiled import fill
+from stentor.kernels.launching.dry_run import compiling
+from stentor.kernels.launching.precompiled import fill
 from stentor.kernels.tuning import tuned_for
 from stentor.protocols.ipc.config import WorkerConfig
 

@@ -107,7 +107,7 @@ def launching_nothing(launched: Callable[[str], None] = lambda _: None) -> Itera
     names."""
     from triton.runtime import driver  # late: heavy
 
-    from stentor.kernels.dry_run import CompileOnly
+    from stentor.kernels.launching.dry_run import CompileOnly
 
     driver.set_active(CompileOnly(90))
     try:

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from .forced import forcing
+from ..forced import forcing
+from ..tuning import Config
 from .launch import interpreted
-from .tuning import Config
 
 
 @dataclass(frozen=True)

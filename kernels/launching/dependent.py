@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .tuning import Config, Tunable, pick, untuned
+from ..tuning import Config, Tunable, pick, untuned
 
 OPERATION = "dependent_launches"
 APART = Config.of(AT_ONCE=1)
@@ -67,9 +67,9 @@ def tunables() -> list[Tunable]:
 
 def _workload(device: torch.device) -> Callable[[], object]:
     """Returns what the layers of Llama-3.1-8B launch for one row apart from attention, including torch's matmuls."""
-    from .activation import gated_activation  # these late: they take part
-    from .linear import linear
-    from .norm import add_rms_norm
+    from ..activation import gated_activation
+    from ..linear import linear
+    from ..norm import add_rms_norm
 
     make = partial(torch.randn, dtype=torch.bfloat16, device=device)
     into, out, x = make(28672, 4096), make(4096, 14336), make(1, 4096)

@@ -4,7 +4,7 @@ A step calls each operation once per layer. Checks, the choice of variant and bl
 on shapes, strides, dtypes and numbers. These are the same in all layers and mostly in the next step, so a call that
 finds a launch kept under them starts it at once.
 
-Nothing is kept or found under Triton's interpreter, or while anything is forced (:mod:`.forced`).
+Nothing is kept or found under Triton's interpreter, or while anything is forced (:mod:`..forced`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from torch import Tensor
 
+from ..forced import NOTHING, forced
+from ..tuning import Config
 from .compiled import Repeated
-from .forced import NOTHING, forced
 from .launch import interpreted, launch, launcher_of
-from .tuning import Config
 
 MOST_KEPT: Final = 1024
 """The most launches kept per operation; at the limit all are dropped."""

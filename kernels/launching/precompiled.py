@@ -57,7 +57,7 @@ class Toolchain:
 def use() -> None:
     """Makes Triton look into the folder that the environment names, if any. Call it before the first launch."""
     if os.environ.get(VARIABLE):
-        os.environ.setdefault(_MANAGER, "stentor.kernels.precompiled_cache:PrecompiledCache")
+        os.environ.setdefault(_MANAGER, "stentor.kernels.launching.precompiled_cache:PrecompiledCache")
 
 
 def differences(folder: Path) -> list[str]:
@@ -169,7 +169,7 @@ def _platform_keys() -> list[str]:
 
 
 def main() -> int:
-    """``python -m stentor.kernels.precompiled FOLDER``: reports whether its kernels and their launchers work here."""
+    """``python -m stentor.kernels.launching.precompiled FOLDER``: whether its kernels and their launchers work here."""
     folder = Path(sys.argv[1])
     kernels = len(list(folder.glob("*/*.cubin")))
     wrong = differences(folder) or unloadable(folder)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from ..forced import forced
+from ..tuning import Config
 from .compiled import Launcher
-from .forced import forced
-from .tuning import Config
 
 _launchers: dict[int, Launcher] = {}
 """By ``id`` of the kernel, which the launcher keeps alive. Triton's own hash of a kernel takes microseconds."""

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from .tuning import Config
+from ..tuning import Config
 
 logger = logging.getLogger(__name__)
 
