@@ -46,7 +46,7 @@ _MODULES = (
     "linear.triton_skinny",
     "linear.triton_fixed",
     "linear_normed.tunables",
-    "dependent",
+    "launching.dependent",
     "linear_fp8.triton_gemv",
     "linear_fp8.triton_skinny",
     "linear_fp8.triton_tiles",
