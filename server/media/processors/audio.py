@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import transformers as untyped_transformers
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
-from transformers.processing_utils import ProcessorMixin
 
 from stentor.engine.model_config.hf.nemotron_omni import in_transformers_form
 from stentor.engine.model_config.towers.media_spec import media_spec
 
 from .model_files import ModelFiles
+from .own_processor import OwnProcessor
 from .processor_name import FILES
 
 transformers: Any = untyped_transformers
@@ -51,13 +51,13 @@ class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
         return seconds * 13 + rest
 
 
-class VoxtralProcessor(ProcessorMixin):
+class VoxtralProcessor(OwnProcessor):
     """Audio is filled up with silence to whole pieces, which are encoded one by one."""
 
     audio_token = "[AUDIO]"
 
     def __init__(self, feature_extractor: Any = None) -> None:
-        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        super().__init__(feature_extractor)
 
     def _process_audio(self, audio: Any, **arguments: Any) -> Any:
         extractor = self.feature_extractor
@@ -72,14 +72,14 @@ class VoxtralProcessor(ProcessorMixin):
         return []
 
 
-class _Windows(ProcessorMixin):
+class _Windows(OwnProcessor):
     """Audio in windows of half a minute, of which the last is filled up; counted as one."""
 
     def __init__(
         self, feature_extractor: Any, audio_token: str, max_audio_len: float, tokens: Callable[[int], int]
     ) -> None:
         """``tokens`` maps a number of frames to tokens."""
-        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        super().__init__(feature_extractor)
         self.audio_token = audio_token
         self._seconds, self._tokens = max_audio_len, tokens
 
@@ -128,7 +128,7 @@ class GlmAsrProcessor(_Windows):
         super().__init__(feature_extractor, audio_token, max_audio_len, lambda frames: _halved(frames) // 4)
 
 
-class MossTranscribeDiarizeProcessor(ProcessorMixin):
+class MossTranscribeDiarizeProcessor(OwnProcessor):
     """Audio in windows of half a minute, each of which is filled up and becomes a whole number of tokens; the number of
     seconds stands between tokens every few of them."""
 
@@ -140,7 +140,7 @@ class MossTranscribeDiarizeProcessor(ProcessorMixin):
         audio_merge_size: int = 4,
         time_marker_every_seconds: int = 2,
     ) -> None:
-        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        super().__init__(feature_extractor)
         self.audio_token = audio_token
         self._rate, self._merged, self._every = audio_tokens_per_second, audio_merge_size, time_marker_every_seconds
 
@@ -173,7 +173,7 @@ def _halved(frames: int) -> int:
     return (frames - 1) // 2 + 1
 
 
-class GraniteSpeechProcessor(ProcessorMixin):
+class GraniteSpeechProcessor(OwnProcessor):
     """Mel features as torchaudio makes them, two frames beside each other; a window of these becomes a few tokens."""
 
     _SETTINGS: Final = {
@@ -188,7 +188,7 @@ class GraniteSpeechProcessor(ProcessorMixin):
 
     def __init__(self, audio_token: str = "<|audio|>", settings: Mapping[str, int] | None = None) -> None:
         """``settings``: those that are not as in published models."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.audio_token = audio_token
         self._set: Mapping[str, int] = {**self._SETTINGS, **(settings or {})}
 
@@ -236,7 +236,7 @@ class GraniteSpeechProcessor(ProcessorMixin):
         return []
 
 
-class FunAsrNanoProcessor(ProcessorMixin):
+class FunAsrNanoProcessor(OwnProcessor):
     """Log-mel frames as Kaldi makes them, seven beside each other at every sixth, without torchaudio."""
 
     _SETTINGS: Final = {
@@ -252,7 +252,7 @@ class FunAsrNanoProcessor(ProcessorMixin):
     def __init__(self, audio_token: str = "", positions: int = 2049, settings: Mapping[str, int] | None = None) -> None:
         """``positions``: rows of the encoder's table, which are counted from 1; ``settings``: those that are not as in
         published models."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.audio_token, self._most = audio_token, positions - 1
         self._set: Mapping[str, int] = {**self._SETTINGS, **(settings or {})}
 
@@ -317,7 +317,7 @@ class FunAsrNanoProcessor(ProcessorMixin):
         return []
 
 
-class UltravoxProcessor(ProcessorMixin):
+class UltravoxProcessor(OwnProcessor):
     """Log-mel frames as for Whisper, in windows; the last window of a long sound is padded with zeros. The checkpoint's
     own processor does the same."""
 
@@ -330,7 +330,7 @@ class UltravoxProcessor(ProcessorMixin):
         stack_factor: int = 8,
         audio_context_size: int = 3000,
     ) -> None:
-        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        super().__init__(feature_extractor)
         self._placeholder = placeholder
         self._window, self._stack = audio_context_size, stack_factor
 
@@ -364,11 +364,11 @@ class UltravoxProcessor(ProcessorMixin):
         return tensors, [self._placeholder * tokens]
 
 
-class FunAudioChatProcessor(ProcessorMixin):
+class FunAudioChatProcessor(OwnProcessor):
     """Log-mel frames as Whisper has them of a sound with silence behind it, in windows that are encoded one by one."""
 
     def __init__(self, feature_extractor: Any = None) -> None:
-        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        super().__init__(feature_extractor)
         self._placeholder = ""
         self._window, self._group = 200, 5
         self._around = "<|audio_bos|>", "<|audio_eos|>"

@@ -3,16 +3,16 @@ checkpoints. Run in the child."""
 
 from typing import Any
 
-from transformers.processing_utils import ProcessorMixin
+from .own_processor import OwnProcessor
 
 
-class GridProcessor(ProcessorMixin):
+class GridProcessor(OwnProcessor):
     """Its subclasses name the placeholder."""
 
     image_token = ""
 
     def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import transformers as untyped_transformers
 from transformers.audio_utils import mel_filter_bank
-from transformers.processing_utils import ProcessorMixin
 
 from .images.inkling import InklingImages
 from .model_files import ModelFiles
+from .own_processor import OwnProcessor
 
 transformers: Any = untyped_transformers
 
@@ -70,14 +70,14 @@ def _whole(number: float, what: str) -> int:
     return round(number)
 
 
-class InklingProcessor(ProcessorMixin):
+class InklingProcessor(OwnProcessor):
     """A picture is a token a square, a sound a token a frame. The template writes the token that begins either."""
 
     def __init__(
         self, image_processor: Any = None, sounds: InklingSounds | None = None, names: Mapping[str, str] | None = None
     ) -> None:
         """``names``: the tokens of media that files name otherwise."""
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
         self._sounds = sounds
         told = {"image_token": "<|unused_200054|>", "audio_token": "<|unused_200053|>", **(names or {})}
         self.image_token, self.audio_token = told["image_token"], told["audio_token"]

@@ -21,6 +21,7 @@ from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
 from .model_files import ModelFiles
+from .own_processor import OwnProcessor
 
 transformers: Any = untyped_transformers
 
@@ -37,7 +38,7 @@ _MUSE_TOKENS: Final[Mapping[str, str]] = {
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
-class PixtralProcessor(ProcessorMixin):
+class PixtralProcessor(OwnProcessor):
     """Also for Mistral 3. A picture is rows of ``[IMG]``, one for each merged patch; ``[IMG_BREAK]`` ends a row,
     ``[IMG_END]`` the last."""
 
@@ -52,7 +53,7 @@ class PixtralProcessor(ProcessorMixin):
         image_break_token: str = "[IMG_BREAK]",
         image_end_token: str = "[IMG_END]",
     ) -> None:
-        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
         self.image_token = image_token
         self._merged = patch_size * spatial_merge_size
         """Pixels on each side of one token's area."""
@@ -115,12 +116,12 @@ class ColModernVBertProcessor(Idefics3Processor):
         super().__init__(image_processor, tokenizer, image_seq_len, chat_template)
 
 
-class Ovis25Processor(ProcessorMixin):
+class Ovis25Processor(OwnProcessor):
     image_token = "<image>"
     video_token = "<video>"
 
     def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
 
     @classmethod
     def of(cls, folder: Path) -> "Ovis25Processor":
@@ -142,13 +143,13 @@ class Ovis25Processor(ProcessorMixin):
         return found
 
 
-class EagleProcessor(ProcessorMixin):
+class EagleProcessor(OwnProcessor):
     """Pictures are numbered: the template writes the number once, the prompt has it twice."""
 
     image_token = f"<image-{NUMBER}>"
 
     def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
         self._tokens = 256
 
     @classmethod
@@ -169,7 +170,7 @@ class EagleProcessor(ProcessorMixin):
         return f"<image {NUMBER}><img>{_EAGLE_EMBEDDED * count}</img>"
 
 
-class NemotronVLProcessor(ProcessorMixin):
+class NemotronVLProcessor(OwnProcessor):
     """Tiles as InternVL has them, normed as the model's files say."""
 
     image_token = "<image>"
@@ -179,7 +180,7 @@ class NemotronVLProcessor(ProcessorMixin):
     """Fields of the model's files."""
 
     def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
         self._tokens = 256
 
     @classmethod
@@ -221,11 +222,11 @@ class InternVLChatProcessor(NemotronVLProcessor):
     }
 
 
-class DeepseekOcrProcessor(ProcessorMixin):
+class DeepseekOcrProcessor(OwnProcessor):
     image_token = "<image>"
 
     def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
 
     @classmethod
     def of(cls, folder: Path) -> "DeepseekOcrProcessor":
@@ -240,12 +241,12 @@ class DeepseekOcrProcessor(ProcessorMixin):
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
 
 
-class MuseProcessor(ProcessorMixin):
+class MuseProcessor(OwnProcessor):
     """Of Muse Glimmer and Muse Spark: the patches of a picture between two marks."""
 
     def __init__(self, image_processor: Any = None, names: Mapping[str, str] | None = None) -> None:
         """``names``: the tokens of pictures that files name otherwise."""
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
         self.image_token, self._begin, self._end = ({**_MUSE_TOKENS, **(names or {})}[name] for name in _MUSE_TOKENS)
 
     @classmethod
@@ -260,7 +261,7 @@ class MuseProcessor(ProcessorMixin):
         return f"{self._begin}{self.image_token * count}{self._end}"
 
 
-class Idefics2Processor(ProcessorMixin):
+class Idefics2Processor(OwnProcessor):
     """A picture, or each of its parts, stands between marks; two pictures share one."""
 
     def __init__(
@@ -270,7 +271,7 @@ class Idefics2Processor(ProcessorMixin):
         image_seq_len: int = 64,
         chat_template: str | None = None,
     ) -> None:
-        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
         self.image_token = getattr(tokenizer, "image_token", "<image>")
         self._mark = getattr(tokenizer, "image_boundary_token", "<fake_token_around_image>")
         self._tokens = image_seq_len
@@ -281,11 +282,11 @@ class Idefics2Processor(ProcessorMixin):
         return found
 
 
-class Blip2Processor(ProcessorMixin):
+class Blip2Processor(OwnProcessor):
     """A picture is a fixed number of tokens. transformers' own puts them before the whole prompt."""
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, num_query_tokens: int = 32) -> None:
-        super().__init__(image_processor, tokenizer)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor, tokenizer)
         self.image_token = getattr(tokenizer, "image_token", "<image>")
         self._tokens = num_query_tokens
 
@@ -314,11 +315,11 @@ class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]
         return super()._process_images(images, **{**arguments, "num_image_tokens": self.num_image_tokens})
 
 
-class Phi4Processor(ProcessorMixin):
+class Phi4Processor(OwnProcessor):
     """Pictures alone. transformers' own needs torchvision for them, and torch for sounds."""
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
         self.image_token = tokenizer.image_token
 
     @property
@@ -330,14 +331,14 @@ class Phi4Processor(ProcessorMixin):
         return found
 
 
-class NemotronOmniProcessor(ProcessorMixin):
+class NemotronOmniProcessor(OwnProcessor):
     """Pictures of any shape; videos as a picture of each two frames behind their times; sounds."""
 
     image_token = "<image>"
     video_token = "<video>"
 
     def __init__(self, image_processor: Any = None, sounds: ParakeetSounds | None = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
         self._sounds = sounds
         if sounds is not None:
             self.audio_token = "<so_embedding>"

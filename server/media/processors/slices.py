@@ -8,6 +8,7 @@ import transformers as untyped_transformers
 from transformers.processing_utils import ProcessorMixin
 
 from ...text.templates.placeholders import INDEX
+from .own_processor import OwnProcessor
 
 transformers: Any = untyped_transformers
 
@@ -42,13 +43,13 @@ class CanvasSlicesProcessor(MergedSlicesProcessor):
         return slices[0][1] if slices else 1, rows, columns
 
 
-class SampledSlicesProcessor(ProcessorMixin):
+class SampledSlicesProcessor(OwnProcessor):
     """MiniCPM-V and MiniCPM-o 2.6 to 4.5, which come with their checkpoints: all slices have as many embeddings."""
 
     image_token = "(<image>./</image>)"
 
     def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        super().__init__(image_processor)
 
     @property
     def unused_input_names(self) -> list[str]:

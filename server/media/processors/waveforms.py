@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import numpy as np
 import soxr
-from transformers.processing_utils import ProcessorMixin
 
 from ..decoding.decode_audio import SAMPLE_RATE
 from .model_files import ModelFiles
+from .own_processor import OwnProcessor
 from .processor_name import FILES
 
 _RATIOS: Final = (2, 2, 4, 5, 5, 8)
 """By which the layers of VibeVoice's encoders shorten a sound, where files leave them out."""
 
 
-class VibeVoiceAsrProcessor(ProcessorMixin):
+class VibeVoiceAsrProcessor(OwnProcessor):
     """A sound at one loudness, at the model's rate and filled up with silence to a whole number of tokens."""
 
     _SETTINGS: Final[Mapping[str, Any]] = {
@@ -30,7 +30,7 @@ class VibeVoiceAsrProcessor(ProcessorMixin):
 
     def __init__(self, samples: int = math.prod(_RATIOS), settings: Mapping[str, Any] | None = None) -> None:
         """``samples``: of a token; ``settings``: those that are not as in published models."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._samples = samples
         self._set: Mapping[str, Any] = {**self._SETTINGS, **(settings or {})}
         self.audio_token: str = self._set["audio_token"]
