@@ -13,6 +13,7 @@ from ..common.decoding import converted, converted_form
 from ..common.errors import BadRequest, refused, wrong
 from .beams import MAX_BEAMS, Beams
 from .sampling import LengthPenalty
+from .usage import Usage
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 Granularity = Literal["word", "segment"]
@@ -64,6 +65,8 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     frequency_penalty: Penalty = 0.0
     max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     stream: bool = False
+    stream_include_usage: bool = False
+    stream_continuous_usage_stats: bool = False
 
     use_beam_search: bool = False
     n: Annotated[int, Meta(ge=1)] = 1
@@ -296,12 +299,39 @@ class DiarizedTranscription(msgspec.Struct, frozen=True):
     usage: DurationUsage | UnsetType = UNSET
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.delta"):
+class ChunkDelta(msgspec.Struct, frozen=True):
+    content: str
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    delta: ChunkDelta
+    finish_reason: Literal["stop"] | None = None
+
+
+class TranscriptChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """vLLM's fields, which its clients read; OpenAI's clients read those of the structs below."""
+
+    id: str
+    object: Literal["transcription.chunk", "translation.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+
+
+class UsageChunk(TranscriptChunk, frozen=True, kw_only=True):
+    """The last of a stream, if the request has ``stream_include_usage``."""
+
+    usage: Usage
+
+
+class TextDelta(TranscriptChunk, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.delta"):
     delta: str
     logprobs: list[Logprob] | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    """With ``stream_continuous_usage_stats``."""
 
 
-class TextDone(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.done"):
+class TextDone(TranscriptChunk, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.done"):
     text: str
     usage: TokenUsage
     logprobs: list[Logprob] | UnsetType = UNSET

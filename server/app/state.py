@@ -144,7 +144,12 @@ class ServerState:
     @cached_property
     def for_transcription(self) -> TranscriptionServices:
         return TranscriptionServices(
-            self.admission, self.registry, self.transcription, self.auxiliary.decoder, self.transcriber
+            self.admission,
+            self.registry,
+            self.transcription,
+            self.auxiliary.decoder,
+            self.transcriber,
+            self.config.model.force_include_usage,
         )
 
     @cached_property

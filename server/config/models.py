@@ -132,7 +132,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     force_include_usage: Annotated[
         bool,
         Flag(
-            "count tokens in every stream of chat, completions and /inference/v1/generate, as if "
+            "count tokens in every stream of chat, completions, transcriptions and /inference/v1/generate, as if "
             "stream_options.include_usage were true",
             name="enable-force-include-usage",
         ),

@@ -20,6 +20,7 @@ from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from .streamed_transcript_encoder import PieceStream, whole_diarized, whole_json, whole_text
 from .streamed_transcriptions import check_untimed, refuse_translation
+from .transcript_events import TranscriptEvents
 from .transcription_encoder import JSON, TEXT
 
 
@@ -81,7 +82,12 @@ def _language(form: TranscriptionForm, model: ChatTranscriber) -> str | None:
 
 
 async def answer_chat(
-    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: ResolvedChat
+    decoder: AudioDecoder,
+    request: Request,
+    data: bytes,
+    context: RequestContext,
+    asked: ResolvedChat,
+    events: TranscriptEvents,
 ) -> ASGIApp:
     sound = await decoder.decode(data, "file")
     del data
@@ -90,7 +96,7 @@ async def answer_chat(
     pieces = transcription.pieces(sound.pcm, owner=sound)
     if form.stream:
         diarized = form.response_format == "diarized_json"
-        encoder = PieceStream(transcription.counted, logprobs=wish.logprobs, diarized=diarized)
+        encoder = PieceStream(events, transcription.counted, logprobs=wish.logprobs, diarized=diarized)
         return EventStream(pieces, encoder, bounds=context.bounded)
     async with aclosing(pieces):
         found = [piece async for piece in pieces]

@@ -10,17 +10,14 @@ from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.transcription import (
     DiarizedTranscription,
     DurationUsage,
-    InputTokens,
     Logprob,
     SpokenSegment,
-    TextDelta,
-    TextDone,
-    TokenUsage,
     Transcription,
 )
 
 from ...asr.streaming import Piece
-from ...http.sse import DONE, frame_of
+from ...http.sse import frame_of
+from .transcript_events import TokenCounts, TranscriptEvents
 
 if TYPE_CHECKING:
     from ...asr.turns import Turn
@@ -44,20 +41,30 @@ def whole_diarized(pieces: Sequence[Piece], seconds: float) -> bytes:
 class PieceStream:
     """Encodes each piece as an event at once."""
 
-    def __init__(self, counted: Callable[[], tuple[int, int]], *, logprobs: bool, diarized: bool = False) -> None:
-        """``counted`` are the tokens that the model has read at the end: of audio, and text. ``diarized``: turns of
+    def __init__(
+        self,
+        events: TranscriptEvents,
+        counted: Callable[[], tuple[int, int]],
+        *,
+        logprobs: bool,
+        diarized: bool = False,
+    ) -> None:
+        """``counted`` are the tokens that the model has read so far: of audio, and text. ``diarized``: turns of
         speakers are events too."""
+        self._events = events
         self._counted = counted
         self._logprobs = logprobs
         self._diarized = diarized
         self._turns = 0
+        self._written = 0
         self._pieces: list[Piece] = []
         self.failed: Final = False
 
     def encode(self, batch: Piece) -> bytes:
         """The frames of one piece."""
         self._pieces.append(batch)
-        delta = frame_of(TextDelta(batch.text, self._of([batch]))) if batch.text else b""
+        self._written += len(batch.tokens)
+        delta = self._events.delta(batch.text, self._counts(), self._of([batch])) if batch.text else b""
         if not self._diarized:
             return delta
         turns = _spoken(batch.turns, self._turns)
@@ -65,10 +72,10 @@ class PieceStream:
         return delta + b"".join(map(frame_of, turns))
 
     def end(self) -> bytes:
-        (audio, text), written = self._counted(), sum(len(piece.tokens) for piece in self._pieces)
-        read = audio + text
-        usage = TokenUsage(read, written, read + written, InputTokens(audio, text))
-        return frame_of(TextDone(_text_of(self._pieces), usage, self._of(self._pieces))) + DONE
+        return self._events.end(_text_of(self._pieces), self._counts(), self._of(self._pieces))
+
+    def _counts(self) -> TokenCounts:
+        return TokenCounts(*self._counted(), self._written)
 
     def _of(self, pieces: Sequence[Piece]) -> list[Logprob] | UnsetType:
         return _logprobs(pieces) if self._logprobs else UNSET

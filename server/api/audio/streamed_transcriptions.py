@@ -18,6 +18,7 @@ from ...middleware.auth import caller_of
 from ...observability.request import current_record, current_request_id
 from ...overload.request_context import RequestContext
 from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
+from .transcript_events import TranscriptEvents
 from .transcription_encoder import JSON, TEXT
 
 
@@ -58,7 +59,12 @@ def refuse_translation(model: str) -> BadRequest:
 
 
 async def answer_streamed(
-    decoder: AudioDecoder, request: Request, data: bytes, context: RequestContext, asked: ResolvedStream
+    decoder: AudioDecoder,
+    request: Request,
+    data: bytes,
+    context: RequestContext,
+    asked: ResolvedStream,
+    events: TranscriptEvents,
 ) -> ASGIApp:
     sound = await decoder.decode(data, "file")
     del data
@@ -74,9 +80,8 @@ async def answer_streamed(
     )
     if form.stream:
         positions = -(-len(sound.pcm) // model.form.step_bytes)
-        return EventStream(
-            pieces, PieceStream(lambda: (positions, 0), logprobs=form.wants_logprobs), bounds=context.bounded
-        )
+        encoder = PieceStream(events, lambda: (positions, 0), logprobs=form.wants_logprobs)
+        return EventStream(pieces, encoder, bounds=context.bounded)
     async with aclosing(pieces):
         found = [piece async for piece in pieces]
     if form.response_format == "text":

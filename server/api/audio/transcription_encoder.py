@@ -10,12 +10,8 @@ from msgspec import UNSET, UnsetType
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.transcription import (
     DurationUsage,
-    InputTokens,
     Logprob,
     ResponseFormat,
-    TextDelta,
-    TextDone,
-    TokenUsage,
     TranscribedSegment,
     TranscribedWord,
     Transcription,
@@ -27,7 +23,7 @@ from ...asr.segments import Segment
 from ...asr.streaming import JoinedText
 from ...asr.untimed_vocabulary import UntimedVocabulary
 from ...asr.vocabulary import Vocabulary
-from ...http.sse import DONE, frame_of
+from .transcript_events import TokenCounts, TranscriptEvents
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -70,28 +66,29 @@ def transcript(shape: TranscriptShape, segments: Sequence[Segment], language: st
 class TranscriptStream:
     """The same as events: each segment once it is final."""
 
-    def __init__(self, shape: TranscriptShape) -> None:
+    def __init__(self, shape: TranscriptShape, events: TranscriptEvents) -> None:
         self._shape = shape
+        self._events = events
         self._segments: list[Segment] = []
+        self._written = 0
         self._joined = JoinedText()
         self.failed: Final = False
 
     def encode(self, batch: Segment) -> bytes:
         """The frame of one segment."""
         self._segments.append(batch)
+        self._written += sum(map(self._shape.vocabulary.is_text, batch.tokens))
         delta = self._joined.add(batch.text)
-        return frame_of(TextDelta(delta, _logprobs(self._shape, [batch])))
+        return self._events.delta(delta, self._counts(), _logprobs(self._shape, [batch]))
 
     def end(self) -> bytes:
-        shape = self._shape
-        audio, spoken = math.ceil(shape.seconds * shape.vocabulary.positions_a_second), sum(map(len, self._spoken()))
-        read = audio + shape.prompt_tokens
-        usage = TokenUsage(read, spoken, read + spoken, InputTokens(audio, shape.prompt_tokens))
-        return frame_of(TextDone(self._joined.text, usage, _logprobs(shape, self._segments))) + DONE
+        return self._events.end(self._joined.text, self._counts(), _logprobs(self._shape, self._segments))
 
-    def _spoken(self) -> list[list[int]]:
-        is_text = self._shape.vocabulary.is_text
-        return [[token for token in segment.tokens if is_text(token)] for segment in self._segments]
+    def _counts(self) -> TokenCounts:
+        shape = self._shape
+        return TokenCounts(
+            math.ceil(shape.seconds * shape.vocabulary.positions_a_second), shape.prompt_tokens, self._written
+        )
 
 
 def _text_of(segments: Sequence[Segment]) -> str:

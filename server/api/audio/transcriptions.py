@@ -38,7 +38,7 @@ from ...overload.memory_budget import MemoryShare
 from ...overload.request_context import RequestContext
 from ...state.admission_control import AdmissionControl
 from ..common.described import Operations, generation
-from ..common.endpoint import GenerationEndpoint
+from ..common.endpoint import GenerationEndpoint, request_id
 from ..common.forms import too_large, upload_form
 from .chat_transcriptions import ResolvedChat, answer_chat, resolve_chat
 from .streamed_transcriptions import (
@@ -48,6 +48,7 @@ from .streamed_transcriptions import (
     refuse_translation,
     resolve_stream,
 )
+from .transcript_events import TranscriptEvents
 from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
 
 OPERATIONS: Final[Operations] = {
@@ -80,6 +81,7 @@ class TranscriptionServices:
     """Decodes uploads; present with either model."""
     chat: ChatTranscriber | None = None
     """The model that chats, where it transcribes too."""
+    force_include_usage: bool = False
 
 
 Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | ResolvedStream | ResolvedChat"]
@@ -102,7 +104,9 @@ def _form_route(path: str, services: TranscriptionServices, read: Read) -> Route
         async with upload_form(admission.limits, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
             asked, data = read(services, form), await _file_of(form, most)
         assert services.decoder is not None, "it comes with the model"
-        return _answer(services.decoder, request, data, context, asked)
+        name = asked.form.model or asked.model.served_names[0]
+        events = TranscriptEvents.of(asked.form, name, request_id(request), force_usage=services.force_include_usage)
+        return _answer(services.decoder, request, data, context, asked, events)
 
     return Route(path, GenerationEndpoint(admission, begin, "transcription"), methods=["POST"])
 
@@ -122,11 +126,12 @@ async def _answer(
     data: bytes,
     context: RequestContext,
     asked: "ResolvedTranscription | ResolvedStream | ResolvedChat",
+    events: TranscriptEvents,
 ) -> ASGIApp:
     if isinstance(asked, ResolvedStream):
-        return await answer_streamed(decoder, request, data, context, asked)
+        return await answer_streamed(decoder, request, data, context, asked, events)
     if isinstance(asked, ResolvedChat):
-        return await answer_chat(decoder, request, data, context, asked)
+        return await answer_chat(decoder, request, data, context, asked, events)
     sound = await decoder.decode(data, "file")
     del data
     options = msgspec.structs.replace(
@@ -136,7 +141,7 @@ async def _answer(
     transcription = Transcription(asked.model, sound.pcm, options, account, owner=sound)
     shape = _shape(asked, sound.seconds)
     if asked.form.stream:
-        return EventStream(transcription.segments(), TranscriptStream(shape), bounds=context.bounded)
+        return EventStream(transcription.segments(), TranscriptStream(shape, events), bounds=context.bounded)
     async with aclosing(transcription.segments()) as segments:
         found = [segment async for segment in segments]
     content, media_type = transcript(shape, found, transcription.language)

@@ -47,7 +47,7 @@ from stentor.tests.server.asr.test_http import TRANSCRIPTIONS, TRANSLATIONS, Wav
 from stentor.tests.server.audio.voices import tone
 from stentor.tests.server.harness import CHAT, in_memory, on_loopback
 from stentor.tests.support import audio_models
-from stentor.tests.wire.validate import check_event, frames_of
+from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, frames_of
 
 transformers: Any = untyped_transformers
 pytest.importorskip("mistral_common")
@@ -191,7 +191,7 @@ async def test_turns_of_speakers_are_the_sdk_s_segments(moss: Model) -> None:
 async def test_a_stream_has_each_turn_once_it_ends(moss: Model) -> None:
     answer = await post(moss.state, [("stream", "true"), ("response_format", "diarized_json")], tone(2))
     frames = [frame.data for frame in frames_of(answer.content)]
-    *events, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    *events, done = (check_event(sdk.TranscriptionStreamEvent, frame, TRANSCRIPT_EXTENSIONS) for frame in frames[:-1])
     turns = [each for each in events if each.type == "transcript.text.segment"]
     assert [(each.id, each.speaker, each.start, each.end, each.text) for each in turns] == SPOKEN
     deltas = [each.delta for each in events if each.type == "transcript.text.delta"]
@@ -233,7 +233,7 @@ async def test_vibevoice_is_told_the_length_of_the_audio_and_its_entries_are_tur
     assert "<|object_ref_start|>(15)<|object_ref_end|>\nThis is a 2.00 seconds audio, please" in prompt
     answer = await post(vibevoice.state, [("stream", "true"), ("response_format", "diarized_json")], tone(2))
     frames = [frame.data for frame in frames_of(answer.content)]
-    *events, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    *events, done = (check_event(sdk.TranscriptionStreamEvent, frame, TRANSCRIPT_EXTENSIONS) for frame in frames[:-1])
     deltas = [each.delta for each in events if each.type == "transcript.text.delta"]
     assert "".join(deltas) == done.text == "Guten Tag. Hallo [lacht]."
     assert (await post(vibevoice.state, (), tone(2))).json()["text"] == "Guten Tag. Hallo [lacht]."
@@ -307,7 +307,7 @@ async def test_a_stream_has_the_text_as_it_is_written_and_counts_tokens(qwen: Mo
     answer = await post(qwen.state, [("stream", "true")], tone(2))
     frames = [frame.data for frame in frames_of(answer.content)]
     assert frames[-1] == "[DONE]"
-    *deltas, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    *deltas, done = (check_event(sdk.TranscriptionStreamEvent, frame, TRANSCRIPT_EXTENSIONS) for frame in frames[:-1])
     assert len(deltas) > 3
     assert "".join(event.delta for event in deltas) == done.text == "Guten Tag."
     text = len(qwen.engine.streams[-1].prompt) - 26

@@ -22,7 +22,7 @@ from stentor.server.config.models import TranscriptionConfig
 from stentor.tests.parity.framewise import BLANK, PIECES, tiny_ctc, tiny_nemotron_3_5, write_framewise
 from stentor.tests.server.asr.scripted import Said, Script, engine_of, model_of, sound
 from stentor.tests.server.asr.test_http import EXTENSIONS, TRANSLATIONS, model_in, post, state_with
-from stentor.tests.wire.validate import check_event, check_object, frames_of
+from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object, frames_of
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,11 @@ async def test_every_format_and_the_stream_say_the_same(vocabulary: FramewiseVoc
     assert "00:00:00,800 --> 00:00:01,680\nyo, i?" in (await post(state, [("response_format", "srt")])).text
     assert "00:00.400 --> " in (await post(state, [("response_format", "vtt")])).text
     frames = frames_of((await post(state, [("stream", "true")])).content)
-    events = [check_event(sdk.TranscriptionStreamEvent, frame.data) for frame in frames if frame.data != "[DONE]"]
+    events = [
+        check_event(sdk.TranscriptionStreamEvent, frame.data, TRANSCRIPT_EXTENSIONS)
+        for frame in frames
+        if frame.data != "[DONE]"
+    ]
     *deltas, done = events
     assert [event.delta for event in deltas] == ["hi.", " yo, i?"]
     assert done.text == "hi. yo, i?"

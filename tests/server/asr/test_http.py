@@ -32,7 +32,7 @@ from stentor.tests.server.asr.scripted import (
     sound,
 )
 from stentor.tests.server.harness import in_memory, on_loopback, until
-from stentor.tests.wire.validate import check_event, check_object, frames_of
+from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object, frames_of
 
 pytestmark = pytest.mark.anyio
 
@@ -171,7 +171,7 @@ async def test_a_stream_is_the_sdk_s_events_and_says_the_same() -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     frames = [frame.data for frame in frames_of(answer.content)]
     assert frames[-1] == "[DONE]"
-    events = [check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1]]
+    events = [check_event(sdk.TranscriptionStreamEvent, frame, TRANSCRIPT_EXTENSIONS) for frame in frames[:-1]]
     *deltas, done = events
     assert [event.type for event in events] == [
         "transcript.text.delta",
@@ -183,6 +183,39 @@ async def test_a_stream_is_the_sdk_s_events_and_says_the_same() -> None:
     assert done.usage.output_tokens == len(VOCABULARY.encode(" Guten Tag --> ü."))
     assert done.usage.input_token_details.audio_tokens == 100
     assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
+
+
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, TRANSLATIONS])
+async def test_a_stream_is_vllm_s_chunks_too(path: str) -> None:
+    answer = await post(state_with(), [("stream", "true"), ("model", "whisper")], path=path)
+    *chunks, end = (frame.data for frame in frames_of(answer.content))
+    assert end == "[DONE]"
+    *deltas, last = map(json.loads, chunks)
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in deltas) == last["text"] == "Guten Tag --> ü."
+    assert last["choices"] == [{"delta": {"content": ""}, "finish_reason": "stop"}]
+    kind = path.rpartition("/")[2].removesuffix("s")
+    heads = {(each["id"], each["object"], each["created"], each["model"]) for each in [*deltas, last]}
+    assert {head[1:2] + head[3:] for head in heads} == {(f"{kind}.chunk", "whisper")}
+    assert len(heads) == 1
+    assert not any("usage" in each for each in deltas)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_a_stream_counts_tokens_in_vllm_s_shape_for_who_asks(forced: bool) -> None:
+    asked = [("stream", "true"), ("stream_continuous_usage_stats", "true")]
+    state = state_with(force_include_usage=forced)
+    answer = await post(state, asked if forced else [*asked, ("stream_include_usage", "true")])
+    *deltas, done, last = (json.loads(frame.data) for frame in frames_of(answer.content)[:-1])
+    written = [len(VOCABULARY.encode(text)) for text in (" Guten", " Guten Tag --> ü.")]
+    assert [each["usage"]["completion_tokens"] for each in deltas] == written
+    assert {each["usage"]["prompt_tokens"] for each in deltas} == {done["usage"]["input_tokens"]} == {100}
+    assert last["choices"] == []
+    assert (last["usage"]["completion_tokens"], last["usage"]["total_tokens"]) == (written[-1], 100 + written[-1])
+
+
+async def test_tokens_are_counted_in_every_delta_only_with_usage() -> None:
+    answer = await post(state_with(), [("stream", "true"), ("stream_continuous_usage_stats", "true")])
+    assert not any("usage" in json.loads(frame.data) for frame in frames_of(answer.content)[:-2])
 
 
 async def test_a_failure_before_the_first_event_has_its_own_status() -> None:

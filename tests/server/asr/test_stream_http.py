@@ -16,7 +16,7 @@ from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.streams import STREAMS, StreamingEngine, streaming_model
 from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post
 from stentor.tests.server.realtime.sounds import silence, words
-from stentor.tests.wire.validate import check_event, check_object, frames_of
+from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object, frames_of
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def test_a_stream_has_the_text_as_it_is_written() -> None:
     answer = await post(state_with(), [("stream", "true")], CLIP)
     frames = [frame.data for frame in frames_of(answer.content)]
     assert frames[-1] == "[DONE]"
-    *deltas, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    *deltas, done = (check_event(sdk.TranscriptionStreamEvent, frame, TRANSCRIPT_EXTENSIONS) for frame in frames[:-1])
     assert len(deltas) > 3
     assert "".join(event.delta for event in deltas) == done.text == TEXT
     assert done.usage.output_tokens == len((" " + TEXT).encode())

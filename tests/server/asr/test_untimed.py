@@ -22,7 +22,7 @@ from stentor.server.config.models import TranscriptionConfig
 from stentor.tests.parity.transcribers import PROMPTED, tiny_cohere, tiny_streaming, write_moonshine, write_prompted
 from stentor.tests.server.asr.scripted import UNTIMED, VOCABULARY, Asked, Said, engine_of, model_of, sound
 from stentor.tests.server.asr.test_http import TRANSLATIONS, post, state_with
-from stentor.tests.wire.validate import check_event, check_object, frames_of
+from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object, frames_of
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,9 @@ async def test_json_text_and_events_say_the_same_and_any_language_is_accepted() 
     streamed = await post(state, [("stream", "true"), ("prompt", "A name.")])
     frames = frames_of(streamed.content)
     *deltas, done = [
-        check_event(sdk.TranscriptionStreamEvent, frame.data) for frame in frames if frame.data != "[DONE]"
+        check_event(sdk.TranscriptionStreamEvent, frame.data, TRANSCRIPT_EXTENSIONS)
+        for frame in frames
+        if frame.data != "[DONE]"
     ]
     assert "".join(event.delta for event in deltas) == done.text == "2"
     assert done.usage.input_token_details.model_dump() == {"audio_tokens": 84, "text_tokens": 0}
