@@ -32,7 +32,6 @@ PARTLY: Final = {
 }
 _RANDOM: Final = 2**32 - 1
 """Seed that means a random one, as negative seeds do."""
-_LEAST_TOP_P: Final = 1e-6
 _NEVER: Final = -100.0
 _CHARS_OF_A_BIAS: Final = 16
 """Most characters of biased texts, for each bias that the server allows."""
@@ -122,7 +121,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
             "max_tokens": None if self.n_predict < 0 else max(1, self.n_predict),
             "temperature": None if self.temperature is None else max(0.0, self.temperature),
             "top_k": self.top_k,
-            "top_p": None if self.top_p is None else max(self.top_p, _LEAST_TOP_P),
+            "top_p": self.top_p,
             "min_p": self.min_p,
             "repetition_penalty": self.repeat_penalty,
             "presence_penalty": self.presence_penalty,

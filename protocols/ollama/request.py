@@ -77,7 +77,7 @@ class OllamaOptions(msgspec.Struct, frozen=True):
             "max_tokens": self.num_predict if self.num_predict is not None and self.num_predict > 0 else None,
             "temperature": self.temperature,
             "top_k": self.top_k,
-            "top_p": None if self.top_p is None else max(self.top_p, _LEAST_TOP_P),
+            "top_p": self.top_p,
             "min_p": self.min_p,
             "seed": self.seed if self.seed is not None and self.seed >= 0 else None,
             "stop": stop or None,
@@ -85,10 +85,6 @@ class OllamaOptions(msgspec.Struct, frozen=True):
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
         }
-
-
-_LEAST_TOP_P: Final = 1e-6
-"""Chat does not allow 0; both keep only the likeliest token."""
 
 
 class GivenFunction(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 
-Probability = Annotated[float, Meta(gt=0, le=1)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 LengthPenalty = Annotated[float, Meta(ge=-10, le=10)]
 TokenId = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]

@@ -17,6 +17,8 @@ from .routed_experts import expert_bytes
 Value = TypeVar("Value")
 
 _SEEDS: Final = 2**64
+_LEAST_TOP_P: Final = 1e-6
+"""For 0, which the engine does not take; either keeps only the likeliest token."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def resolve_sampling(
         min_tokens=request.min_tokens,
         temperature=_given(request.temperature, defaults.temperature),
         top_k=max(0, top_k),
-        top_p=_given(request.top_p, defaults.top_p),
+        top_p=max(_LEAST_TOP_P, _given(request.top_p, defaults.top_p)),
         min_p=_given(request.min_p, defaults.min_p),
         repetition_penalty=_given(request.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=request.presence_penalty or 0.0,

@@ -97,7 +97,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(
         ("/v1/responses",),
         responses.ResponseRequest,
-        responses.REFUSED,
+        (*responses.REFUSED, *responses.MOVED),
         responses.IGNORED_FIELDS,
         {"include_reasoning": "only true"},
     ),

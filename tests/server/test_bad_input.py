@@ -25,7 +25,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"temperature": -1}, "temperature"),
     ({"temperature": 2.01}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
     ({"top_p": 1.5}, "top_p"),
     ({"top_k": -2}, "top_k"),
     ({"min_p": -0.1}, "min_p"),
@@ -302,3 +302,22 @@ async def test_the_sdk_sees_a_bad_request_with_its_param() -> None:
             await client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "x"}], n=0)
     assert caught.value.param == "n"
     assert caught.value.request_id
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": HELLO, "top_p": 0}),
+        (COMPLETIONS, {"prompt": "a", "top_p": 0}),
+        ("/v1/responses", {"input": "a", "top_p": 0}),
+        ("/v1/messages", {"model": "fake", "max_tokens": 4, "messages": HELLO, "top_p": 0}),
+        ("/api/chat", {"model": "fake", "messages": HELLO, "options": {"top_p": 0}}),
+        ("/completion", {"prompt": "a", "top_p": 0}),
+    ],
+)
+async def test_the_least_top_p_keeps_one_token_whatever_the_protocol(path: str, body: dict[str, Any]) -> None:
+    engine, state = shared()
+    async with in_memory(state) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert 0 < engine.streams[-1].params.top_p < 1e-5

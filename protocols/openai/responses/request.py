@@ -65,6 +65,17 @@ REFUSED: Final = (
     "ec_transfer_params",
     "mm_payload",
 )
+MOVED: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+"""Fields of chat completions, and what a response calls them. Ignored, they would leave an answer without its limit or
+its schema; OpenAI refuses them too."""
 
 
 class Reasoning(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -187,6 +198,13 @@ class ResponseRequest(ContextFields, kw_only=True):
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     mm_payload: Any = None
+    messages: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    response_format: Any = None
+    reasoning_effort: Any = None
+    functions: Any = None
+    function_call: Any = None
     include_reasoning: bool | None = None
 
     @property
@@ -199,6 +217,9 @@ class ResponseRequest(ContextFields, kw_only=True):
 
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
+        for field, name in MOVED.items():
+            if getattr(self, field) is not None:
+                raise wrong(field, f"is a field of chat completions; a response calls it `{name}`", "unsupported")
         self.check_context(limits)
         refuse(self, REFUSED)
         if self.include_reasoning is False:

@@ -27,8 +27,6 @@ from ...generation.error_fields import map_error_fields
 from .conversation import chat_messages
 from .parts import BLOCKS_JOIN
 
-_LEAST_TOP_P: Final = 1e-6
-"""Chat does not allow 0; both keep only the likeliest token."""
 _ATTRIBUTION: Final = "x-anthropic-billing-header:"
 """A line that Claude Code puts before its system prompt. It changes with each request, so that no text behind it would
 hit the prefix cache."""
@@ -51,7 +49,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
     fields["stream"] = body.stream
     fields["stop"] = body.stop_sequences or None
     fields["temperature"] = body.temperature
-    fields["top_p"] = None if body.top_p is None else max(body.top_p, _LEAST_TOP_P)
+    fields["top_p"] = body.top_p
     fields["top_k"] = body.top_k
     fields["cache_salt"] = body.cache_salt
     fields["priority"] = body.priority

@@ -9,7 +9,7 @@ from stentor.protocols.openai.chat import ChatRequest, chat_of
 from stentor.protocols.openai.media_parts import FIELD
 from stentor.protocols.openai.responses import client_tools
 from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, MEDIA_PARTS, Item
-from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
+from stentor.protocols.openai.responses.request import MOVED, ContextFields, ResponseRequest, TextFormat
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools, client_functions, function_name
 from stentor.protocols.openai.sampling import SamplingFields
 from stentor.protocols.openai.tools import CUSTOM_INPUT
@@ -22,7 +22,7 @@ Message = dict[str, Any]
 _SAME: Final = [
     name
     for name in SamplingFields.__struct_fields__
-    if name in ResponseRequest.__struct_fields__ and name not in ("stream", "stream_options")
+    if name in ResponseRequest.__struct_fields__ and name not in ("stream", "stream_options", *MOVED)
 ]
 """Fields that mean the same in both."""
 

@@ -86,10 +86,6 @@ def test_what_both_protocols_have_is_passed_on() -> None:
     assert not request.continue_final_message
 
 
-def test_the_least_top_p_keeps_one_token() -> None:
-    assert 0 < (translated(top_p=0).top_p or 0) < 1e-5
-
-
 def test_an_empty_system_is_none() -> None:
     for nothing in ("", [], [text("")]):
         assert conversation(HELLO, system=nothing)[0]["role"] == "user"
