@@ -37,6 +37,10 @@ class FramewiseStreams:
         return self.vocabulary.positions_a_second
 
     @property
+    def has_times(self) -> bool:
+        return False
+
+    @property
     def late(self) -> int:
         return 0
 

@@ -59,6 +59,10 @@ class KyutaiStreams:
         return SAMPLE_RATE / self.step
 
     @property
+    def has_times(self) -> bool:
+        return True
+
+    @property
     def late(self) -> int:
         return 1 + -(-(self.silence + self.delay) // self.step)
 
@@ -85,7 +89,12 @@ class KyutaiStreams:
         if not isinstance(event, SequenceTokens):
             return None
         found = [
-            TextToken(token, data, None if event.logprobs is None else event.logprobs[place].logprob)
+            TextToken(
+                token,
+                data,
+                None if event.logprobs is None else event.logprobs[place].logprob,
+                max(0.0, ((before + place) * self.step - self.silence - self.delay) / SAMPLE_RATE),
+            )
             for place, token in enumerate(event.tokens)
             if (data := self.token_bytes(token))
         ]

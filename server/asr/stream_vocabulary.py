@@ -63,6 +63,10 @@ class StreamVocabulary:
         return SAMPLE_RATE / self.step
 
     @property
+    def has_times(self) -> bool:
+        return False
+
+    @property
     def late(self) -> int:
         return 0
 

@@ -56,6 +56,8 @@ class TextToken(NamedTuple):
     token: int
     bytes: bytes
     logprob: float | None
+    time: float = 0.0
+    """Seconds from the beginning of the audio at which it is spoken, of a model that has times."""
 
 
 class Transcribed(NamedTuple):
@@ -79,6 +81,10 @@ class StreamForm(Protocol):
     @property
     def positions_a_second(self) -> float:
         """Of the model's encoder."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether tokens say when they are spoken."""
 
     @property
     def late(self) -> int:
@@ -302,6 +308,7 @@ async def stream_whole(
     """
     written, begin = JoinedText(), 0
     while begin < len(pcm):
+        offset = begin / BYTES_A_SECOND
         stretch = StreamedTranscript(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
         part = cut_quietly(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
         begin += len(part)
@@ -310,7 +317,7 @@ async def stream_whole(
         tokens: list[TextToken] = []
         async with aclosing(stretch.pieces()) as pieces:
             async for piece in pieces:
-                tokens += piece.tokens
+                tokens += [said._replace(time=said.time + offset) for said in piece.tokens]
                 if delta := written.add(piece.text):
                     yield Piece(delta, tokens)
                     tokens = []

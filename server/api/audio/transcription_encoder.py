@@ -42,7 +42,8 @@ class TranscriptShape:
     format: ResponseFormat
     seconds: float
     """Duration of the audio."""
-    vocabulary: Vocabulary | UntimedVocabulary
+    vocabulary: Vocabulary | UntimedVocabulary | None
+    """None: of a streaming model, of which neither events nor log-probabilities are made here."""
     task: Literal["transcribe", "translate"] = "transcribe"
     segments: bool = True
     """In ``verbose_json``, as the next."""
@@ -84,12 +85,14 @@ class TranscriptStream:
 
     def end(self) -> bytes:
         shape = self._shape
+        assert shape.vocabulary is not None
         audio, spoken = math.ceil(shape.seconds * shape.vocabulary.positions_a_second), sum(map(len, self._spoken()))
         read = audio + shape.prompt_tokens
         usage = TokenUsage(read, spoken, read + spoken, InputTokens(audio, shape.prompt_tokens))
         return frame_of(TextDone(self._joined.text, usage, _logprobs(shape, self._segments))) + DONE
 
     def _spoken(self) -> list[list[int]]:
+        assert self._shape.vocabulary is not None
         is_text = self._shape.vocabulary.is_text
         return [[token for token in segment.tokens if is_text(token)] for segment in self._segments]
 
@@ -131,6 +134,7 @@ def _logprobs(shape: TranscriptShape, segments: Sequence[Segment]) -> list[Logpr
     if not shape.logprobs:
         return UNSET
     vocabulary = shape.vocabulary
+    assert vocabulary is not None
     found = []
     for segment in segments:
         for one in segment.logprobs or ():

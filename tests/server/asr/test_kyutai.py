@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
+from openai.types import audio as sdk
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteFallback, Fuse, Replace
@@ -23,12 +24,17 @@ from stentor.server.api.realtime.listening.streamed import StreamedTurn, StreamT
 from stentor.server.app.auxiliary_models import open_streaming
 from stentor.server.asr.kyutai import KyutaiStreams, kyutai_streams_of
 from stentor.server.asr.stream_forms import is_streaming_model
-from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
+from stentor.server.asr.streaming import Piece, StreamingTranscriptionModel, TextToken, stream_whole
+from stentor.server.asr.timed_pieces import segments_of
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.tests.engine.forked import client_of, served
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_kyutai import VOCAB, generated_by_kyutai, kyutai_of, write_kyutai
 from stentor.tests.engine.tiny_voxtral import speech
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.asr.test_http import EXTENSIONS, WavReader, post
 from stentor.tests.server.realtime.sounds import passes
+from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.anyio
 SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
@@ -79,6 +85,45 @@ def written_by_transformers(folder: Path, form: KyutaiStreams, pcm: bytes) -> tu
     return tokenizer.decode(kept).strip(), kept
 
 
+async def check_times(model: StreamingTranscriptionModel, pcm: bytes, expected: str) -> None:
+    """What the endpoint says of words, beside the positions at which transformers writes them."""
+    form = model.form
+    assert isinstance(form, KyutaiStreams)
+    names = ServedModel("chat", ("fake/model",)), ServedModel("transcription", model.served_names)
+    state = fake_state(registry=ModelRegistry([*names]), transcription=model, decoder=WavReader())
+    fields = [("response_format", "verbose_json"), ("timestamp_granularities[]", "word")]
+    answer = await post(state, [*fields, ("timestamp_granularities[]", "segment")], pcm)
+    assert answer.status_code == 200, answer.text
+    found = check_object(sdk.TranscriptionVerbose, answer.content, EXTENSIONS)
+    assert found.text == expected
+    assert " ".join(word.word for word in found.words or ()) == " ".join(expected.split())
+    assert "".join(segment.text for segment in found.segments or ()).strip() == expected
+    seconds = len(pcm) / 32_000
+    starts = [word.start for word in found.words or ()]
+    assert starts == sorted(starts)
+    assert all(0 <= word.start <= word.end <= seconds + 0.01 for word in found.words or ())
+    pieces = [piece async for piece in stream_whole(model, pcm)]
+    said = [token for piece in pieces for token in piece.tokens]
+    begins = [token.time for place, token in enumerate(said) if not place or token.bytes.startswith(b" ")]
+    assert starts == [round(min(time, seconds), 2) for time in begins]
+    subtitles = await post(state, [("response_format", "srt")], pcm)
+    assert subtitles.text.startswith("1\n00:00:0")
+    refused = await post(state, [("response_format", "diarized_json")], pcm)
+    assert refused.status_code == 400
+
+
+def test_words_last_until_the_next_and_sentences_end_at_marks_and_pauses() -> None:
+    spoken = [(" So", 0.4), (" it", 0.8), ("s", 0.88), (".", 0.96), (" Then", 1.0), (" on", 4.0)]
+    tokens = [TextToken(place, text.encode(), -0.5, time) for place, (text, time) in enumerate(spoken)]
+    found = segments_of([Piece("", tokens[:3]), Piece("", tokens[3:])], 0.08, 4.05)
+    assert [segment.text for segment in found] == [" So its.", " Then", " on"]
+    words = [(word.word, word.start, round(word.end, 2)) for segment in found for word in segment.words or ()]
+    assert words == [(" So", 0.4, 0.48), (" its.", 0.8, 1.0), (" Then", 1.0, 1.08), (" on", 4.0, 4.05)]
+    assert [segment.tokens for segment in found] == [[0, 1, 2, 3], [4], [5]]
+    assert found[0].avg_logprob == -0.5
+    assert segments_of([], 0.08, 1.0) == []
+
+
 async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Path) -> None:
     assert is_streaming_model(folder)
     pcm = speech(50, 9)[: -2 * 333]
@@ -89,6 +134,7 @@ async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Pat
         pieces = [piece async for piece in stream_whole(model, pcm, logprobs=True)]
         assert "".join(piece.text for piece in pieces) == expected
         assert [said.token for piece in pieces for said in piece.tokens] == tokens
+        await check_times(model, pcm, expected)
 
         turn = StreamedTurn(0, StreamTranscriber(model, passes()), TranscriptionSettings(partials=True))
         async with anyio.create_task_group() as tasks:
