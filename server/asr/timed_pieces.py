@@ -26,9 +26,9 @@ def segments_of(pieces: Sequence[Piece], position: float, seconds: float) -> lis
         timed.append(Word(text, min(word[0].time, end), end, likely))
     found: list[Segment] = []
     begin = 0
-    for place, word in enumerate(timed, 1):
-        ended = word.word.rstrip().endswith(_SENTENCE_ENDS)
-        if ended or place == len(timed) or timed[place].start - word.start > _LONGEST_PAUSE:
+    for place, spoken in enumerate(timed, 1):
+        ended = spoken.word.rstrip().endswith(_SENTENCE_ENDS)
+        if ended or place == len(timed) or timed[place].start - spoken.start > _LONGEST_PAUSE:
             found.append(_segment(len(found), timed[begin:place], words[begin:place]))
             begin = place
     return found
