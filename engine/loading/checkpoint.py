@@ -21,8 +21,7 @@ from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import HEADS, Backbone, ModelSpec
 from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ..model_config.speech.framewise import FramewiseConfig
-from ..model_config.speech.voxtral_realtime import ARCHITECTURE as VOXTRAL_REALTIME
-from ..model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
+from ..model_config.speech.streamed import StreamedConfig
 from ..model_config.speech.whisper import ARCHITECTURE as WHISPER
 from ..model_config.tensor_parallel.rank_part import RankPart
 from ..model_config.towers.vision_spec import VisionSpec
@@ -90,9 +89,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order of reading; empty for dummy weights."""
-    config: (
-        ModelSpec | EncoderDecoderConfig | TextToTextConfig | FramewiseConfig | VoxtralRealtimeConfig | PoolingConfig
-    )
+    config: ModelSpec | EncoderDecoderConfig | TextToTextConfig | FramewiseConfig | StreamedConfig | PoolingConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for blocks."""
     defaults: GenerationConfig
@@ -171,10 +168,12 @@ class Checkpoint:
         return replace(self.pooling, backbone=self.part.spec)
 
     @property
-    def voxtral_realtime(self) -> VoxtralRealtimeConfig:
+    def streamed(self) -> StreamedConfig:
         """The config of a streaming transcription model. Raises :class:`CheckpointError` for another kind of model."""
-        if not isinstance(self.config, VoxtralRealtimeConfig):
-            raise CheckpointError(f"{self.folder} is a {self.config.architecture}, expected a {VOXTRAL_REALTIME}.")
+        if not isinstance(self.config, StreamedConfig):
+            raise CheckpointError(
+                f"{self.folder} is a {self.config.architecture}, expected a streaming transcription model."
+            )
         return self.config
 
     @property

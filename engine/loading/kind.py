@@ -18,6 +18,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("MoonshineStreamingForConditionalGeneration", "canary", "CanaryForConditionalGeneration"),
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
+        *("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
     }
 )

@@ -15,7 +15,7 @@ from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.mmproj_file import ProjectorFile
 from ..model_config.hf.text_part import RETRIEVER, is_of_tower, text_name
 from ..model_config.spec.model import ModelSpec
-from ..model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
+from ..model_config.speech.streamed import StreamedConfig
 from ..model_config.towers.vision_spec import VisionSpec
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
@@ -105,7 +105,7 @@ def iterate_weights(
             return _ct2(checkpoint, dtype, device, tell)
         case "dummy":
             config = checkpoint.config
-            if isinstance(config, VoxtralRealtimeConfig | PoolingConfig):
+            if isinstance(config, StreamedConfig | PoolingConfig):
                 raise CheckpointError(f"There are no dummy weights for a {config.architecture}.")
             norm = 0.0 if isinstance(config, ModelSpec) and config.norm_plus_one else 1.0
             assert shapes is not None, "dummy weights need their shapes"

@@ -45,21 +45,25 @@ from .speech.framewise import (
     parakeet_rnnt_config_from_hf,
     parakeet_tdt_config_from_hf,
 )
+from .speech.kyutai import ARCHITECTURE as KYUTAI
+from .speech.kyutai import MODEL_TYPE as KYUTAI_TYPE
+from .speech.kyutai import kyutai_config_from_hf
 from .speech.moonshine import ARCHITECTURE as MOONSHINE
 from .speech.moonshine import MODEL_TYPE as MOONSHINE_TYPE
 from .speech.moonshine import moonshine_config_from_hf
 from .speech.moonshine_streaming import ARCHITECTURE as MOONSHINE_STREAMING
 from .speech.moonshine_streaming import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
 from .speech.moonshine_streaming import moonshine_streaming_config_from_hf
+from .speech.streamed import StreamedConfig
 from .speech.voxtral_realtime import ARCHITECTURE as VOXTRAL_REALTIME
-from .speech.voxtral_realtime import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
+from .speech.voxtral_realtime import voxtral_realtime_config_from_hf
 from .speech.whisper import ARCHITECTURE as WHISPER
 from .speech.whisper import whisper_config_from_hf
 from .transformers_config import transformers_spec
 
 T = TypeVar("T")
 Implementation = Literal["auto", "native", "transformers"]
-Described = ModelSpec | EncoderDecoderConfig | TextToTextConfig | FramewiseConfig | VoxtralRealtimeConfig
+Described = ModelSpec | EncoderDecoderConfig | TextToTextConfig | FramewiseConfig | StreamedConfig
 
 
 class Architecture(NamedTuple):
@@ -93,6 +97,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     },
     **{name: Architecture(kind, partial(t5_config_from_hf, name)) for name, kind in T5.items()},
     **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
+    KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)
     ),

@@ -16,7 +16,7 @@ from stentor.engine.loading.kind import kind_of
 from stentor.engine.processes.supervisor import Supervisor
 
 from ..asr.model import TranscriptionModel
-from ..asr.stream_vocabulary import stream_vocabulary_of
+from ..asr.stream_forms import stream_form_of
 from ..asr.streaming import StreamingTranscriptionEngine, StreamingTranscriptionModel
 from ..asr.untimed_vocabulary import is_untimed, untimed_vocabulary_of
 from ..asr.vocabulary import Vocabulary, settings_of
@@ -86,7 +86,7 @@ async def open_auxiliary_models(
 
 
 async def _open_transcription(opening: Opening) -> AnyTranscriptionModel:
-    from ..asr.stream_vocabulary import is_streaming_model
+    from ..asr.stream_forms import is_streaming_model
 
     served, client = opening.config.transcription, opening.engines.clients["transcription"]
     folder = Path(served.path)
@@ -211,5 +211,5 @@ def _open_transcribing_chat(opening: Opening, client: AnyEngineClient, folder: P
 def open_streaming(
     config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
 ) -> StreamingTranscriptionModel:
-    """The same for a model for which :func:`..asr.stream_vocabulary.is_streaming_model` is true."""
-    return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))
+    """The same for a model for which :func:`..asr.stream_forms.is_streaming_model` is true."""
+    return StreamingTranscriptionModel(config.served_names, client, stream_form_of(folder))

@@ -36,6 +36,14 @@ class FramewiseStreams:
     def positions_a_second(self) -> float:
         return self.vocabulary.positions_a_second
 
+    @property
+    def has_times(self) -> bool:
+        return False
+
+    @property
+    def late(self) -> int:
+        return 0
+
     def room(self, max_len: int) -> int:
         """What follows the last whole chunk takes a position too."""
         return max(0, max_len - 1) * self.step_bytes

@@ -15,7 +15,6 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.speech.voxtral_realtime import (
-    ARCHITECTURE,
     VoxtralRealtimeConfig,
     voxtral_realtime_config_from_hf,
 )
@@ -29,7 +28,6 @@ from ..text.tokenizers.loading import load_tokenizer
 from ..text.tokenizers.tekken import TEKKEN, Tekken
 from .streaming import TextToken, Transcribed
 
-MODEL_TYPE: Final = "voxtral_realtime"
 _FEWEST_POSITIONS: Final = 12
 """Positions that must remain for audio: about a second."""
 _BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
@@ -63,6 +61,14 @@ class StreamVocabulary:
     @property
     def positions_a_second(self) -> float:
         return SAMPLE_RATE / self.step
+
+    @property
+    def has_times(self) -> bool:
+        return False
+
+    @property
+    def late(self) -> int:
+        return 0
 
     def room(self, max_len: int) -> int:
         return max(0, max_len - 1 - self.padding) * self.step_bytes
@@ -109,15 +115,6 @@ class StreamVocabulary:
     def after(self, size: int) -> bytes:
         """The silence to add after ``size`` bytes of audio."""
         return bytes(-size % self.step_bytes + self.right_pad * self.step_bytes)
-
-
-def is_streaming_model(folder: Path) -> bool:
-    """Whether the model in ``folder`` is a streaming transcription model."""
-    file = folder / "config.json"
-    if not file.is_file():
-        return False
-    config = read_json(file)
-    return config.get("architectures") == [ARCHITECTURE] or config.get("model_type") == MODEL_TYPE
 
 
 def stream_vocabulary_of(folder: Path) -> StreamVocabulary:

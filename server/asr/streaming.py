@@ -56,13 +56,16 @@ class TextToken(NamedTuple):
     token: int
     bytes: bytes
     logprob: float | None
+    time: float = 0.0
+    """Seconds from the beginning of the audio at which it is spoken, of a model that has times."""
 
 
 class Transcribed(NamedTuple):
     """What an event of the engine says."""
 
     positions: int
-    """Those whose audio the model has left behind since the beginning."""
+    """Those that the model has left behind since the beginning; their audio is earlier by
+    :attr:`StreamForm.late`."""
     tokens: list[int]
     text: list[TextToken]
     """Those of them that have text."""
@@ -78,6 +81,15 @@ class StreamForm(Protocol):
     @property
     def positions_a_second(self) -> float:
         """Of the model's encoder."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether tokens say when they are spoken."""
+
+    @property
+    def late(self) -> int:
+        """Positions that :meth:`read` counts before those of the audio: of what goes before it, and of a delay that
+        the prompt does not have."""
 
     def room(self, max_len: int) -> int:
         """Bytes of audio that a request of ``max_len`` positions takes."""
@@ -214,6 +226,10 @@ class StreamedTranscript:
         """After reading: audio for another request, because the model ended before it."""
         return b"" if self._ended else bytes(self._untranscribed)
 
+    def _heard(self, positions: int) -> int:
+        """Positions of its audio, of so many that the model has left behind."""
+        return max(0, positions - self._form.late)
+
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Until the request ends; closing it cancels the request. Raises what
         :func:`..common.errors.generation_error` makes, and :class:`..common.errors.MediaFull`."""
@@ -225,7 +241,8 @@ class StreamedTranscript:
                     if (said := self._form.read(event, self._positions)) is not None:
                         if account is not None:
                             account.tokens(said.tokens)
-                        del self._untranscribed[: (said.positions - self._positions) * self._form.step_bytes]
+                        audio = self._heard(said.positions) - self._heard(self._positions)
+                        del self._untranscribed[: audio * self._form.step_bytes]
                         self._positions = said.positions
                         yield Piece(decoder.decode(b"".join(one.bytes for one in said.text)), said.text)
                     match event:
@@ -291,6 +308,7 @@ async def stream_whole(
     """
     written, begin = JoinedText(), 0
     while begin < len(pcm):
+        offset = begin / BYTES_A_SECOND
         stretch = StreamedTranscript(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
         part = cut_quietly(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
         begin += len(part)
@@ -299,7 +317,7 @@ async def stream_whole(
         tokens: list[TextToken] = []
         async with aclosing(stretch.pieces()) as pieces:
             async for piece in pieces:
-                tokens += piece.tokens
+                tokens += [said._replace(time=said.time + offset) for said in piece.tokens]
                 if delta := written.add(piece.text):
                     yield Piece(delta, tokens)
                     tokens = []

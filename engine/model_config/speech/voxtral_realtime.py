@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.config import model_spec_from_hf
 from ..hf.rope import rope_from_hf
-from ..spec.model import ModelSpec
+from .streamed import StreamedConfig
 
 ARCHITECTURE = "VoxtralRealtimeForConditionalGeneration"
+MODEL_TYPE = "voxtral_realtime"
 HOP = 160
 """Samples between spectrogram frames, at 16 kHz."""
 HALF_WINDOW = 200
@@ -34,32 +35,13 @@ class StreamEncoderConfig:
     rope_theta: float
 
 
-@dataclass(frozen=True)
-class VoxtralRealtimeConfig:
-    architecture: str
-    """transformers' class name, for messages."""
-    decoder: ModelSpec
+@dataclass(frozen=True, kw_only=True)
+class VoxtralRealtimeConfig(StreamedConfig):
     encoder: StreamEncoderConfig
     downsample: int
     """Encoder positions joined to one decoder position."""
     delay: int
     """Decoder positions by which text lags the audio."""
-
-    @property
-    def vocab_size(self) -> int:
-        return self.decoder.vocab_size
-
-    @property
-    def max_position(self) -> int:
-        return self.decoder.max_position
-
-    @property
-    def bos_token_id(self) -> int | None:
-        return self.decoder.bos_token_id
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        return self.decoder.eos_token_ids
 
     @property
     def frames(self) -> int:
@@ -68,12 +50,10 @@ class VoxtralRealtimeConfig:
 
     @property
     def step(self) -> int:
-        """Samples of one position."""
         return self.frames * HOP
 
     @property
     def first(self) -> int:
-        """Samples that the first position needs."""
         return (self.frames - 1) * HOP + HALF_WINDOW
 
 

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +21,10 @@ from ...loading.safetensors_index import read_json
 from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.speech.fast_conformer import HOP, MOST_SAMPLES
 from ...model_config.speech.framewise import ModulesEncoderSpec
-from ...model_config.transformers_config import configuration, first_line
+from ...model_config.transformers_config import first_line
 from ..encoder_stack import Windows, go_on
 from ..transformers.names import module_tensors
+from ..transformers.plain import plain_modules
 
 _EXTRACTOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 _UNUSED: Final = ("masked_spec_embed", "num_batches_tracked", "position_ids")
@@ -44,7 +44,7 @@ class CTCModules:
         """``folder``: where the model's files say how its input is made. Raises :class:`ConfigError`."""
         self.weights = WeightMap()
         self._spec, self._context = spec, context
-        self._model = _made(spec, context)
+        self._model = plain_modules(spec.module, spec.described, context.dtype, context.place)
         self._extract = _extractor(spec, folder)
         self._tensors: Mapping[str, torch.Tensor] = self._model.state_dict()
         tied = self._model.all_tied_weights_keys
@@ -122,29 +122,6 @@ class _Adapters:
         while len(self._kept) > _KEPT_LANGUAGES:
             self._kept.popitem(last=False)
         return self._kept[language]
-
-
-def _made(spec: ModulesEncoderSpec, context: LayerContext) -> Any:
-    """The modules with values in buffers only. Raises :class:`ConfigError`."""
-    import transformers
-    from transformers.initialization import no_init_weights
-
-    which: Any = getattr(transformers, spec.module)
-    made = configuration(spec.described)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(no_init_weights())
-            stack.enter_context(torch.device(context.place))
-            model = which._from_config(made, dtype=context.dtype)
-    except Exception as error:  # another library's code
-        raise ConfigError(f"transformers cannot make its {spec.module}: {first_line(error)}") from error
-    model.eval().requires_grad_(False)
-    model.tie_weights()
-    exact = tuple(model._keep_in_fp32_modules_strict or ())
-    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if any(part in path for part in exact) and tensor.is_floating_point():
-            tensor.data = tensor.data.float()
-    return model
 
 
 def _extractor(spec: ModulesEncoderSpec, folder: Path) -> _Extract:

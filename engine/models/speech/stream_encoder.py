@@ -4,6 +4,7 @@ The state of a stream is bounded: samples for the next frame, the last inputs of
 one window.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -129,7 +130,7 @@ class StreamEncoder:
     def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, context: LayerContext) -> None:
         encoder = config.encoder
         hidden, tower, projector = encoder.hidden_size, "audio_tower", "multi_modal_projector"
-        self._config, self._context = config, context
+        self._weights, self._config, self._context = weights, config, context
         self._convolutions = (
             _CausalConvolution(weights, f"{tower}.embedder.conv1", encoder.mel_bins, hidden, context),
             _CausalConvolution(weights, f"{tower}.embedder.conv2", hidden, hidden, context, stride=2),
@@ -142,6 +143,10 @@ class StreamEncoder:
         self._projector_in = Linear(weights, {f"{projector}.linear_1": outputs}, inputs, context)
         self._projector_out = Linear(weights, {f"{projector}.linear_2": outputs}, outputs, context)
         self._features: _Features | None = None
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load the encoder's tensors. Raises :class:`...layers.linear.weights.WeightError`."""
+        self._weights.load(tensors)
 
     @property
     def stream_bytes(self) -> int:

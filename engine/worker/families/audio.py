@@ -15,8 +15,9 @@ from stentor.protocols.ipc.steps import NewRow, RowInput, RowStep, StepPlan
 
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
+from ...model_config.config_fields import ConfigError
 from ...model_config.speech.encoder_decoder import EncoderDecoderConfig
-from ...models.speech.voxtral_realtime import VoxtralRealtime
+from ...models.speech.streamed import StreamedTranscriber
 from ..caches import block_groups_of, kv_block_bytes
 from ..errors import SetupError
 from ..limits import TRANSCRIPTION
@@ -60,14 +61,14 @@ class Transcription(EncoderDecoderFamily):
 
 
 class StreamedTranscription(Family):
-    """Voxtral Realtime: memory is divided into tokens and the state of each stream."""
+    """A streaming model: memory is divided into tokens and the state of each stream."""
 
     packs = False
     no_room = "lower --max-prefill-chunk"
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
-        self.spec = checkpoint.voxtral_realtime
+        self.spec = checkpoint.streamed
         self.groups = self.spec.decoder.cache_groups
         self.limits = msgspec.structs.replace(TRANSCRIPTION[device], max_encodings=0, max_mixed_encodings=0)
 
@@ -76,13 +77,16 @@ class StreamedTranscription(Family):
             raise SetupError(_NO_SCALES % config.kv_cache_dtype)
         return longest_of(config, self.spec)
 
-    def make(self, context: LayerContext, longest: int) -> VoxtralRealtime:
-        return VoxtralRealtime(self.spec, context, max_model_len=longest)
+    def make(self, context: LayerContext, longest: int) -> StreamedTranscriber:
+        try:
+            return StreamedTranscriber(self.spec, context, max_model_len=longest)
+        except ConfigError as error:
+            raise SetupError(f"{self.checkpoint.folder}: {error}") from error
 
     def size(
         self,
         config: WorkerConfig,
-        model: Callable[[], VoxtralRealtime],
+        model: Callable[[], StreamedTranscriber],
         longest: int,
         cache_dtype: torch.dtype,
         budget: int,
@@ -103,16 +107,18 @@ class StreamedTranscription(Family):
         plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, [], ended=True)])
         return plan, Sizes(1, longest, 0)
 
-    def extras(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> AudioStreams:
+    def extras(self, config: WorkerConfig, model: StreamedTranscriber, sizes: Sizes) -> AudioStreams:
         return AudioStreams(model)
 
-    def first_steps(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[StepPlan]:
+    def first_steps(self, config: WorkerConfig, model: StreamedTranscriber, sizes: Sizes) -> list[StepPlan]:
         return first_tokens(config, self.spec.vocab_size, sizes, inputs=[RowInput(0, [], ended=True)])
 
-    def memory(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[MemoryLine]:
+    def memory(self, config: WorkerConfig, model: StreamedTranscriber, sizes: Sizes) -> list[MemoryLine]:
         streams = config.max_num_seqs * model.encoder.stream_bytes
         audio = f"audio of {config.max_num_seqs} of them, at most"
         return [cache_line(config, sizes), MemoryLine("streams", streams, audio)]
 
-    def completed(self, ready: WorkerReady, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> WorkerReady:
+    def completed(
+        self, ready: WorkerReady, config: WorkerConfig, model: StreamedTranscriber, sizes: Sizes
+    ) -> WorkerReady:
         return msgspec.structs.replace(ready, stream=StreamShape(self.spec.first, self.spec.step))

@@ -25,7 +25,7 @@ from ...models.draft_head import DraftHead
 from ...models.encoder_decoder import EncoderDecoder
 from ...models.pooling_model import PoolingModel
 from ...models.speech.framewise import FramewiseTranscriber
-from ...models.speech.voxtral_realtime import VoxtralRealtime
+from ...models.speech.streamed import StreamedTranscriber
 from ...models.transformers.decoder import TransformersDecoder
 from ...quantization.choose import LinearTraits, select
 from ...quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
@@ -245,7 +245,7 @@ M = TypeVar(
     | TransformersDecoder
     | EncoderDecoder
     | FramewiseTranscriber
-    | VoxtralRealtime
+    | StreamedTranscriber
     | PoolingModel,
 )
 

@@ -2,28 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 
 from ...layers.forward_batch import ForwardBatch
-from ...models.speech.stream_encoder import StreamState
-from ...models.speech.voxtral_realtime import VoxtralRealtime
+from ...models.speech.streamed import StreamedTranscriber
 from ..rows.extras import RowExtras
 
 
 class AudioStreams(RowExtras):
-    """Adds encoded audio to the embedding of each position (Voxtral Realtime).
+    """Adds encoded audio to the embedding of each position.
 
     Streams are encoded one after the other; the decoder runs all rows together.
     """
 
-    def __init__(self, model: VoxtralRealtime) -> None:
+    def __init__(self, model: StreamedTranscriber) -> None:
         super().__init__()
         self._encoder = model.encoder
-        self._streams: dict[int, StreamState] = {}
-        """By row slot."""
+        self._streams: dict[int, Any] = {}
+        """States of the encoder, by row slot."""
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:

@@ -14,14 +14,14 @@ from ...models.decoder import Decoder
 from ...models.encoder_decoder import EncoderDecoder
 from ...models.pooling_model import PoolingModel
 from ...models.speech.framewise import FramewiseTranscriber
-from ...models.speech.voxtral_realtime import VoxtralRealtime
+from ...models.speech.streamed import StreamedTranscriber
 from ...models.transformers.decoder import TransformersDecoder
 from ..rows.batch import build_batch, few_tokens, last_tokens
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import RowTable
 from .pass_graphs import PassGraphs
 
-ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | VoxtralRealtime | PoolingModel
+ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | StreamedTranscriber | PoolingModel
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ...model_config.seq2seq.text import TextToTextConfig
 from ...model_config.spec.model import ModelSpec
 from ...model_config.speech.fast_conformer import FastConformerConfig
 from ...model_config.speech.framewise import FramewiseConfig
+from ...model_config.speech.kyutai import KyutaiConfig
 from ...model_config.speech.moonshine import MoonshineConfig
 from ...model_config.speech.moonshine_streaming import MoonshineStreamingConfig
 from ...model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
@@ -46,6 +47,7 @@ _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     FastConformerConfig: Transcription,
     FramewiseConfig: FramewiseTranscription,
     VoxtralRealtimeConfig: StreamedTranscription,
+    KyutaiConfig: StreamedTranscription,
     PoolingConfig: PoolingFamily,
 }
 """By the type of a model's description."""

@@ -12,6 +12,7 @@ from stentor.protocols.openai.transcription import TranscriptionForm, Translatio
 
 from ...asr.observers import observe_windows
 from ...asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
+from ...asr.timed_pieces import segments_of
 from ...audio.decode import AudioDecoder
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
@@ -19,7 +20,7 @@ from ...observability.request import current_record, current_request_id
 from ...overload.request_context import RequestContext
 from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
 from .transcript_events import TranscriptEvents
-from .transcription_encoder import JSON, TEXT
+from .transcription_encoder import JSON, TEXT, TranscriptShape, transcript
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class ResolvedStream:
 
 
 def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
-    """Raises BadRequest for features that need word timestamps."""
-    check_untimed(form, model.served_names[0])
+    """Raises BadRequest for formats with times, of a model without them."""
+    if not model.form.has_times or form.response_format == "diarized_json":
+        check_untimed(form, model.served_names[0])
     if form.use_beam_search:
         raise refused(
             "use_beam_search", "this model writes while it listens, without beams; leave it out", "unsupported"
@@ -69,12 +71,13 @@ async def answer_streamed(
     sound = await decoder.decode(data, "file")
     del data
     form, model = asked.form, asked.model
+    timed = form.response_format not in ("json", "text")
     pieces = stream_whole(
         model,
         sound.pcm,
         salt=caller_of(request.scope).cache_salt(None),
         name=current_request_id(),
-        logprobs=form.wants_logprobs,
+        logprobs=form.wants_logprobs or timed,
         open_account=observe_windows(current_record.get(), context.queue_slot),
         owner=sound,
     )
@@ -84,6 +87,14 @@ async def answer_streamed(
         return EventStream(pieces, encoder, bounds=context.bounded)
     async with aclosing(pieces):
         found = [piece async for piece in pieces]
+    seconds = len(sound.pcm) / BYTES_A_SECOND
+    if timed:
+        shape = TranscriptShape(
+            form.response_format, seconds, None, segments=form.wants_segments, words=form.wants_words
+        )
+        segments = segments_of(found, 1 / model.form.positions_a_second, seconds)
+        written, media_type = transcript(shape, segments, form.language or "unknown")
+        return Response(written, media_type=media_type)
     if form.response_format == "text":
         return Response(whole_text(found), media_type=TEXT)
-    return Response(whole_json(found, len(sound.pcm) / BYTES_A_SECOND, logprobs=form.wants_logprobs), media_type=JSON)
+    return Response(whole_json(found, seconds, logprobs=form.wants_logprobs), media_type=JSON)

@@ -38,7 +38,8 @@ class TranscriptShape:
     format: ResponseFormat
     seconds: float
     """Duration of the audio."""
-    vocabulary: Vocabulary | UntimedVocabulary
+    vocabulary: Vocabulary | UntimedVocabulary | None
+    """None: of a streaming model, of which neither events nor log-probabilities are made here."""
     task: Literal["transcribe", "translate"] = "transcribe"
     segments: bool = True
     """In ``verbose_json``, as the next."""
@@ -77,6 +78,7 @@ class TranscriptStream:
     def encode(self, batch: Segment) -> bytes:
         """The frame of one segment."""
         self._segments.append(batch)
+        assert self._shape.vocabulary is not None
         self._written += sum(map(self._shape.vocabulary.is_text, batch.tokens))
         delta = self._joined.add(batch.text)
         return self._events.delta(delta, self._counts(), _logprobs(self._shape, [batch]))
@@ -86,9 +88,9 @@ class TranscriptStream:
 
     def _counts(self) -> TokenCounts:
         shape = self._shape
-        return TokenCounts(
-            math.ceil(shape.seconds * shape.vocabulary.positions_a_second), shape.prompt_tokens, self._written
-        )
+        assert shape.vocabulary is not None
+        audio = math.ceil(shape.seconds * shape.vocabulary.positions_a_second)
+        return TokenCounts(audio, shape.prompt_tokens, self._written)
 
 
 def _text_of(segments: Sequence[Segment]) -> str:
@@ -128,6 +130,7 @@ def _logprobs(shape: TranscriptShape, segments: Sequence[Segment]) -> list[Logpr
     if not shape.logprobs:
         return UNSET
     vocabulary = shape.vocabulary
+    assert vocabulary is not None
     found = []
     for segment in segments:
         for one in segment.logprobs or ():

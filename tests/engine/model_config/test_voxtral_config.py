@@ -10,7 +10,10 @@ import pytest
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.engine.model_config.speech.voxtral_realtime import voxtral_realtime_config_from_hf
+from stentor.engine.model_config.speech.voxtral_realtime import (
+    VoxtralRealtimeConfig,
+    voxtral_realtime_config_from_hf,
+)
 from stentor.tests.engine.tiny_voxtral import write_voxtral
 
 
@@ -25,7 +28,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def test_positions_follow_the_samples(folder: Path) -> None:
-    config = open_checkpoint(folder).voxtral_realtime
+    config = open_checkpoint(folder).streamed
+    assert isinstance(config, VoxtralRealtimeConfig)
     assert (config.step, config.first, config.frames) == (1280, 1320, 8)
     assert (config.vocab_size, config.max_position, config.delay) == (90, 128, 3)
     assert (config.encoder.window, config.encoder.num_heads, config.encoder.head_dim) == (13, 2, 16)

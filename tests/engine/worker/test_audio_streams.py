@@ -1,8 +1,8 @@
-"""A worker of a streaming transcription model, beside transformers and beside itself in one piece."""
+"""Workers of streaming transcription models, beside transformers and beside themselves in one piece."""
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -14,13 +14,14 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.speech.stream_encoder import StreamState
-from stentor.engine.models.speech.voxtral_realtime import VoxtralRealtime
+from stentor.engine.models.speech.streamed import StreamedTranscriber
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup.setup import set_up_on
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.media import Heard
+from stentor.tests.engine.tiny_kyutai import VOCAB, WINDOW, generated_by_kyutai, kyutai_of, write_kyutai
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, features_of, speech, write_voxtral
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.kernels.helpers import assert_close
@@ -44,10 +45,10 @@ def theirs(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> VoxtralRealtime:
+def model(folder: Path) -> StreamedTranscriber:
     checkpoint = open_checkpoint(folder)
     place = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
-    model = VoxtralRealtime(checkpoint.voxtral_realtime, place, 128)
+    model = StreamedTranscriber(checkpoint.streamed, place, 128)
     with torch.inference_mode():
         model.load(iterate_weights(checkpoint, torch.float32))
     return model
@@ -58,12 +59,30 @@ def engine(folder: Path) -> LocalEngine:
     return LocalEngine(model_config(folder, max_num_seqs=5, max_num_batched_tokens=0))
 
 
+@pytest.fixture(scope="module")
+def kyutai(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_kyutai(tmp_path_factory.mktemp("kyutai"))
+
+
+class Streaming(NamedTuple):
+    engine: LocalEngine
+    prompt: list[int]
+
+
+@pytest.fixture(scope="module", params=["voxtral", "kyutai"])
+def streaming(request: pytest.FixtureRequest) -> Streaming:
+    if request.param == "voxtral":
+        return Streaming(request.getfixturevalue("engine"), PROMPT)
+    folder = request.getfixturevalue("kyutai")
+    return Streaming(LocalEngine(model_config(folder, max_num_seqs=5, max_num_batched_tokens=0)), [VOCAB])
+
+
 def fresh(engine: LocalEngine, blocks: int = 0) -> LocalEngine:
     engine.restart(blocks or engine.ready.num_blocks)
     return engine
 
 
-def in_pieces(model: VoxtralRealtime, pcm: bytes, seed: int) -> torch.Tensor:
+def in_pieces(model: StreamedTranscriber, pcm: bytes, seed: int) -> torch.Tensor:
     """Heard in steps of any size, each with no more samples than it needs, or some more."""
     rng = random.Random(seed)
     encoder, stream, at = model.encoder, model.encoder.begin(), 0
@@ -87,7 +106,7 @@ def check_bounded(stream: StreamState) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_heard_in_pieces_is_what_transformers_hears_at_once(
-    model: VoxtralRealtime, theirs: Any, seed: int
+    model: StreamedTranscriber, theirs: Any, seed: int
 ) -> None:
     pcm = speech(30, seed)
     with torch.inference_mode():
@@ -123,11 +142,27 @@ def test_tokens_are_those_that_transformers_generates(engine: LocalEngine, their
     assert outcome.finished.reason == "stop"
 
 
-def submit_all(engine: LocalEngine, pcms: list[bytes]) -> list[list[int]]:
+@pytest.mark.parametrize("samples", [36 * STEP, 30 * STEP + 7])
+def test_kyutais_tokens_are_those_that_transformers_generates(kyutai: Path, samples: int) -> None:
+    pcm = speech(36, 9)[: 2 * samples]
+    theirs = kyutai_of(kyutai)
+    engine = LocalEngine(model_config(kyutai, max_num_seqs=1, max_num_batched_tokens=0))
+    rid = engine.submit([VOCAB], GREEDY, streamed=Heard(pcm, ended=True))
+    engine.run(check=True)
+    expected = generated_by_kyutai(theirs, pcm)
+    found = engine.outcomes[rid, 0].tokens
+    assert len(set(expected)) > 5
+    assert len(expected) > 2 * WINDOW
+    # a frame that is not full is a position here too
+    assert (len(found), found[: len(expected)]) == (-(-samples // STEP), expected)
+
+
+def submit_all(streaming: Streaming, pcms: list[bytes]) -> list[list[int]]:
     """Each alone, all of it at once."""
     found = []
+    engine = streaming.engine
     for seed, pcm in enumerate(pcms):
-        rid = fresh(engine).submit(PROMPT, params_of(seed), [seed], streamed=Heard(pcm, ended=True))
+        rid = fresh(engine).submit(streaming.prompt, params_of(seed), [seed], streamed=Heard(pcm, ended=True))
         engine.run()
         found.append(engine.outcomes[rid, 0].tokens)
     return found
@@ -139,12 +174,12 @@ def params_of(seed: int) -> SamplingParams:
 
 @pytest.mark.proof(each="deaths")
 @pytest.mark.parametrize("deaths", [0, 4])
-def test_streams_in_odd_pieces_give_what_each_gives_at_once(engine: LocalEngine, deaths: int) -> None:
+def test_streams_in_odd_pieces_give_what_each_gives_at_once(streaming: Streaming, deaths: int) -> None:
     rng = random.Random(deaths)
     pcms = [speech(rng.randint(6, 20), seed) + bytes(2 * rng.randrange(900)) for seed in range(4)]
-    expected = submit_all(engine, pcms)
+    expected, engine = submit_all(streaming, pcms), streaming.engine
     fresh(engine)
-    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Heard()) for seed in range(len(pcms))]
+    rids = [engine.submit(streaming.prompt, params_of(seed), [seed], streamed=Heard()) for seed in range(len(pcms))]
     left = dict(zip(rids, pcms, strict=True))
     while left:
         rid = rng.choice(list(left))
@@ -163,11 +198,11 @@ def test_streams_in_odd_pieces_give_what_each_gives_at_once(engine: LocalEngine,
     assert all(end is not None and end.reason == "stop" for end in ends)
 
 
-def test_a_stream_that_lost_its_row_hears_everything_again(engine: LocalEngine) -> None:
+def test_a_stream_that_lost_its_row_hears_everything_again(streaming: Streaming) -> None:
     pcms = [speech(44, seed) for seed in range(5)]
-    expected = submit_all(engine, pcms)
+    expected, engine = submit_all(streaming, pcms), streaming.engine
     fresh(engine, 7)
-    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Heard()) for seed in range(len(pcms))]
+    rids = [engine.submit(streaming.prompt, params_of(seed), [seed], streamed=Heard()) for seed in range(len(pcms))]
     piece = 2 * 3 * STEP
     for at in range(0, len(pcms[0]), piece):
         for rid, pcm in zip(rids, pcms, strict=True):
@@ -208,7 +243,7 @@ def test_a_device_keeps_what_its_largest_step_takes_for_it(folder: Path) -> None
     assert (setup.ready.num_blocks, setup.ready.max_model_len) == (7, 7 * 16)
 
 
-def test_a_position_that_has_nothing_to_hear_is_an_error(model: VoxtralRealtime) -> None:
+def test_a_position_that_has_nothing_to_hear_is_an_error(model: StreamedTranscriber) -> None:
     stream = model.encoder.begin()
     model.encoder.feed(stream, bytes(2 * (FIRST - 1)), ended=False)
     with pytest.raises(ValueError, match="needs 1 samples that have yet to come"):

@@ -14,7 +14,8 @@ from stentor.protocols.ipc.config import EngineConfig
 from stentor.server.api.realtime.listening.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.listening.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.app.auxiliary_models import open_streaming
-from stentor.server.asr.stream_vocabulary import StreamVocabulary, is_streaming_model
+from stentor.server.asr.stream_forms import is_streaming_model
+from stentor.server.asr.stream_vocabulary import StreamVocabulary
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
 from stentor.tests.engine.forked import client_of, served
 from stentor.tests.engine.local import model_config

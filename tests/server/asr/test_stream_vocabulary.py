@@ -16,7 +16,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.server.asr.stream_vocabulary import is_streaming_model, stream_vocabulary_of
+from stentor.server.asr.stream_forms import is_streaming_model
+from stentor.server.asr.stream_vocabulary import stream_vocabulary_of
 from stentor.server.text.tokenizers.pieces import byte_alphabet
 from stentor.tests.server.asr.tekken import NAMES, SPECIAL, tekken
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from stentor.server.app import auxiliary_models
 from stentor.server.app.auxiliary_models import load_voice_detector
-from stentor.server.asr import stream_vocabulary
+from stentor.server.asr import stream_forms
 from stentor.server.audio import silero
 from stentor.server.config.config import AccessConfig
 from stentor.server.http.listening import StartError
@@ -78,7 +78,7 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
 
     monkeypatch.setattr(auxiliary_models, "load_voice_detector", refuse)
     monkeypatch.setattr(auxiliary_models, "open_transcription", lambda *_: object())
-    monkeypatch.setattr(stream_vocabulary, "is_streaming_model", lambda _: False)
+    monkeypatch.setattr(stream_forms, "is_streaming_model", lambda _: False)
     monkeypatch.setattr(auxiliary_models, "kind_of", lambda _: "transcription")
     config = config_of(AccessConfig())
     async with AsyncExitStack() as at_end:

@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from stentor.engine.layers.audio.prompt_resample import PromptResampler
 from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
@@ -24,7 +25,6 @@ from stentor.protocols.openai.realtime.session import (
 )
 from stentor.protocols.openai.transcription import prompt_with_keywords
 
-from ....audio.prompt_resample import PromptResampler
 from ...responses.ids import short_id
 from ..common.audio_budget import AudioBudget, AudioShare, unbounded
 from ..common.formats import MODEL_AUDIO, Wire, to_ms, to_ticks

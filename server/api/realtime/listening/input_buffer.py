@@ -7,9 +7,9 @@ committing move nothing. Both formats are stored, since the client may retrieve 
 import math
 from typing import Final, NamedTuple
 
+from stentor.engine.layers.audio.prompt_resample import PromptResampler
 from stentor.protocols.common.errors import BadRequest
 
-from ....audio.prompt_resample import PromptResampler
 from ..common.audio_budget import AudioBudget, AudioShare, unbounded
 from ..common.formats import MODEL_AUDIO, Wire, to_ms
 

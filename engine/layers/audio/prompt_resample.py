@@ -51,7 +51,7 @@ class PromptResampler:
         return pcm if self._up == self._down else pcm + self._resample(b"", ends=True)
 
     def _resample(self, pcm: bytes, *, ends: bool) -> bytes:
-        import numpy as np  # late: see the package
+        import numpy as np  # late: a server that is sent no audio needs none
 
         up, down = self._up, self._down
         phases = _phases(up, down)

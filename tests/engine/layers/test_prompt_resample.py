@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.audio.prompt_resample import PromptResampler
+from stentor.engine.layers.audio.prompt_resample import PromptResampler
 from stentor.tests.examples import examples
 from stentor.tests.support.whole_audio import resample
 
