@@ -2,7 +2,7 @@
 
 ``--save-slow-tests`` measures all tests that it runs, and writes ``tests/slow_tests.txt`` anew for their files. Counted
 is what :mod:`.cpu_seconds` counts of the test itself, of all its cases together, without what is set up before it: that
-may be another's.
+may be another's. Files whose tests share servers of their own are measured, and divided, as a whole.
 """
 
 from collections import defaultdict
@@ -17,9 +17,14 @@ from stentor.tests.support.cpu_seconds import seconds_of
 SLOW_TESTS: Final = Path(__file__).resolve().parent.parent / "slow_tests.txt"
 LEAST: Final = 0.5
 """CPU seconds of all cases of a test; one that takes less runs in every turn."""
+LEAST_FILE: Final = 2.0
+"""CPU seconds of a file that is measured as a whole."""
+WHOLE: Final = ("browser", "e2e")
+"""Folders of these files."""
+_WHOLE: Final = tuple(f"tests/{folder}/" for folder in WHOLE)
 _HEAD: Final = f"""\
-# CPU seconds of the tests that take {LEAST} or more, of all cases together. Written by `make every
-# ARGS=--save-slow-tests`; how they are used: tests/support/tiers.py.
+# CPU seconds of the tests that take {LEAST} or more, of all cases together, and of files that take {LEAST_FILE} or more
+# as a whole. Written by `make every ARGS=--save-slow-tests`; how they are used: tests/support/tiers.py.
 """
 
 
@@ -34,8 +39,9 @@ def file_of(test: str) -> str:
 
 
 def name_of(test: str) -> str:
-    """The node id of a case without its parameters."""
-    return test.partition("[")[0]
+    """What a case is measured as: its node id without parameters, or its file."""
+    file = file_of(test)
+    return file if file.startswith(_WHOLE) else test.partition("[")[0]
 
 
 class SlowTestsRecorder:
@@ -50,8 +56,9 @@ class SlowTestsRecorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         alone = self._alone.get(report.nodeid)
-        if alone is not None and report.when == "call" and not report.skipped:
-            self._seconds[name_of(report.nodeid)] += seconds_of(report, alone=alone)
+        name = name_of(report.nodeid)
+        if alone is not None and (report.when == "call" or name == file_of(name)) and not report.skipped:
+            self._seconds[name] += seconds_of(report, alone=alone)
 
     def pytest_sessionfinish(self) -> None:
         there = {name_of(test) for test in self._alone}
@@ -63,6 +70,6 @@ class SlowTestsRecorder:
         lines = [
             f"{seconds:5.1f} {test}\n"
             for test, seconds in sorted(kept.items())
-            if seconds >= LEAST and (root / file_of(test)).exists()
+            if seconds >= (LEAST_FILE if test == file_of(test) else LEAST) and (root / file_of(test)).exists()
         ]
         self._path.write_text(_HEAD + "".join(lines))

@@ -187,6 +187,12 @@ def test_five_turns_run_each_case_of_a_slow_test_once_and_take_about_as_long() -
         assert max(taken) - min(taken) < 2
 
 
+def test_a_slow_file_of_tests_that_share_servers_has_one_turn_of_five() -> None:
+    items = cases(*(Case(f"tests/e2e/{file}", f"test{number}") for file in "ab" for number in range(3)))
+    kept = [{*items} - beyond_the_fifth(items, turn, {"tests/e2e/a": 9.0}) for turn in range(5)]
+    assert sorted(len(each) for each in kept) == [3, 3, 3, 3, 6]
+
+
 def test_what_is_sampled_is_the_same_in_the_turns_that_divide_it() -> None:
     items = cases(*(Case("f", "test", "triton", a=a, b=b) for a in range(6) for b in range(4)))
     left_out = [beyond_the_sample(items, turn) for turn in range(100)]
@@ -210,7 +216,18 @@ def test_which_tests_are_slow_is_written_for_the_files_that_were_measured(tmp_pa
             )
             recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
     recorder.pytest_sessionfinish()
+    files = [f"tests/e2e/test_{name}.py" for name in ("long", "short")]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    recorder = SlowTestsRecorder({f"{file}::one": False for file in files}, path)
+    for file, seconds in zip(files, (0.7, 0.6), strict=True):
+        for when in ("setup", "call", "teardown"):
+            report = SimpleNamespace(nodeid=f"{file}::one", when=when, cpu_seconds=seconds, duration=3.0, skipped=False)
+            recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+    recorder.pytest_sessionfinish()
     assert read_slow_tests(path) == {
+        files[0]: 2.1,
         "tests/a::alone": 6.0,
         "tests/a::many": 0.8,
         "tests/a::skipped": 4.0,

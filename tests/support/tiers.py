@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from stentor.tests.support.proof_seconds import SECONDS, FileSeconds, read_seconds
-from stentor.tests.support.slow_tests import SLOW_TESTS, name_of, read_slow_tests
+from stentor.tests.support.slow_tests import SLOW_TESTS, file_of, name_of, read_slow_tests
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -112,7 +112,7 @@ def portion_of(item: pytest.Item) -> Portion:
 def beyond_the_fifth(
     items: Iterable[pytest.Item], turn: int, seconds: Mapping[str, float] | None = None
 ) -> set[pytest.Item]:
-    """Cases of slow tests that are another turn's. ``seconds``: what slow tests take, by default as it was recorded.
+    """Cases of slow tests, and slow files, that are another turn's. ``seconds``: what they take, by default as recorded.
 
     What takes longest is dealt first, each to the turn that has least.
     """
@@ -121,14 +121,17 @@ def beyond_the_fifth(
     for item in items:
         if not in_proof(item) and (name := name_of(item.nodeid)) in known:
             slow[name].append(item)
-    costs = [(known[name] / len(group), name, place) for name, group in slow.items() for place in range(len(group))]
-    left_out = set()
+    portions: list[tuple[float, str, int, list[pytest.Item]]] = []
+    for name, group in slow.items():
+        parts = [group] if name == file_of(name) else [[item] for item in group]
+        portions += [(known[name] / len(parts), name, place, part) for place, part in enumerate(parts)]
+    left_out: set[pytest.Item] = set()
     load = [0.0] * FIFTHS
-    for cost, name, place in sorted(costs, key=lambda each: (-each[0], each[1:])):
+    for cost, _, _, part in sorted(portions, key=lambda each: (-each[0], each[1:3])):
         least = load.index(min(load))
         load[least] += cost
         if least != turn % FIFTHS:
-            left_out.add(slow[name][place])
+            left_out.update(part)
     return left_out
 
 
