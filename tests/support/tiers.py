@@ -112,7 +112,7 @@ def portion_of(item: pytest.Item) -> Portion:
 def beyond_the_fifth(
     items: Iterable[pytest.Item], turn: int, seconds: Mapping[str, float] | None = None
 ) -> set[pytest.Item]:
-    """Cases of slow tests, and slow files, that are another turn's. ``seconds``: what they take, by default as recorded.
+    """Cases of slow tests, and slow files, that are another turn's. ``seconds``: what they take, by default as recorded
 
     What takes longest is dealt first, each to the turn that has least.
     """
