@@ -45,6 +45,8 @@ IGNORED_FIELDS: Final = (
     "reasoning.summary",
     "safety_identifier",
     "service_tier",
+    "session_id",
+    "stream_interval",
     "stream_options",
     "text.verbosity",
     "user",
@@ -117,6 +119,8 @@ class ContextFields(msgspec.Struct, kw_only=True):
     reasoning: Reasoning | None = None
     truncation: Truncation | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
 
     @property
     def conversation_id(self) -> str | None:
