@@ -7,12 +7,19 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..common import limits
 from ..common.errors import wrong
-from .chat import ChatRequest, ChoiceLogprobs
+from .chat import ChatRequest
 from .completions import CompletionRequest
-from .sampling import Name, SamplingFields, StreamOptions, TokenId, TopLogprobs, refuse
+from .sampling import Name, SamplingFields, StreamOptions, TokenId, TopLogprobs, not_served, refuse
 from .usage import PromptLogprobs, Usage
 
-REFUSED: Final = ("features", "kv_transfer_params")
+REFUSED: Final = ("features", "content_parts", "kv_transfer_params", "ec_transfer_params")
+_REFUSED_SAMPLING: Final = (
+    "prompt_logprob_token_ids",
+    "prompt_logprob_start",
+    "thinking_token_budget",
+    "trace_decode_token_ids",
+    "extra_args",
+)
 _OUTSIDE: Final = ("model", "stream", "stream_options", "cache_salt", "priority", "request_id")
 """Fields that stand beside the sampling parameters."""
 _DEFAULTS: Final = SamplingFields()
@@ -22,6 +29,13 @@ class TokensSampling(SamplingFields, kw_only=True):
     """The fields of completions, but for those that stand beside them."""
 
     logprobs: TopLogprobs | None = None
+
+    # Decoded so that clients get an error instead of being ignored.
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: Any = None
+    thinking_token_budget: Any = None
+    trace_decode_token_ids: Any = None
+    extra_args: Any = None
 
 
 class TokensRequest(msgspec.Struct, kw_only=True):
@@ -33,13 +47,19 @@ class TokensRequest(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
+    output_mode: Literal["tokens"] = "tokens"
     features: Any = None
+    content_parts: Any = None
     kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
 
     def completion(self) -> CompletionRequest:
         """The same as a request for a completion. Raises BadRequest."""
         refuse(self, REFUSED)
         sampling = msgspec.structs.asdict(self.sampling_params)
+        for name in _REFUSED_SAMPLING:
+            if sampling.pop(name):
+                raise not_served(f"sampling_params.{name}")
         if self.sampling_params.use_beam_search:
             raise wrong("sampling_params.use_beam_search", "is not available here; use /v1/completions", "unsupported")
         return CompletionRequest(
@@ -82,9 +102,28 @@ def sampling_of(request: ChatRequest | CompletionRequest) -> dict[str, Any]:
 # ---- responses
 
 
+class RankedToken(msgspec.Struct, frozen=True, kw_only=True):
+    token_id: int
+    rank: int | None
+    """1 for the most likely token; None: unknown, of a token in ``logprob_token_ids``."""
+    token: str
+    """``token_id:7``: with ``bytes``, the fields of chats, which vLLM had here until 0.32."""
+    logprob: float
+    bytes: list[int]
+
+
+class SampledToken(RankedToken, frozen=True, kw_only=True):
+    top_logprobs: list[RankedToken]
+    """The sampled token alone, where no alternatives are wanted."""
+
+
+class TokensLogprobs(msgspec.Struct, frozen=True):
+    content: list[SampledToken]
+
+
 class TokensChoice(msgspec.Struct, frozen=True):
     index: int
-    logprobs: ChoiceLogprobs | None
+    logprobs: TokensLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     """None: in a stream, before the end."""
     token_ids: list[int]

@@ -13,7 +13,7 @@ from .common import TextUsage
 from .formats import NumberFields
 
 JinaType = Literal["float", "base64", "binary", "ubinary"]
-REFUSED: Final = ("late_chunking", "return_multivector")
+REFUSED: Final = ("late_chunking", "late_chunking_params", "return_multivector")
 
 
 class EmbeddingRequest(NumberFields, kw_only=True):
@@ -30,6 +30,7 @@ class EmbeddingRequest(NumberFields, kw_only=True):
     embedding_type: JinaType | list[JinaType] | None = None
     """Jina's name for ``encoding_format``."""
     late_chunking: bool | None = None
+    late_chunking_params: Any = None
     return_multivector: bool | None = None
     images: Any = None
 
@@ -75,6 +76,9 @@ class Embedding(msgspec.Struct, frozen=True):
 
 
 class EmbeddingResponse(msgspec.Struct, frozen=True):
+    id: str
+    """vLLM's, as the next."""
+    created: int
     data: list[Embedding]
     model: str
     usage: TextUsage

@@ -1,13 +1,14 @@
 """Log-probabilities as chat, completions and ``prompt_logprobs`` show them."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import ChoiceLogprobs, TokenLogprob, TopLogprob
 from stentor.protocols.openai.completions import CompletionLogprobs
+from stentor.protocols.openai.generate import RankedToken, SampledToken, TokensLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
 
 from ..http.whole_answer import AnswerBudget, JsonList
@@ -43,6 +44,24 @@ def chat_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int)
             for entry in entries
         ]
     )
+
+
+def tokens_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int, *, ranked: bool) -> TokensLogprobs:
+    """vLLM's shape for token ids. ``ranked``: the alternatives are the likeliest, best first."""
+
+    def told(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        raw = list(names.raw(token))
+        return {"token_id": token, "rank": rank, "token": names.name(token), "logprob": finite(logprob), "bytes": raw}
+
+    content = []
+    for entry in entries:
+        sampled = told(entry.token, entry.logprob, entry.rank)
+        others = [
+            RankedToken(**told(token, value, place if ranked else None))
+            for place, (token, value) in enumerate(entry.top[:top], start=1)
+        ]
+        content.append(SampledToken(**sampled, top_logprobs=others or [RankedToken(**sampled)]))
+    return TokensLogprobs(content)
 
 
 def prompt_logprobs(entries: Sequence[TokenLogprobs | None], names: TokenNames, top: int) -> PromptLogprobs:

@@ -1,4 +1,4 @@
-"""Other paths of endpoints: those that llama.cpp's server has without ``/v1``, its own names, and SGLang's."""
+"""Other paths of endpoints: those that llama.cpp's server has without ``/v1``, its own names, SGLang's, and vLLM's."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,6 +20,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "/v1/reranking": "/v1/rerank",
         "/v1/health": "/health",
         "/health_generate": "/health",
+        "/inference/v1/abort_requests": "/abort_requests",
     }
 )
 """Whole paths. ``/completions`` and ``/embeddings`` are no aliases: in llama.cpp they have shapes of their own."""

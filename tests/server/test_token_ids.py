@@ -65,6 +65,23 @@ async def test_named_tokens_are_rendered_and_answered() -> None:
     alternatives = choice["logprobs"]["content"][0]["top_logprobs"]
     assert [each["token"] for each in alternatives] == [f"token_id:{token}" for token in range(97, 127)]
 
+    assert [each["token_id"] for each in alternatives] == [*range(97, 127)]
+    assert {each["rank"] for each in alternatives} == {None}, "they are not the likeliest"
+
+
+@pytest.mark.parametrize("logprobs", [0, 1, 2])
+async def test_tokens_have_ids_and_ranks(logprobs: int) -> None:
+    body = {"token_ids": [104], "sampling_params": {"logprobs": logprobs, "max_tokens": 3}}
+    (choice,) = (await post(GENERATE, body)).json()["choices"]
+    entries = choice["logprobs"]["content"]
+    assert [entry["token_id"] for entry in entries] == choice["token_ids"]
+    for entry in entries:
+        assert {"token_id", "logprob", "rank"} <= entry.keys()
+        top = entry["top_logprobs"]
+        assert len(top) == max(logprobs, 1)
+        assert [each["rank"] for each in top] == ([*range(1, logprobs + 1)] or [entry["rank"]])
+        assert all(each["token"] == f"token_id:{each['token_id']}" for each in top)
+
 
 async def test_prompts_of_completions_are_a_list() -> None:
     first, second = (await post(f"{COMPLETIONS}/render", {"prompt": ["hi", "ho"], "request_id": "x"})).json()
@@ -139,6 +156,14 @@ async def test_a_stream_that_fails_ends_with_an_error() -> None:
         ({"token_ids": [1], "sampling_params": {"use_beam_search": True}}, "sampling_params.use_beam_search"),
         ({"token_ids": [1], "sampling_params": {"logits_processors": []}, "features": {"a": 1}}, "features"),
         ({"token_ids": [1], "sampling_params": {}, "stream_options": {}}, "stream_options"),
+        ({"token_ids": [1], "sampling_params": {}, "output_mode": "text"}, "output_mode"),
+        ({"token_ids": [1], "sampling_params": {}, "content_parts": [{}]}, "content_parts"),
+        ({"token_ids": [1], "sampling_params": {"extra_args": {"a": 1}}}, "sampling_params.extra_args"),
+        ({"token_ids": [1], "sampling_params": {"thinking_token_budget": 9}}, "sampling_params.thinking_token_budget"),
+        (
+            {"token_ids": [1], "sampling_params": {"prompt_logprob_token_ids": [[1]]}},
+            "sampling_params.prompt_logprob_token_ids",
+        ),
     ],
 )
 async def test_what_is_refused_is_named(body: Any, field: str) -> None:

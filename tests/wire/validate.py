@@ -36,6 +36,7 @@ CHAT_EXTENSIONS: Final[Extensions] = {
 COMPLETION_EXTENSIONS: Final[Extensions] = {
     "CompletionChoice": frozenset({"stop_reason", "token_ids", "prompt_token_ids", "prompt_logprobs"}),
 }
+EMBEDDING_EXTENSIONS: Final[Extensions] = {"CreateEmbeddingResponse": frozenset({"id", "created"})}
 _CHUNK: Final = frozenset({"id", "object", "created", "model", "choices"})
 TRANSCRIPT_EXTENSIONS: Final[Extensions] = {
     "TranscriptionTextDeltaEvent": _CHUNK | {"usage"},

@@ -10,7 +10,7 @@ from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most
 from ...common.errors import missing, wrong
 from ...common.limits import Limits
 from ..metadata import Metadata, check_metadata
-from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
+from ..sampling import Name, Probability, StopString, Temperature, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
 
 Status = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
@@ -45,6 +45,8 @@ IGNORED_FIELDS: Final = (
     "reasoning.summary",
     "safety_identifier",
     "service_tier",
+    "session_id",
+    "stream_interval",
     "stream_options",
     "text.verbosity",
     "user",
@@ -128,6 +130,8 @@ class ContextFields(msgspec.Struct, kw_only=True):
     reasoning: Reasoning | None = None
     truncation: Truncation | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
 
     @property
     def conversation_id(self) -> str | None:
@@ -157,7 +161,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     context_management: Annotated[list[ContextManagement], Meta(max_length=1)] | None = None
     metadata: Metadata | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Probability | None = None
     top_logprobs: TopLogprobs | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None

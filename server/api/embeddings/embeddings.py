@@ -25,7 +25,7 @@ from ..common.endpoint import generation_route
 from .requests import (
     EmbeddingServices,
     binary_answer,
-    new_id,
+    now,
     pool_contents,
     pool_input,
     reading_of,
@@ -57,14 +57,14 @@ async def embeddings(
 ) -> WholeAnswer:
     body = decode(decoder, content, services.limits)
     body.check(services.limits)
-    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     found = await pool_input(services, what, body, wanted, body.purpose, FORMAT_BYTES[body.encoding_format])
     if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=True)
     writer = what.writer()
     data = [Embedding(index, await writer.one(each, body, flat=True)) for index, each in enumerate(found)]
-    return writer.answer(EmbeddingResponse(data, what.name, what.usage))
+    return writer.answer(EmbeddingResponse(what.id("embd"), now(), data, what.name, what.usage))
 
 
 async def cohere_embed(
@@ -92,7 +92,7 @@ async def cohere_embed(
     pictures = sum(part["type"] == "image_url" for each in contents if isinstance(each, list) for part in each)
     meta = cohere.EmbedMeta(cohere.BilledUnits(what.job.tokens, pictures or UNSET))
     by_type = cohere.EmbeddingsByType(**made)  # type: ignore[arg-type]
-    return writer.answer(cohere.EmbedResponse(new_id("embd"), by_type, texts, meta))
+    return writer.answer(cohere.EmbedResponse(what.id("embd"), by_type, texts, meta))
 
 
 async def _in_kind(writer: NumberWriter, pooled: Pooled, kind: str) -> Any:

@@ -16,7 +16,7 @@ from ...pooling.encoding import floats
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, json_response
 from .pooling import score_head_of
-from .requests import EmbeddingServices, new_id, pool_input, pooling_of, resolve_request
+from .requests import EmbeddingServices, pool_input, pooling_of, resolve_request
 
 OPERATIONS: Final[Operations] = {
     "/v1/moderations": generation(
@@ -47,7 +47,7 @@ async def moderate(services: EmbeddingServices, request: Request, content: bytes
     what = resolve_request(services, request, context, body.model, 0)
     labels = score_head_of(what.model).labels
     found = await pool_input(services, what, fields, pooling_of(what.model, "classify", None, None, True))
-    return json_response(ModerationResponse(new_id("modr"), what.name, [_result(each, labels) for each in found]))
+    return json_response(ModerationResponse(what.id("modr"), what.name, [_result(each, labels) for each in found]))
 
 
 def _result(pooled: Pooled, labels: tuple[str, ...]) -> ModerationResult:

@@ -37,7 +37,6 @@ from .requests import (
     EmbeddingServices,
     ResolvedRequest,
     binary_answer,
-    new_id,
     now,
     pool_input,
     pooling_of,
@@ -63,7 +62,7 @@ def routes(services: EmbeddingServices) -> list[Route]:
 async def pooling(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(pooling_decoder, content, services.limits)
     body.check(services.limits)
-    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
     if body.task == "plugin":
         return await _through_plugin(services, what, body)
     task = body.task or what.model.main_task
@@ -80,7 +79,7 @@ async def pooling(services: EmbeddingServices, request: Request, content: bytes,
         return await binary_answer(what, found, body, flat=flat)
     writer = what.writer()
     data = [PooledText(index, await writer.one(each, body, flat=flat)) for index, each in enumerate(found)]
-    return writer.answer(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
+    return writer.answer(PoolingResponse(what.id("pooling"), now(), what.name, data, what.usage))
 
 
 async def _through_plugin(services: EmbeddingServices, what: ResolvedRequest, body: PoolingRequest) -> Response:
@@ -92,18 +91,18 @@ async def _through_plugin(services: EmbeddingServices, what: ResolvedRequest, bo
     wanted = pooling_of(what.model, plugin.task or what.model.main_task, None, body.normalize, body.use_activation)
     prompts = await read_texts(what.model, texts, room_of(services, what.model, body), "data")
     answer = await answer_of(plugin, body.data, await what.job.run(prompts, wanted))
-    return json_response(PluginResponse(new_id("pool"), now(), answer))
+    return json_response(PluginResponse(what.id("pooling"), now(), answer))
 
 
 async def classify(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(classify_decoder, content, services.limits)
     body.check(services.limits)
-    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
     score = score_head_of(what.model)
     wanted = pooling_of(what.model, "classify", None, None, body.use_activation)
     found = await pool_input(services, what, body, wanted)
     data = [_classified(index, each, score.labels) for index, each in enumerate(found)]
-    return json_response(ClassifyResponse(new_id("classify"), now(), what.name, data, what.usage))
+    return json_response(ClassifyResponse(what.id("classify"), now(), what.name, data, what.usage))
 
 
 def score_head_of(model: EmbeddingModel) -> ScoreHead:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from uuid import uuid4
 
 from starlette.requests import Request
 
@@ -41,6 +40,7 @@ from ...pooling.reading import (
 )
 from ...pooling.running import PoolingJob
 from ...state.admission_control import AdmissionControl
+from ..common.endpoint import name_anew, request_id
 
 T = TypeVar("T")
 
@@ -74,6 +74,7 @@ class ResolvedRequest:
     job: PoolingJob
     budget: AnswerBudget
     loop_turns: LoopTurns
+    request_id: str
 
     @property
     def usage(self) -> TextUsage:
@@ -83,6 +84,10 @@ class ResolvedRequest:
         """For its answer."""
         return NumberWriter(self.budget, self.loop_turns)
 
+    def id(self, kind: str) -> str:
+        """Of its answer."""
+        return f"{kind}-{self.request_id}"
+
 
 def resolve_request(
     services: EmbeddingServices,
@@ -91,8 +96,10 @@ def resolve_request(
     name: str | None,
     priority: int,
     salt: str | None = None,
+    wanted_id: str | None = None,
 ) -> ResolvedRequest:
-    """Raises BadRequest for a name that no such model has."""
+    """``wanted_id``: the body's ``request_id``. Raises BadRequest for a name that no such model has."""
+    name_anew(request, wanted_id)
     served = services.registry.resolve(name, "embedding")
     model = services.model
     assert model is not None, "the registry has it"
@@ -107,7 +114,7 @@ def resolve_request(
         budget=budget,
         adapter=services.registry.adapter_of(served),
     )
-    return ResolvedRequest(model, served, job, budget, services.loop_turns)
+    return ResolvedRequest(model, served, job, budget, services.loop_turns, request_id(request))
 
 
 def room_of(services: EmbeddingServices, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
@@ -281,7 +288,7 @@ async def binary_answer(
     answer = WholeAnswer(pieces, "application/octet-stream")
     if fields.encoding_format == "bytes":
         metadata = {
-            "id": new_id("embd"),
+            "id": resolved.id("embd"),
             "created": now(),
             "model": resolved.name,
             "data": items,
@@ -289,10 +296,6 @@ async def binary_answer(
         }
         answer.headers["metadata"] = encode(metadata).decode()
     return answer
-
-
-def new_id(kind: str) -> str:
-    return f"{kind}-{uuid4().hex}"
 
 
 def now() -> int:

@@ -38,7 +38,7 @@ from ...pooling.scoring import scores_of
 from ...pooling.seen_scoring import scores_of_seen
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, json_response
-from .requests import EmbeddingServices, ResolvedRequest, new_id, now, reading_of, resolve_request
+from .requests import EmbeddingServices, ResolvedRequest, now, reading_of, resolve_request
 
 _SCORE: Final = ("/score", "/v1/score")
 _RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -71,10 +71,10 @@ async def score(services: EmbeddingServices, request: Request, content: bytes, c
         return await _by_labels(services.chat, request, content, context)
     body = decode(score_decoder, content, services.limits)
     first, second, fields = body.sides(services.limits)
-    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
     scores = await _scores(services, what, body, first, second, fields)
     data = [Score(index, value) for index, value in enumerate(scores)]
-    return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
+    return json_response(ScoreResponse(what.id("score"), now(), what.name, data, what.usage))
 
 
 async def _by_labels(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> Response:
@@ -86,7 +86,7 @@ async def _by_labels(chat: ChatModel, request: Request, content: bytes, context:
 async def rerank(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(rerank_decoder, content, services.limits)
     query, documents = body.sides(services.limits)
-    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
+    what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
     field = "documents" if body.texts is None else "texts"
     scores = await _scores(services, what, body, [query], documents, ("query", field))
     best = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or len(scores)]
@@ -99,7 +99,7 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
         Ranked(place, scores[place], Document.of(documents[place]) if body.return_documents else UNSET)
         for place in best
     ]
-    return json_response(RerankResponse(new_id("rerank"), what.name, what.usage, results))
+    return json_response(RerankResponse(what.id("rerank"), what.name, what.usage, results))
 
 
 async def _scores(

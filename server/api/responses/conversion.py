@@ -46,8 +46,9 @@ def chat_request(
         fields["parallel_tool_calls"] = request.parallel_tool_calls
     if request.reasoning is not None:
         fields["reasoning_effort"] = request.reasoning.effort
-    if request.chat_template_kwargs is not None:
-        fields["chat_template_kwargs"] = request.chat_template_kwargs
+    for name in ("chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"):
+        if (given := getattr(request, name)) is not None:
+            fields[name] = given
     if request.text is not None and request.text.format is not None:
         fields["response_format"] = _response_format(request.text.format)
     if isinstance(request, ResponseRequest):

@@ -10,13 +10,12 @@ from msgspec import UNSET
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
-from stentor.protocols.openai.chat import ChoiceLogprobs
-from stentor.protocols.openai.generate import TokensChoice, TokensChunk, TokensResponse
+from stentor.protocols.openai.generate import TokensChoice, TokensChunk, TokensLogprobs, TokensResponse
 from stentor.protocols.openai.usage import Usage
 
 from ...common.errors import generation_error
 from ...common.loop_turns import LoopTurns, Slices
-from ...generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from ...generation.logprobs import TokenNames, prompt_logprobs, tokens_logprobs
 from ...generation.routed_experts import encoded_experts
 from ...http.error_responses import error_frame
 from ...http.sse import DONE, frame_of
@@ -41,6 +40,8 @@ class TokensShape:
     include_usage: bool = False
     experts: ExpertShape | None = None
     """Shape of the experts returned for each token; None: not returned."""
+    ranked: bool = True
+    """Whether the alternatives are the likeliest, best first; false: they are named ones."""
 
 
 class _Logprobs:
@@ -55,7 +56,7 @@ class _Logprobs:
 
     def of_choice(self, index: int, _tokens: Sequence[int], entries: Sequence[TokenLogprobs]) -> None:
         if self.choices:
-            self.choices[index].extend(chat_logprobs(entries, self._shape.names, self._shape.logprobs or 0).content)
+            self.choices[index].extend(_sampled(entries, self._shape).content)
 
 
 async def tokens_answer(
@@ -76,7 +77,7 @@ async def tokens_answer(
         choices.append(
             TokensChoice(
                 index,
-                ChoiceLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
+                TokensLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
                 "length" if finish.reason == "length" else "stop",
                 parts.place([tokens]),
                 finish.stop_reason,
@@ -126,6 +127,9 @@ class TokensStream:
     def _chunk(self, choice: TokensChoice) -> bytes:
         return frame_of(TokensChunk(self._shape.request_id, [choice]))
 
-    def _logprobs(self, delta: Text) -> ChoiceLogprobs | None:
-        shape = self._shape
-        return None if shape.logprobs is None else chat_logprobs(delta.logprobs or (), shape.names, shape.logprobs)
+    def _logprobs(self, delta: Text) -> TokensLogprobs | None:
+        return None if self._shape.logprobs is None else _sampled(delta.logprobs or (), self._shape)
+
+
+def _sampled(entries: Sequence[TokenLogprobs], shape: TokensShape) -> TokensLogprobs:
+    return tokens_logprobs(entries, shape.names, shape.logprobs or 0, ranked=shape.ranked)

@@ -58,6 +58,7 @@ async def generate(chat: ChatModel, request: Request, content: bytes, context: R
         wanted.prompt_logprobs,
         stream_options_of(body, chat.config).include_usage,
         prepared.experts,
+        ranked=wanted.logprob_token_ids is None,
     )
     if body.stream:
         return EventStream(job.batches, TokensStream(shape), bounds=context.bounded)

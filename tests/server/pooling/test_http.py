@@ -32,7 +32,7 @@ from stentor.tests.server.pooling.pooler import (
     state_of,
     vector_of,
 )
-from stentor.tests.wire.validate import check_object
+from stentor.tests.wire.validate import EMBEDDING_EXTENSIONS, check_object
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +51,33 @@ async def test_every_form_of_input_gets_a_vector_each(given: Any) -> None:
     engine = FakePooler()
     answer = await post(engine, EMBEDDINGS, {"model": NAME, "input": given})
     assert answer.status_code == 200
-    found = check_object(CreateEmbeddingResponse, answer.text)
+    found = check_object(CreateEmbeddingResponse, answer.text, EMBEDDING_EXTENSIONS)
     assert found.model == NAME
     assert [each.index for each in found.data] == [*range(len(engine.streams))]
     for each, ids in zip(found.data, engine.prompts, strict=True):
         assert np.array_equal(np.array(each.embedding, np.float32), wanted(ids, Pooling("embed")))
     tokens = sum(map(len, engine.prompts))
     assert (found.usage.prompt_tokens, found.usage.total_tokens) == (tokens, tokens)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prefix"),
+    [
+        (EMBEDDINGS, {"input": "a"}, "embd"),
+        ("/v2/embed", {"texts": ["a"]}, "embd"),
+        ("/pooling", {"input": "a"}, "pooling"),
+        ("/score", {"queries": "a", "documents": ["b"]}, "score"),
+        ("/rerank", {"query": "a", "documents": ["b"]}, "rerank"),
+    ],
+)
+async def test_an_answer_has_the_id_of_its_request(path: str, body: dict[str, Any], prefix: str) -> None:
+    async with in_memory(state_of(model_of(FakePooler(), config()))) as client:
+        sent = await client.post(path, json=body, headers={"x-request-id": "ours"})
+        assert (sent.json()["id"], sent.headers["x-request-id"]) == (f"{prefix}-ours", "ours")
+        if path == "/v2/embed":  # Cohere's, whose requests have no such field
+            return
+        named = await client.post(path, json={**body, "request_id": "mine"}, headers={"x-request-id": "ours"})
+    assert (named.json()["id"], named.headers["x-request-id"]) == (f"{prefix}-mine", "mine")
 
 
 async def test_base64_is_the_float32_that_the_sdk_decodes_by_itself() -> None:
@@ -173,6 +193,7 @@ async def test_fields_of_jinas_api_are_taken() -> None:
     assert isinstance(answer.json()["data"][0]["embedding"], str)
     for fields, param in (
         ({"late_chunking": True}, "late_chunking"),
+        ({"late_chunking_params": {"chunk_size": 5}}, "late_chunking_params"),
         ({"embedding_type": ["float", "binary"]}, "embedding_type"),
         ({"input": [{"image": "https://example.com/a.png"}]}, "input[0].image"),
         ({"input": [{}]}, "input[0].text"),

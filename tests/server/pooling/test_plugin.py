@@ -54,7 +54,7 @@ async def test_a_plugin_makes_prompts_of_data_and_an_answer_of_vectors() -> None
     assert answer.status_code == 200, answer.text
     body = answer.json()
     assert body["data"] == {"a": [1, DIMENSIONS], "b c": [1, DIMENSIONS]}
-    assert body["request_id"].startswith("pool-")
+    assert body["request_id"].startswith("pooling-")
     assert body["created_at"] > 1_700_000_000
     assert engine.streams[0].prompt == [CLS, A, SEP]
     named, _ = await ask(["a"], task=None)
