@@ -11,8 +11,7 @@ from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 
-Temperature = Annotated[float, Meta(ge=0, le=100)]
-"""As in vLLM, not bounded by 2: with ``min_p``, higher ones are of use."""
+Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 LengthPenalty = Annotated[float, Meta(ge=-10, le=10)]
@@ -75,7 +74,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     best_of: Annotated[int, Meta(ge=1)] | None = None
     """Beams of a search, of which the best ``n`` are returned; otherwise the same as ``n``."""
     max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
-    temperature: Temperature | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

@@ -14,7 +14,6 @@ from stentor.engine.loading.download.hub import (
 from stentor.engine.model_config.encoders.sentence import PoolingMode
 from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT, DType
 from stentor.protocols.ipc.flag import Flag
-from stentor.protocols.openai.sampling import Temperature
 
 RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "deepseek_v4", "harmony"]
 JsonWhitespace = Literal["indented", "compact", "none"]
@@ -33,7 +32,7 @@ def _names(served_as: tuple[str, ...], name: str) -> tuple[str, ...]:
 class SamplingOverrides(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Overrides of the model's sampling defaults; None keeps the model's."""
 
-    temperature: Temperature | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None

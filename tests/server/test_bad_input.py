@@ -23,7 +23,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"n": "2"}, "n"),
     ({"n": True}, "n"),
     ({"temperature": -1}, "temperature"),
-    ({"temperature": 100.5}, "temperature"),
+    ({"temperature": 2.01}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     ({"top_p": -0.1}, "top_p"),
     ({"top_p": 1.5}, "top_p"),

@@ -65,7 +65,7 @@ async def test_an_answer_may_begin_with_the_last_message_of_its_conversation() -
         ({"store": True}, "store"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"return_prompt_text": True}, "return_prompt_text"),
-        ({"temperature": 300}, "temperature"),
+        ({"temperature": 3}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
     ],
 )

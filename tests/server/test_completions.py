@@ -23,12 +23,6 @@ async def post(engine: FakeEngine, **body: Any) -> Any:
     return response
 
 
-async def test_a_temperature_may_be_higher_than_openai_s() -> None:
-    engine = FakeEngine()
-    await post(engine, prompt="once", max_tokens=5, temperature=5.5, min_p=0.1)
-    assert engine.streams[-1].params.temperature == 5.5
-
-
 PROMPTS: list[Any] = ["once", [111, 110], ["once", "twice"], [[111], [110, 99]]]
 
 

@@ -174,7 +174,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"temperature": 900}, "temperature"),
+        ({"temperature": 9}, "temperature"),
         ({"mirostat": 2}, "mirostat"),
         ({"dry_multiplier": 0.5}, "dry_multiplier"),
         ({"lora": [{"id": 0}]}, "lora"),

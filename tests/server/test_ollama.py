@@ -357,7 +357,7 @@ async def test_the_version_is_one_that_clients_take() -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"options": {"temperature": 900}}, "options.temperature"),
+        ({"options": {"temperature": 9}}, "options.temperature"),
         ({"options": {"mirostat": 2}}, "options.mirostat"),
         ({"options": {"typical_p": 0.5}}, "options.typical_p"),
         ({"options": {"repeat_penalty": -1}}, "options.repeat_penalty"),

@@ -61,7 +61,7 @@ async def test_lines_are_a_conversation_until_it_begins_anew() -> None:
 
 async def test_what_is_refused_is_one_line_and_no_part_of_the_conversation() -> None:
     def talk(conversation: Conversation) -> None:
-        conversation.asked = {"temperature": 900}
+        conversation.asked = {"temperature": 9}
         with pytest.raises(ChatFailed, match=r"^the server answered 400: .*temperature"):
             chat(conversation, "hi", io.StringIO(), io.StringIO(), io.StringIO())
         notes = io.StringIO()

@@ -10,7 +10,7 @@ from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most
 from ...common.errors import missing, wrong
 from ...common.limits import Limits
 from ..metadata import Metadata, check_metadata
-from ..sampling import Name, Probability, StopString, Temperature, TokenId, TopLogprobs, not_served, refuse
+from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
 
 Status = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
@@ -161,7 +161,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     context_management: Annotated[list[ContextManagement], Meta(max_length=1)] | None = None
     metadata: Metadata | None = None
-    temperature: Temperature | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
     top_logprobs: TopLogprobs | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None

@@ -131,7 +131,7 @@ async def test_a_batch_is_worked_off_and_its_answers_lie_in_the_order_of_its_req
 
 
 async def test_requests_that_are_refused_lie_in_a_file_of_their_own() -> None:
-    data = lines("good") + b"\n" + lines("bad", body={**CHAT, "temperature": 900})
+    data = lines("good") + b"\n" + lines("bad", body={**CHAT, "temperature": 9})
     async with served() as client:
         done = await ended(client, (await begun(client, data)).id, "completed")
         assert [row["custom_id"] for row in await read(client, done.output_file_id)] == ["good"]

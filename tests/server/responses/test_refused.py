@@ -84,7 +84,7 @@ def output(**fields: Any) -> dict[str, Any]:
         ({"input": "x", "min_tokens": 9, "max_output_tokens": 3}, "min_tokens"),
         ({"input": "x", "metadata": {"k": "v" * 513}}, "metadata"),
         ({"input": "x", "metadata": {"k": 1}}, "metadata[...]"),
-        ({"input": "x", "temperature": 300}, "temperature"),
+        ({"input": "x", "temperature": 3}, "temperature"),
         ({"input": "x", "top_logprobs": 21}, "top_logprobs"),
         ({"input": "x", "structured_outputs": {"choice": 5}}, "structured_outputs.choice"),
         ({"input": "x", "logit_bias": {"999999": 1}}, "logit_bias"),

@@ -86,7 +86,7 @@ async def test_a_response_that_is_only_prepared_asks_nothing_of_the_engine() -> 
         ('{"type": "session.update"}', "type"),
         ('{"type": "response.create"}', "input"),
         ('{"type": "response.create", "input": "x", "background": true}', "background"),
-        ('{"type": "response.create", "input": "x", "temperature": 900}', "temperature"),
+        ('{"type": "response.create", "input": "x", "temperature": 9}', "temperature"),
         ('{"type": "response.create", "input": ' + "[" * 5000 + "]" * 5000 + "}", "input"),
     ],
 )

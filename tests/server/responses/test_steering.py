@@ -129,7 +129,7 @@ async def test_a_request_that_is_refused_leaves_the_input_where_it_waits() -> No
             engine.gate.set()
             (stub,) = (await until_told(socket, "response.steer.pending"))[-1]["required_input"]
             result = {**stub, "output": "Two stones."}
-            await ask(socket, input=[result], previous_response_id=first, temperature=900)
+            await ask(socket, input=[result], previous_response_id=first, temperature=9)
             assert (await until_the_end(socket))[-1]["type"] == "error"
             await ask(socket, input=[result], previous_response_id=first)
             await until_the_end(socket)
