@@ -37,7 +37,7 @@ class KaldiMel:
 def _filters(bins: int) -> torch.Tensor:
     """float64 [_FFT // 2 + 1, bins]: triangles with straight sides on Kaldi's mel scale, 1127 · ln(1 + f / 700)."""
     mels = 1127.0 * torch.log1p(torch.linspace(0.0, SAMPLE_RATE / 2, _FFT // 2 + 1, dtype=torch.float64) / 700.0)
-    ends = (1127.0 * math.log1p(hertz / 700.0) for hertz in (_LOWEST, SAMPLE_RATE / 2))
-    edges = torch.linspace(*ends, bins + 2, dtype=torch.float64)
+    lowest, highest = (1127.0 * math.log1p(hertz / 700.0) for hertz in (_LOWEST, SAMPLE_RATE / 2))
+    edges = torch.linspace(lowest, highest, bins + 2, dtype=torch.float64)
     slopes, widths = edges.unsqueeze(0) - mels.unsqueeze(1), edges.diff()
     return torch.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]).clamp(min=0.0)
