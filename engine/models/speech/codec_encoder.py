@@ -84,7 +84,8 @@ class CodecEncoder:
         from transformers.conversion_mapping import get_model_conversion_mapping
 
         conversions: Sequence[Any] = get_model_conversion_mapping(self._codec)
-        codes, codec = [], []
+        codes: list[tuple[str, torch.Tensor]] = []
+        codec: list[tuple[str, torch.Tensor]] = []
         for name, tensor in tensors:
             (codec if name.startswith(_CODEC) else codes).append((name.removeprefix(_CODEC), tensor))
         found = module_tensors(self._codec, conversions, self._tensors, codec)

@@ -13,8 +13,9 @@ from stentor.engine.model_config.speech.speech_to_text import speech_to_text_con
 
 def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     Speech2TextConfig().save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    for found in (saved, {}):
+    saved: dict[str, Any] = json.loads((tmp_path / "config.json").read_text())
+    empty: dict[str, Any] = {}
+    for found in (saved, empty):
         ours = speech_to_text_config_from_hf(found, {})
         assert (ours.source_positions, ours.max_position, ours.eos_token_ids) == (750, 448, (2,))
         assert (ours.mel_bins, ours.kernels, ours.conv_channels, ours.head) == (80, (5, 5), 1024, "")

@@ -23,7 +23,7 @@ TEXT = "so it was said and so it is"
 def write(folder: Path, *extra: str, **settings: Any) -> Path:
     """A checkpoint with transformers' tokenizer, whose pieces are of one sentence."""
     made = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # type: ignore[attr-defined]
+    sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([TEXT] * 20), model_writer=made, vocab_size=24, model_type="bpe", minloglevel=9
     )
     (folder / "sentencepiece.bpe.model").write_bytes(made.getvalue())
