@@ -19,6 +19,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
         *("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
+        *("speech_to_text", "Speech2TextForConditionalGeneration"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
     }
 )

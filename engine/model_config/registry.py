@@ -54,6 +54,9 @@ from .speech.moonshine import moonshine_config_from_hf
 from .speech.moonshine_streaming import ARCHITECTURE as MOONSHINE_STREAMING
 from .speech.moonshine_streaming import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
 from .speech.moonshine_streaming import moonshine_streaming_config_from_hf
+from .speech.speech_to_text import ARCHITECTURE as SPEECH2TEXT
+from .speech.speech_to_text import MODEL_TYPE as SPEECH2TEXT_TYPE
+from .speech.speech_to_text import speech_to_text_config_from_hf
 from .speech.streamed import StreamedConfig
 from .speech.voxtral_realtime import ARCHITECTURE as VOXTRAL_REALTIME
 from .speech.voxtral_realtime import voxtral_realtime_config_from_hf
@@ -97,6 +100,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     },
     **{name: Architecture(kind, partial(t5_config_from_hf, name)) for name, kind in T5.items()},
     **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
+    SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(
         "voxtral_realtime", lambda config, _generation: voxtral_realtime_config_from_hf(config)

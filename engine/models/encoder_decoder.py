@@ -31,6 +31,7 @@ from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ..model_config.speech.fast_conformer import FastConformerConfig
 from ..model_config.speech.moonshine import MoonshineConfig
 from ..model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ..model_config.speech.speech_to_text import Speech2TextConfig
 from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
 from .input_embedding import InputEmbedding, word_table
@@ -38,6 +39,7 @@ from .speech.alignment import Aligned, token_times
 from .speech.fast_conformer import FastConformer, Projection
 from .speech.moonshine import MoonshineEncoder
 from .speech.moonshine_streaming import MoonshineStreamingEncoder
+from .speech.speech_to_text import Speech2TextEncoder
 from .speech.whisper import WhisperEncoder
 from .text_encoder import TextEncoder
 
@@ -52,6 +54,7 @@ _ENCODERS: Mapping[type[EncoderDecoderConfig], Callable[[WeightMap, Any, LayerCo
     MoonshineConfig: MoonshineEncoder,
     MoonshineStreamingConfig: MoonshineStreamingEncoder,
     FastConformerConfig: _conformer,
+    Speech2TextConfig: Speech2TextEncoder,
 }
 _UNUSED = (".num_batches_tracked", "featurizer.window", "featurizer.fb")
 """Tensors of training and of features in files of Canary and Cohere Transcribe."""

@@ -180,11 +180,11 @@ def open_transcription(config: ServedNames, client: StreamingTranscriptionEngine
                 form = FramewiseStreams(vocabulary, vocabulary.shape)
                 streamed = StreamingTranscriptionModel(config.served_names, client, form)
             return TranscriptionModel(config.served_names, client, vocabulary, streamed)
+        if is_untimed(folder):
+            return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder))
         tokenizer = load_tokenizer(folder)
     except TokenizerError as error:
         raise CheckpointError(str(error)) from error
-    if is_untimed(folder):
-        return TranscriptionModel(config.served_names, client, untimed_vocabulary_of(folder, tokenizer))
     whisper = Vocabulary(tokenizer, settings_of(folder))
     if whisper.multilingual and not whisper.languages:
         raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")

@@ -59,23 +59,23 @@ class Letters(NamedTuple):
 
 def letters_of(folder: Path) -> Letters:
     """For a folder for which :func:`has_letters` is true. Raises :class:`CheckpointError`."""
-    file, settings = folder / _FILE, _settings(folder)
+    file, settings = folder / _FILE, token_settings(folder)
     found: object = read_json(file)
     several: Mapping[str, object] = {}
     own = settings.get("target_lang")
     if isinstance(own, str) and isinstance(found, dict):  # of MMS
         several, found = found, found.get(own)
-    pieces = _checked(found, file)
+    pieces = checked_pieces(found, file)
     if settings.get("tokenizer_class") == _OF_PHONEMES:
         raise CheckpointError(
             f"The tokens of {folder} are phonemes ({_OF_PHONEMES}), expected letters: choose a model that writes text."
         )
-    special = {name: _text(settings.get(name), default) for name, default in _NAMES.items()}
+    special = {name: token_text(settings.get(name), default) for name, default in _NAMES.items()}
     ids: dict[int, dict[int, int]] = {}
     numbers = {own: 0} if isinstance(own, str) and several else {}
     blank = pieces.get(special["pad_token"])
     for number, language in enumerate(adapter_files(folder) if several else (), 1):
-        others = _checked(several.get(language), file)
+        others = checked_pieces(several.get(language), file)
         if others.get(special["pad_token"]) != blank:
             raise CheckpointError(
                 f"{file}: {special['pad_token']} of {language} has another number than that of {own}."
@@ -84,7 +84,7 @@ def letters_of(folder: Path) -> Letters:
         ids[number] = {id: pieces.setdefault(piece, len(pieces)) for piece, id in others.items()}
     if settings.get("do_lower_case") is True:
         pieces = _lowered(pieces, {*special.values()})
-    space = _text(settings.get("word_delimiter_token"), "|")
+    space = token_text(settings.get("word_delimiter_token"), "|")
     if space in pieces:
         pieces[SPACE] = pieces.pop(space)
     backend = Backend(BPE(pieces, []))
@@ -106,7 +106,8 @@ def _by_code(numbers: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _checked(found: object, file: Path) -> dict[str, int]:
+def checked_pieces(found: object, file: Path) -> dict[str, int]:
+    """Pieces with their numbers, of a vocab.json. Raises :class:`CheckpointError`."""
     found = found if isinstance(found, dict) else {}
     pieces = {piece: id for piece, id in found.items() if isinstance(id, int) and not isinstance(id, bool)}
     if len(pieces) < len(found) or not 0 < len(pieces) <= _MOST_PIECES or len({*pieces.values()}) < len(pieces):
@@ -121,7 +122,8 @@ def _lowered(pieces: Mapping[str, int], special: Collection[str]) -> dict[str, i
     return {piece if piece in special or piece.lower() in pieces else piece.lower(): id for piece, id in pieces.items()}
 
 
-def _settings(folder: Path) -> dict[str, object]:
+def token_settings(folder: Path) -> dict[str, object]:
+    """What a folder's files say of its tokens, except for vocab.json. Raises :class:`CheckpointError`."""
     found: dict[str, object] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -129,6 +131,7 @@ def _settings(folder: Path) -> dict[str, object]:
     return found
 
 
-def _text(value: object, default: str) -> str:
+def token_text(value: object, default: str) -> str:
+    """The text of a token as such files write it."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else default

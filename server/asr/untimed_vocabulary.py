@@ -11,10 +11,13 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.speech import fast_conformer as fast_conformer_config
 from stentor.engine.model_config.speech import moonshine as moonshine_config
 from stentor.engine.model_config.speech import moonshine_streaming as moonshine_streaming_config
+from stentor.engine.model_config.speech import speech_to_text as speech_to_text_config
 from stentor.protocols.ipc.audio import SAMPLE_RATE, TokenRules
 
+from ..text.tokenizers.loading import load_tokenizer
 from ..text.tokenizers.tokenizer import Tokenizer
 from .languages import code_of
+from .pieces import pieces_of
 from .vocabulary import settings_of
 
 PromptToken = int | Literal["source", "target"]
@@ -132,11 +135,15 @@ _CANARY_LANGUAGES: Final = (
 )
 _COHERE_LANGUAGES: Final = ("ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh")
 _MOONSHINE, _STREAMING, _CONFORMER = moonshine_config, moonshine_streaming_config, fast_conformer_config
+_SPEECH2TEXT: Final = speech_to_text_config
+_SPEECH2TEXT_SAMPLES: Final = 640
+"""Of the published models, whose two convolutions halve frames of 10 ms."""
 _CONFORMER_SAMPLES: Final = _CONFORMER.HOP * _CONFORMER.SUBSAMPLING
 _FAMILIES: Final[Mapping[str, _Family]] = {
     name: family
     for names, family in (
         ((_MOONSHINE.ARCHITECTURE, _MOONSHINE.MODEL_TYPE), _Family(_MOONSHINE.SAMPLES_A_POSITION)),
+        ((_SPEECH2TEXT.ARCHITECTURE, _SPEECH2TEXT.MODEL_TYPE), _Family(_SPEECH2TEXT_SAMPLES)),
         ((_STREAMING.ARCHITECTURE, _STREAMING.MODEL_TYPE), _Family(_STREAMING.SAMPLES_A_POSITION)),
         (
             (_CONFORMER.CANARY, _CONFORMER.CANARY_TYPE),
@@ -165,9 +172,11 @@ def is_untimed(folder: Path) -> bool:
     return named_in(settings_of(folder)) in _FAMILIES
 
 
-def untimed_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> UntimedVocabulary:
-    """For a model for which :func:`is_untimed` is true. Raises :class:`CheckpointError`."""
+def untimed_vocabulary_of(folder: Path) -> UntimedVocabulary:
+    """For a model for which :func:`is_untimed` is true. Raises :class:`CheckpointError` and ``TokenizerError``."""
     settings = settings_of(folder)
+    spelled = named_in(settings) in (_SPEECH2TEXT.ARCHITECTURE, _SPEECH2TEXT.MODEL_TYPE)
+    tokenizer = pieces_of(folder) if spelled else load_tokenizer(folder)
     fields, family = Fields(settings), _FAMILIES[named_in(settings)]
     ends, rate = fields.token_ids("eos_token_id"), SAMPLE_RATE / family.samples
     if family.prompt:
@@ -181,7 +190,14 @@ def untimed_vocabulary_of(folder: Path, tokenizer: Tokenizer) -> UntimedVocabula
         )
     starts = (fields.token_id(name) for name in ("decoder_start_token_id", "bos_token_id"))
     start = next((token for token in starts if token is not None), 1)
-    return UntimedVocabulary(tokenizer, (start,), ends[0] if ends else 2, rate)
+    forced = fields.token_id("forced_bos_token_id")
+    if forced is None and any(piece.startswith("<lang:") for piece in tokenizer.added_texts):
+        raise CheckpointError(
+            f"The model in {folder} writes several languages: choose one by the number of its token (<lang:…> in "
+            "vocab.json) as forced_bos_token_id in generation_config.json."
+        )
+    prompt = (start,) if forced is None else (start, forced)
+    return UntimedVocabulary(tokenizer, prompt, ends[0] if ends else 2, rate)
 
 
 def _prompted(tokenizer: Tokenizer, name: str) -> PromptToken:

@@ -54,7 +54,7 @@ def write_kyutai(folder: Path, seed: int = 0, **changes: Any) -> Path:
         **changes,
     }
     torch.manual_seed(seed)
-    model = KyutaiSpeechToTextForConditionalGeneration(KyutaiSpeechToTextConfig(**fields))
+    model: Any = KyutaiSpeechToTextForConditionalGeneration(KyutaiSpeechToTextConfig(**fields))
     for name, tensor in model.named_buffers():
         if name.endswith("embed_sum"):
             torch.nn.init.normal_(tensor)

@@ -12,7 +12,15 @@ import torch
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.tests.parity.test_whisper import sound
-from stentor.tests.parity.transcribers import START, tiny, tiny_canary, tiny_cohere, tiny_streaming, transformers
+from stentor.tests.parity.transcribers import (
+    START,
+    tiny,
+    tiny_canary,
+    tiny_cohere,
+    tiny_speech2text,
+    tiny_streaming,
+    transformers,
+)
 from stentor.tests.parity.whispers import PagedEncoderDecoder
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -30,6 +38,16 @@ KINDS: dict[str, Callable[[], Any]] = {
     ),
     "cohere": tiny_cohere,
     "cohere, tied": partial(tiny_cohere, {"conv_kernel_size": 9}, tie_word_embeddings=True),
+    "speech2text": tiny_speech2text,
+    "speech2text, untied and with other sizes": partial(
+        tiny_speech2text,
+        num_conv_layers=3,
+        conv_kernel_sizes=[3, 7, 5],
+        encoder_attention_heads=2,
+        activation_function="gelu",
+        scale_embedding=False,
+        tie_word_embeddings=False,
+    ),
     "streaming, tied": partial(tiny_streaming, tie_word_embeddings=True, encoder={"attention_bias": True}),
 }
 EXTRACTORS: dict[str, Any] = {
@@ -57,6 +75,11 @@ def inputs_of(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
             torch.nn.functional.pad(samples, (0, max(0, 1600 - len(samples)))).numpy(), sampling_rate=16_000
         )
         return {name: torch.as_tensor(found[name]) for name in ("input_features", "attention_mask")}
+    if model.config.model_type == "speech_to_text":
+        bins = model.config.input_feat_per_channel
+        extract = transformers.Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+        padded = torch.nn.functional.pad(samples, (0, max(0, 560 - len(samples))))
+        return {"input_features": extract(padded.numpy(), sampling_rate=16_000, return_tensors="pt").input_features}
     if model.config.model_type == "moonshine":
         return {"input_values": torch.nn.functional.pad(samples, (0, max(0, 895 - len(samples)))).unsqueeze(0)}
     padded = torch.nn.functional.pad(samples, (0, -len(samples) % 80)).unsqueeze(0)
@@ -75,7 +98,7 @@ def encoded_by(model: Any, pcm: bytes) -> torch.Tensor:
     """The encoder output that the decoder attends to, without padding."""
     made = model.model.encoder(**inputs_of(model, pcm))
     found: torch.Tensor = made.last_hidden_state[0]
-    if made.attention_mask is not None:
+    if getattr(made, "attention_mask", None) is not None:
         found = found[made.attention_mask[0].bool()]
     decoder = model.model.decoder
     if model.config.model_type == "moonshine_streaming":

@@ -114,6 +114,27 @@ def tiny_cohere(encoder: Mapping[str, Any] | None = None, **changes: Any) -> Any
     return enlarged(transformers.CohereAsrForConditionalGeneration(config).float().eval())
 
 
+def tiny_speech2text(**changes: Any) -> Any:
+    """A Speech2Text. ``START`` is another token than its padding, which transformers gives no position."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": 200,
+        "d_model": 48,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 80,
+        "decoder_ffn_dim": 72,
+        "conv_channels": 40,
+        "input_feat_per_channel": 16,
+        "max_target_positions": 64,
+        "pad_token_id": 3,
+    }
+    config = transformers.Speech2TextConfig(**{**sizes, **changes}, attn_implementation="eager")
+    return enlarged(transformers.Speech2TextForConditionalGeneration(config).float().eval())
+
+
 def enlarged(model: Any) -> Any:
     """With weights large enough for every part to count."""
     with torch.no_grad():

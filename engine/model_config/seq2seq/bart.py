@@ -87,11 +87,8 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
     if (decoding := fields.integer("decoder_vocab_size", vocab)) != vocab:
         raise ConfigError(f"decoder_vocab_size is {decoding}, expected that of the encoder, {vocab}")
     longest = fields.integer("max_position_embeddings", family.max_position, most=_MOST_POSITIONS)
-    counts = {
-        side: fields.integer(f"{side}_layers", count, most=MOST_LAYERS)
-        for side, count in zip(("encoder", "decoder"), family.layers, strict=True)
-    }
-    stacks = {side: _stack(name, side, fields, count, hidden, vocab, longest) for side, count in counts.items()}
+    counts = layers_of(fields, family)
+    stacks = {side: stack_of(name, family, side, fields, each, hidden, vocab, longest) for side, each in counts.items()}
     start = decoder_start_of({"decoder_start_token_id": family.start, **config}, generation)
     return TextToTextConfig(
         architecture=name,
@@ -101,7 +98,7 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
         num_layers=counts["decoder"],
         num_heads=stacks["decoder"].layers.layers[0].attention.heads,
         max_position=longest,
-        eos_token_ids=eos_of(config, generation) or (family.eos,),
+        eos_token_ids=eos_or(family, config, generation),
         encoder_stack=stacks["encoder"],
         decoder_stack=stacks["decoder"],
         decoder_start=start or (fields.integer("bos_token_id", 0, least=0),),
@@ -112,8 +109,22 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
     ).check()
 
 
-def _stack(name: str, side: str, fields: Fields, count: int, hidden: int, vocab: int, longest: int) -> Stack:
-    family, decodes, prefix = FAMILIES[name], side == "decoder", f"model.{side}"
+def layers_of(fields: Fields, family: Family) -> dict[str, int]:
+    """Layers of the encoder and of the decoder."""
+    sides = zip(("encoder", "decoder"), family.layers, strict=True)
+    return {side: fields.integer(f"{side}_layers", count, most=MOST_LAYERS) for side, count in sides}
+
+
+def eos_or(family: Family, config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:
+    """The tokens that end an output, by default the family's."""
+    return eos_of(config, generation) or (family.eos,)
+
+
+def stack_of(
+    name: str, family: Family, side: str, fields: Fields, count: int, hidden: int, vocab: int, longest: int
+) -> Stack:
+    """``count`` layers of one side of the architecture ``name``. Raises :class:`ConfigError`."""
+    decodes, prefix = side == "decoder", f"model.{side}"
     heads = fields.integer(f"{side}_attention_heads", family.heads)
     if hidden % heads:
         raise ConfigError(f"{hidden} dimensions do not divide among {heads} heads of the {side}")

@@ -24,7 +24,7 @@ def read(plain: dict[str, Any], **changes: Any) -> KyutaiConfig:
 
 
 def test_defaults_are_those_of_transformers(plain: dict[str, Any]) -> None:
-    theirs = KyutaiSpeechToTextConfig()
+    theirs: Any = KyutaiSpeechToTextConfig()
     codec = {name: value for name, value in plain["codec_config"].items() if name in ("model_type", "rope_parameters")}
     for ours in (read(plain), kyutai_config_from_hf({"codec_config": codec})):
         mixer = ours.decoder.layers[0].mixer
