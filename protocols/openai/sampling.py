@@ -11,7 +11,6 @@ from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 
-Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 LengthPenalty = Annotated[float, Meta(ge=-10, le=10)]
