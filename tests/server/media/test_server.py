@@ -205,11 +205,12 @@ def test_a_request_says_how_finely_its_pictures_are_seen(run_shared: Callable[[U
             assert (await client.post(CHAT, json=body)).status_code == 200
             (coarse,) = engine.media[-1]
             assert 0 < coarse.length < whole.length
+        asked_of_chat = engine.media[-1][0].length
         url = image(png(64, 64))["image_url"]["url"]
         turn = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
         body = {"model": "fake", "input": [turn], "mm_processor_kwargs": {"max_pixels": 1024}}
         assert (await client.post("/v1/responses", json=body)).status_code == 200
-        assert engine.media[-1][0].length == coarse.length
+        assert engine.media[-1][0].length == asked_of_chat
         refused = await client.post("/v1/responses", json={**body, "media_io_kwargs": {"audio": {}}})
         assert refused.json()["error"]["param"] == "media_io_kwargs.audio"
         await client.post(CHAT, json=asked(image(png(64, 64), detail="high")))
