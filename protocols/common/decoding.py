@@ -8,7 +8,7 @@ import msgspec
 from msgspec import inspect
 
 from .bounds import LIST_TOO_LONG, depth_at_most, too_deep
-from .errors import BadRequest, missing
+from .errors import BadRequest, missing, wrong
 from .limits import Limits
 from .locating import crowded_field, deep_field, half_a_character, path_at
 
@@ -16,6 +16,9 @@ Request = TypeVar("Request", bound=msgspec.Struct)
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING: Final = re.compile(r"missing required field `([^`]+)`")
+_NOT_AMONG: Final = ("Invalid enum value", "Invalid value")
+_STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+"""A place in a list or a map, or the name of a field, in msgspec's paths."""
 _MAX_SAID: Final = 200
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _NULL: Final = "got `null`"
@@ -48,7 +51,7 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
     try:
         request = decode_json(decoder, body)
     except msgspec.ValidationError as error:
-        raise _invalid_value(str(error)) from None
+        raise _invalid_value(str(error), decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _malformed(str(error), body) from None
     except RecursionError:
@@ -91,7 +94,7 @@ def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
             return msgspec.convert(without_nulls(value, type), type, strict=strict)
     except msgspec.ValidationError as error:
         refused = error
-    raise _invalid_value(str(refused), where)
+    raise _invalid_value(str(refused), type, where)
 
 
 def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Request:
@@ -173,7 +176,7 @@ def converted_form(fields: dict[str, Any], type: type[Request]) -> Request:
     try:
         return msgspec.convert(fields, type, strict=False)
     except msgspec.ValidationError as error:
-        raise _invalid_value(str(error)) from None
+        raise _invalid_value(str(error), type) from None
 
 
 def _too_many_values(most: int, field: str | None) -> BadRequest:
@@ -186,8 +189,8 @@ def _too_many_values(most: int, field: str | None) -> BadRequest:
     )
 
 
-def _invalid_value(text: str, where: str = "") -> BadRequest:
-    """msgspec's error, for a value at ``where`` in the body."""
+def _invalid_value(text: str, type: Any, where: str = "") -> BadRequest:
+    """msgspec's error, for a value of ``type`` at ``where`` in the body."""
     match = _PATH.search(text)
     absent = _MISSING.search(text)
     if match is None and absent is None and not where:
@@ -197,7 +200,38 @@ def _invalid_value(text: str, where: str = "") -> BadRequest:
     said = _plain(text[: match.start()] if match else text)
     if absent is not None:
         return missing(f"{param}.{absent[1]}" if param else absent[1])
+    if match and text.startswith(_NOT_AMONG) and (values := _allowed(_type_info(type), _STEP.findall(match[1]))):
+        return wrong(param, f"must be one of {', '.join(values)}", "invalid_value")
     return BadRequest(f"`{param}`: {said}.", param or None, "invalid_value")
+
+
+def _allowed(kind: inspect.Type, path: list[str]) -> tuple[str, ...]:
+    """The values of the enumeration at ``path`` in ``kind``; none if alternatives of ``kind`` have different ones."""
+    kinds = _alternatives(kind)
+    if not path:
+        return tuple(str(value) for each in kinds if isinstance(each, inspect.LiteralType) for value in each.values)
+    step, rest = path[0], path[1:]
+    found = {tuple(str(each.tag) for each in kinds if isinstance(each, inspect.StructType) and each.tag_field == step)}
+    for each in kinds:
+        match each:
+            case inspect.CollectionType() if step.startswith("["):
+                found.add(_allowed(each.item_type, rest))
+            case inspect.DictType() if step.startswith("["):
+                found.add(_allowed(each.value_type, rest))
+            case inspect.StructType():
+                found |= {_allowed(field.type, rest) for field in each.fields if field.encode_name == step}
+    found.discard(())
+    return found.pop() if len(found) == 1 else ()
+
+
+def _alternatives(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    match kind:
+        case inspect.Metadata():
+            return _alternatives(kind.type)
+        case inspect.UnionType():
+            return tuple(each for member in kind.types for each in _alternatives(member))
+        case _:
+            return (kind,)
 
 
 def _plain(text: str) -> str:

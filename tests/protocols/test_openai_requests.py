@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -147,3 +147,42 @@ def test_token_ids_are_held_against_the_vocabulary() -> None:
 def test_a_prompt_comes_in_four_shapes(prompt: Any, prompts: list[Any]) -> None:
     body = msgspec.json.encode({"prompt": prompt})
     assert decode(completions.decoder, body, LIMITS).prompts == prompts
+
+
+class Fast(msgspec.Struct, tag="fast"):
+    speed: Literal["high"] = "high"
+
+
+class Slow(msgspec.Struct, tag="slow"):
+    speed: Literal["low"] = "low"
+
+
+class Choices(msgspec.Struct):
+    """Every place of an enumeration in a request."""
+
+    plain: Literal["a", "b"] | None = None
+    numbers: Annotated[list[Literal[1, 2] | str], msgspec.Meta(max_length=3)] | None = None
+    named: dict[str, Literal["c", "d"]] = {}
+    either: list[Fast | Slow] = []
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "values"),
+    [
+        (b'{"plain":"x"}', "plain", "a, b"),
+        (b'{"numbers":[3]}', "numbers[0]", "1, 2"),
+        (b'{"named":{"k":"x"}}', "named", "c, d"),
+        (b'{"either":[{"type":"fast"},{"type":"x"}]}', "either[1].type", "fast, slow"),
+    ],
+)
+def test_a_value_that_is_none_of_an_enumeration_is_told_with_those_it_has(body: bytes, param: str, values: str) -> None:
+    refusal = refusal_of(lambda: decode(msgspec.json.Decoder(Choices), body, LIMITS))
+    assert refusal is not None
+    assert (refusal.param, refusal.message) == (param, f"`{param}` must be one of {values}.")
+
+
+def test_alternatives_with_different_values_are_not_mixed() -> None:
+    body = b'{"either":[{"type":"fast","speed":"low"}]}'
+    refusal = refusal_of(lambda: decode(msgspec.json.Decoder(Choices), body, LIMITS))
+    assert refusal is not None
+    assert refusal.message == "`either[0].speed`: Invalid enum value 'low'."

@@ -24,6 +24,8 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns about 
 
 FORM_BYTES: Final = 64 << 10
 """Bytes of an upload beside the file."""
+_TOO_LONG: Final = "exceeded maximum size"
+"""In starlette's message for a field beyond ``FORM_BYTES``."""
 
 
 @contextlib.asynccontextmanager
@@ -52,7 +54,7 @@ async def upload_form(
         with anyio.fail_after(seconds):
             form = await bounded.form(max_files=1, max_fields=max_fields, max_part_size=FORM_BYTES)
     except HTTPException as error:
-        raise BadRequest(f"The form cannot be read: {error.detail}", field) from None
+        raise BadRequest(f"The form cannot be read: {_told(error.detail, field)}", field) from None
     except UnicodeError:
         raise BadRequest("The form cannot be read: its names are no text in its charset; use UTF-8.", field) from None
     except TimeoutError:
@@ -74,6 +76,13 @@ async def upload_form(
         yield form
     finally:
         await form.close()
+
+
+def _told(why: str, field: str) -> str:
+    """What starlette says of a form, or for a long field, whose name it does not say, what to do instead."""
+    if _TOO_LONG not in why:
+        return why
+    return f"a text field has more than {FORM_BYTES >> 10} KiB. Send data as a file, with a name, in `{field}`."
 
 
 def too_large(most: int, field: str = "file") -> BadRequest:

@@ -353,6 +353,14 @@ async def test_a_file_is_needed_and_it_must_be_audio() -> None:
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file"), answer.text
 
 
+async def test_audio_in_a_field_that_is_no_file_is_told_where_it_belongs() -> None:
+    async with in_memory(state_with()) as client:
+        answer = await client.post(TRANSCRIPTIONS, files={"file": (None, "x" * (64 << 10) + "x"), "model": (None, "m")})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "file")
+    assert "Send data as a file, with a name, in `file`." in error["message"]
+
+
 async def test_a_server_that_hears_nothing_says_what_would_change_it() -> None:
     answer = await post(fake_state())
     assert answer.status_code == 400
