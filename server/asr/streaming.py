@@ -226,7 +226,7 @@ class StreamedTranscript:
         """After reading: audio for another request, because the model ended before it."""
         return b"" if self._ended else bytes(self._untranscribed)
 
-    def _heard(self, positions: int) -> int:
+    def _audio_positions(self, positions: int) -> int:
         """Positions of its audio, of so many that the model has left behind."""
         return max(0, positions - self._form.late)
 
@@ -241,7 +241,7 @@ class StreamedTranscript:
                     if (said := self._form.read(event, self._positions)) is not None:
                         if account is not None:
                             account.tokens(said.tokens)
-                        audio = self._heard(said.positions) - self._heard(self._positions)
+                        audio = self._audio_positions(said.positions) - self._audio_positions(self._positions)
                         del self._untranscribed[: audio * self._form.step_bytes]
                         self._positions = said.positions
                         yield Piece(decoder.decode(b"".join(one.bytes for one in said.text)), said.text)

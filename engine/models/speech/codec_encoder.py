@@ -89,8 +89,8 @@ class CodecEncoder:
         for name, tensor in tensors:
             (codec if name.startswith(_CODEC) else codes).append((name.removeprefix(_CODEC), tensor))
         found = module_tensors(self._codec, conversions, self._tensors, codec)
-        heard = ((name, tensor) for name, tensor in found if not name.startswith(_SPEAKING))
-        self._weights.load([*codes, *heard])
+        encoding = ((name, tensor) for name, tensor in found if not name.startswith(_SPEAKING))
+        self._weights.load([*codes, *encoding])
 
     @property
     def stream_bytes(self) -> int:
