@@ -15,7 +15,6 @@ from stentor.protocols.ipc.steps import NewRow, RowInput, RowStep, StepPlan
 
 from ...layers.linear.layer_context import LayerContext
 from ...loading.checkpoint import Checkpoint
-from ...model_config.config_fields import ConfigError
 from ...model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ...models.speech.streamed import StreamedTranscriber
 from ..caches import block_groups_of, kv_block_bytes
@@ -78,10 +77,7 @@ class StreamedTranscription(Family):
         return longest_of(config, self.spec)
 
     def make(self, context: LayerContext, longest: int) -> StreamedTranscriber:
-        try:
-            return StreamedTranscriber(self.spec, context, max_model_len=longest)
-        except ConfigError as error:
-            raise SetupError(f"{self.checkpoint.folder}: {error}") from error
+        return StreamedTranscriber(self.spec, context, max_model_len=longest)
 
     def size(
         self,

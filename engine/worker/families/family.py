@@ -18,6 +18,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, Ro
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.rank_group import RankGroup
 from ...loading.checkpoint import Checkpoint
+from ...model_config.config_fields import ConfigError
 from ...model_config.spec.cache import CacheSpec
 from ...models.decoder import Decoder
 from ...models.transformers.decoder import TransformersDecoder
@@ -105,7 +106,14 @@ class Family(ABC):
 
     @abstractmethod
     def make(self, context: LayerContext, longest: int) -> Any:
-        """Make the model without weights."""
+        """Make the model without weights. May raise :class:`..model_config.config_fields.ConfigError`."""
+
+    def made(self, context: LayerContext, longest: int) -> Any:
+        """The model without weights. Raises :class:`..errors.SetupError` where its files cannot be read as one."""
+        try:
+            return self.make(context, longest)
+        except ConfigError as error:
+            raise SetupError(f"{self.checkpoint.folder}: {error}") from error
 
     def fill(self, model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load the checkpoint's weights into the model."""

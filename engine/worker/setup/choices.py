@@ -101,7 +101,7 @@ def choose(
     @cache
     def shapes() -> Any:
         places = places_for(config, on_device=device is not None)
-        return family.make(replace(context, shapes_only=True, adapters=places), 1)
+        return family.made(replace(context, shapes_only=True, adapters=places), 1)
 
     return SetupChoices(config, progress, wanted, context, device, cache_dtype, draft, shapes, has_own_cpus, notes)
 

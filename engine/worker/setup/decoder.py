@@ -81,7 +81,7 @@ def set_up_family(
     if chosen.draft is not None:
         chosen.draft.check_length(longest)
     model = load_weights(
-        lambda context: family.make(context, longest), family.fill, family.checkpoint, config, context, progress, kept
+        lambda context: family.made(context, longest), family.fill, family.checkpoint, config, context, progress, kept
     )
     if kept is not None and sizes is not None:
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)

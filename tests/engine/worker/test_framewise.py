@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stentor.engine.worker.errors import SetupError
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -53,6 +54,13 @@ def test_a_window_has_the_same_transcript_alone_and_among_others(engine: LocalEn
     tokens = np.frombuffer(together[0], "<f4").reshape(-1, 4)
     assert len(tokens) > 3
     assert (np.diff(tokens[:, 1]) >= 0).all(), "tokens are in the order of their positions"
+
+
+def test_files_from_which_no_input_can_be_made_are_named_at_start(tmp_path: Path) -> None:
+    write_letters(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text('{"sampling_rate": 8000}')
+    with pytest.raises(SetupError, match=rf"^{tmp_path}: .*sampling_rate is 8000"):
+        LocalEngine(model_config(tmp_path, max_num_seqs=3, max_num_batched_tokens=0))
 
 
 def test_a_window_is_transcribed_in_the_language_of_its_prompt(tmp_path: Path) -> None:
