@@ -21,6 +21,7 @@ HEAVY_MODULES = (
         f"stentor.engine.tts.{name}" for name in ("codec_weights", "snac", "vocos")
     ),
     "stentor.server.media.processors.model_processor",  # and these the media process: they are transformers' processors
+    "stentor.server.media.processors.own_processor",
     "stentor.server.media.processors.videos_of_models",
     "stentor.server.media.processors.grids",
     "stentor.server.media.processors.pictures",

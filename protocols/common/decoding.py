@@ -16,7 +16,7 @@ Request = TypeVar("Request", bound=msgspec.Struct)
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING: Final = re.compile(r"missing required field `([^`]+)`")
-_NOT_AMONG: Final = ("Invalid enum value", "Invalid value")
+_NOT_AMONG: Final = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
 _STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 """A place in a list or a map, or the name of a field, in msgspec's paths."""
 _MAX_SAID: Final = 200
@@ -200,8 +200,9 @@ def _invalid_value(text: str, type: Any, where: str = "") -> BadRequest:
     said = _plain(text[: match.start()] if match else text)
     if absent is not None:
         return missing(f"{param}.{absent[1]}" if param else absent[1])
-    if match and text.startswith(_NOT_AMONG) and (values := _allowed(_type_info(type), _STEP.findall(match[1]))):
-        return wrong(param, f"must be one of {', '.join(values)}", "invalid_value")
+    given = _NOT_AMONG.match(said)
+    if match and given and (values := _allowed(_type_info(type), _STEP.findall(match[1]))):
+        return wrong(param, f"is {given[1]}, expected one of {', '.join(values)}", "invalid_value")
     return BadRequest(f"`{param}`: {said}.", param or None, "invalid_value")
 
 

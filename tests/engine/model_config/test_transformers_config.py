@@ -48,7 +48,7 @@ def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "architecture"),
     [
-        ("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
+        ("nemo_speechlm", "Nemotron3_5TranscribeForConditionalGeneration"),
     ],
 )
 def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, architecture: str) -> None:
