@@ -20,7 +20,7 @@ from stentor.loadtest.voice.clips import SENTENCES, spoken
 from stentor.loadtest.voice.transcription import MODEL, Normalizer, WordErrors, folder_of, word_errors
 from stentor.server.asr.vocabulary import settings_of
 from stentor.tests.parity.whispers import real, whisper_of
-from stentor.tests.wire.validate import check_event, check_object
+from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object
 
 pytest.importorskip("piper", reason="the clips are spoken by a voice of the extra `speech`")
 soxr = pytest.importorskip("soxr")
@@ -144,7 +144,7 @@ def test_a_stream_of_events_says_the_same_with_its_logprobs(client: openai.OpenA
         client.audio.transcriptions.create(model=NAME, file=file, stream=True, include=["logprobs"])
     )
     for event in events:
-        check_event(sdk.TranscriptionStreamEvent, event.to_json())
+        check_event(sdk.TranscriptionStreamEvent, event.to_json(), TRANSCRIPT_EXTENSIONS)
     *deltas, done = events
     assert "".join(event.delta for event in deltas) == done.text == whole.text
     assert [one.logprob for event in deltas for one in event.logprobs] == [one.logprob for one in done.logprobs]
