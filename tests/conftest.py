@@ -138,7 +138,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if turn is not None:
         left_out |= beyond_the_share(items, turn)
         if not config.getoption("every"):
-            left_out |= beyond_the_fifth([item for item in items if item not in left_out], turn)
+            left_out |= beyond_the_fifth(items, turn)  # of all, so that a case keeps its turn whatever else runs
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
     items[:] = in_turns([item for item in items if item not in left_out])

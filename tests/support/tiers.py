@@ -35,7 +35,7 @@ SAMPLED = ("triton", "compiles")
 SAMPLED_IN_TURNS = (*SAMPLED, "sampled")
 """What `make test` takes a sample of."""
 FIFTHS = 5
-"""Turns that run a slow test once: these were three quarters of what `make test` took."""
+"""Turns that run a slow test once: these were two thirds of the CPU time of `make test`."""
 _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
 
@@ -112,9 +112,10 @@ def portion_of(item: pytest.Item) -> Portion:
 def beyond_the_fifth(
     items: Iterable[pytest.Item], turn: int, seconds: Mapping[str, float] | None = None
 ) -> set[pytest.Item]:
-    """Cases of slow tests, and slow files, that are another turn's. ``seconds``: what they take, by default as recorded
+    """Cases of slow tests, and slow files, that are another turn's. ``seconds``: by default as recorded.
 
-    What takes longest is dealt first, each to the turn that has least.
+    ``items`` are all tests, whatever else leaves them out, so that a case keeps its turn. What takes longest is dealt
+    first, each to the turn that has least.
     """
     known = read_slow_tests(SLOW_TESTS) if seconds is None else seconds
     slow: dict[str, list[pytest.Item]] = defaultdict(list)
