@@ -98,7 +98,8 @@ class InProcessServer:
 
     def _run(self) -> None:
         try:
-            anyio.run(self._live, backend_options={"use_uvloop": True})
+            # without sockets uvloop is no faster, and a fault in its native code would take the caller's program along
+            anyio.run(self._live)
         except BaseException as error:
             cause = first_cause(error)
             if not self._started.done():

@@ -12,13 +12,14 @@ import signal
 import struct
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import pytest
 from _pytest._io import TerminalWriter
 
+from stentor.tests.support.native_stack import make_teller
 from stentor.tests.support.tiers import unit_of
 
 _UNIT: Final = struct.Struct("<H")
@@ -61,6 +62,7 @@ class Forked:
         self._wanted = min(processes, len(units))
         self._started = 0
         self._stopped = False
+        self._tell_of_faults: Callable[[int], object] = int
         self._untaken, fill = os.pipe()
         os.write(fill, b"".join(map(_UNIT.pack, range(len(units)))))
         os.close(fill)
@@ -68,7 +70,7 @@ class Forked:
     def run(self) -> None:
         """Raises what ``pytest_runtestloop`` does."""
         factory = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
-        factory.getbasetemp()  # the processes make theirs within it
+        self._tell_of_faults = make_teller(factory.getbasetemp())  # the processes make theirs within it
         with suppress(ImportError):  # a GPU machine may have none
             from hypothesis import strategies
 
@@ -100,7 +102,8 @@ class Forked:
         self._started += 1
         pid = os.fork()
         if pid == 0:
-            _run(self._session, _Untaken(self._units, self._untaken, tell), first, f"process{self._started}", tell)
+            untaken = _Untaken(self._units, self._untaken, tell)
+            _run(self._session, untaken, first, f"process{self._started}", tell, self._tell_of_faults)
         os.close(tell)
         os.set_blocking(reported, False)
         return _Child(pid, reported, list(first))
@@ -235,11 +238,20 @@ def _write(pipe: int, kind: str, value: Any) -> None:
         left = left[os.write(pipe, left) :]
 
 
-def _run(session: pytest.Session, untaken: _Untaken, first: Sequence[int], name: str, pipe: int) -> NoReturn:
+def _run(
+    session: pytest.Session,
+    untaken: _Untaken,
+    first: Sequence[int],
+    name: str,
+    pipe: int,
+    tell_of_faults: Callable[[int], object],
+) -> NoReturn:
     """All that a forked process does."""
     code = 1
     try:
-        _write(pipe, "stderr", _be_apart(session.config, name))
+        stderr = _be_apart(session.config, name)
+        tell_of_faults(stderr)
+        _write(pipe, "stderr", stderr)
         session.config.pluginmanager.register(_Teller(session.config, pipe))
         try:
             _run_units(session, untaken, first, pipe)

@@ -402,6 +402,18 @@ def test_a_test_that_kills_its_process_or_hangs_fails_alone_and_what_came_after_
     assert len(set((tmp_path / "told").read_text().split("\n")[:-1])) == 2
 
 
+def test_a_process_that_dies_of_a_fault_tells_its_native_and_its_python_frames(tmp_path: Path) -> None:
+    (tmp_path / "test_d.py").write_text("import ctypes\ndef test_falls(): ctypes.string_at(0)\ndef test_stays(): ...\n")
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "stentor.tests.support.forked", "--processes", "2"]
+    told = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    native, python = (
+        told.index("Native stack of the thread that died:\n"),
+        told.index("Fatal Python error: Segmentation"),
+    )
+    assert "libffi" in told[native:python] or "_ctypes" in told[native:python]
+    assert ", line 2 in test_falls\n" in told[python:]
+
+
 def test_the_first_failure_ends_the_run_where_that_was_asked_for(tmp_path: Path) -> None:
     printed = _forked(tmp_path, "-x")
     assert "stopping after" in printed
