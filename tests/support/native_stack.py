@@ -56,4 +56,4 @@ def make_teller(folder: Path) -> Callable[[int], object]:
     subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-o", library, source], check=True, capture_output=True)
     tell = ctypes.CDLL(str(library)).tell_of_faults
     tell.argtypes, tell.restype = [ctypes.c_int], None
-    return tell  # type: ignore[no-any-return]
+    return tell
