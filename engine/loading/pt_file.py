@@ -13,9 +13,9 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from .errors import CheckpointError
 from .safetensors_index import DTYPES, StoredTensor
@@ -40,12 +40,19 @@ _MOST_CODE: Final = 1 << 22
 """Bytes: about twenty thousand tensors."""
 _MOST_LIST: Final = 1 << 23
 """Bytes of the list of entries, which is read at once."""
+_MOST_HERE: Final = 1 << 16
+"""The same bounds for one tensor in memory, which has seven entries and 200 bytes of description."""
 _MOST_DIMENSIONS: Final = 64
 _LOCAL: Final = struct.Struct("<4s22xHH")
 """Local file header: signature, and the lengths of the name and of the extra field."""
 _BEFORE_ZIP: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of files from torch before 1.6."""
 _MARK: Final = object()
+_UNREADABLE: Final = (
+    *(OSError, zipfile.BadZipFile, ValueError, KeyError, IndexError),
+    *(TypeError, NotImplementedError, OverflowError, struct.error),
+)
+"""What zipfile, pickletools and the machine raise for a stranger's bytes."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +65,16 @@ class _Storage:
 
 
 @dataclass(frozen=True)
-class _View:
+class StoredView:
     """A tensor as a view of a storage."""
 
     dtype: str
+    """As safetensors names it."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    """In elements; empty where rows follow each other."""
     offset: int
+    """In the file."""
     nbytes: int
 
 
@@ -85,6 +95,27 @@ class _BoundedFile(FileIO):
         return super().read(_MOST_LIST if size is None or size < 0 else size)
 
 
+class _BoundedBytes(BytesIO):
+    """The same in memory: a list of entries takes ten times its bytes once it is read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _MOST_HERE:
+            raise ValueError("its list of entries is too long")
+        return super().read(_MOST_HERE if size is None or size < 0 else size)
+
+
+def pt_tensor(data: bytes) -> StoredView:
+    """Where the only tensor of a ``torch.save`` lies in it. Raises ValueError for anything else."""
+    try:
+        with zipfile.ZipFile(_BoundedBytes(data)) as archive:
+            found = _described(archive, _BoundedBytes(data), len(data), _MOST_HERE)
+    except _UNREADABLE as error:
+        raise ValueError(_first_line(error)) from error
+    if not isinstance(found, StoredView):
+        raise ValueError("it holds more or other than a tensor")
+    return found
+
+
 def pt_tensors(file: Path) -> list[StoredTensor]:
     """All tensors with their positions. Raises :class:`CheckpointError` unless the file is a dictionary of tensors."""
     try:
@@ -95,10 +126,10 @@ def pt_tensors(file: Path) -> list[StoredTensor]:
                     "trusted, load it with transformers and write safetensors by its save_pretrained()."
                 )
             with zipfile.ZipFile(stream) as archive:
-                found = _described(archive, stream, file.stat().st_size)
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
-        raise _refused(file, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
-    if not isinstance(found, dict) or not all(isinstance(tensor, _View) for tensor in found.values()):
+                found = _described(archive, stream, file.stat().st_size, _MOST_CODE)
+    except _UNREADABLE as error:
+        raise _refused(file, _first_line(error)) from error
+    if not isinstance(found, dict) or not all(isinstance(tensor, StoredView) for tensor in found.values()):
         raise _refused(file, "it is no dictionary of tensors")
     return [
         StoredTensor(name, file, DTYPES.get(view.dtype, view.dtype), view.shape, view.offset, view.nbytes, view.strides)
@@ -106,12 +137,16 @@ def pt_tensors(file: Path) -> list[StoredTensor]:
     ]
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 def _refused(file: Path, why: str) -> CheckpointError:
     return CheckpointError(f"Cannot load {file}: {why[:160]}.")
 
 
-def _described(archive: zipfile.ZipFile, stream: FileIO, size: int) -> object:
-    """The object described by a file of ``size`` bytes."""
+def _described(archive: zipfile.ZipFile, stream: BinaryIO | FileIO, size: int, most_code: int) -> object:
+    """The object described by a file of ``size`` bytes, in ``most_code`` bytes at most."""
     code = next((name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1), None)
     if code is None:
         raise ValueError("it has no data.pkl")
@@ -144,7 +179,7 @@ def _described(archive: zipfile.ZipFile, stream: FileIO, size: int) -> object:
 
     if order is not None and read(order, 16).strip() != b"little":
         raise ValueError("its numbers do not lie in little-endian order")
-    return _Machine(storage).run(read(archive.getinfo(code), _MOST_CODE))
+    return _Machine(storage).run(read(archive.getinfo(code), most_code))
 
 
 class _Machine:
@@ -196,6 +231,8 @@ class _Machine:
                 stack.append(self._memo[argument])
             case "GLOBAL":
                 stack.append(_Named(argument))
+            case "STACK_GLOBAL":
+                stack[-2:] = [_Named(f"{stack[-2]} {stack[-1]}")]
             case "TUPLE":
                 stack.append(tuple(self._to_mark()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
@@ -252,12 +289,12 @@ class _Machine:
                     return _viewed(storage, offset, size, stride)
         if function == _PARAMETER:
             match given:
-                case (_View() as tensor, *_):
+                case (StoredView() as tensor, *_):
                     return tensor
         raise ValueError(f"it calls {str(function)[:60]!r}, which is not done")
 
 
-def _viewed(storage: _Storage, offset: int, size: tuple[object, ...], stride: tuple[object, ...]) -> _View:
+def _viewed(storage: _Storage, offset: int, size: tuple[object, ...], stride: tuple[object, ...]) -> StoredView:
     shape = tuple(each for each in size if isinstance(each, int) and each >= 0)
     strides = tuple(each for each in stride if isinstance(each, int) and each >= 0)
     if not len(shape) == len(size) == len(strides) == len(stride) <= _MOST_DIMENSIONS or offset < 0:
@@ -273,4 +310,4 @@ def _viewed(storage: _Storage, offset: int, size: tuple[object, ...], stride: tu
         expected *= n
     itemsize = storage.itemsize
     begin = storage.offset + offset * itemsize if count else storage.offset
-    return _View(storage.dtype, shape, () if by_row or not count else strides, begin, count * itemsize)
+    return StoredView(storage.dtype, shape, () if by_row or not count else strides, begin, count * itemsize)

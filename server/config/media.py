@@ -41,8 +41,8 @@ class MediaConfig(msgspec.Struct, frozen=True):
     mm_embeds: Annotated[
         bool,
         Flag(
-            "accept clients' own embeddings of pictures (image_embeds), as safetensors or .npy; for trusted "
-            "clients only: the content is not checked",
+            "accept clients' own embeddings of pictures (image_embeds), as torch.save, safetensors or .npy; for "
+            "trusted clients only: the content is not checked",
             name="enable-mm-embeds",
         ),
     ] = False

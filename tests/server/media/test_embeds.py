@@ -2,6 +2,7 @@
 
 import base64
 import io
+import zipfile
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,10 +18,11 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.media import MediaConfig
 from stentor.server.media.chat_media import ChatMedia
 from stentor.server.media.collect import Accepted, collect_media
-from stentor.server.media.embeds import dot, made_of_embeds, read_tensor
+from stentor.server.media.embeds import dot, made_of_embeds
 from stentor.server.media.parts import Embeds, MediaPart
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.refusal import Refusal
+from stentor.server.media.tensor_files import read_tensor
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 PLAIN = ProcessedMedia("image", b"", b"", "<image>", "<a><image><image><b>")
@@ -41,6 +43,15 @@ def of_torch(values: torch.Tensor) -> bytes:
     return save_torch({"x": values})
 
 
+def saved_by_torch(made: object, **options: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(made, file, **options)
+    return file.getvalue()
+
+
+TENSOR: Final = torch.from_numpy(VALUES)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -49,25 +60,40 @@ def of_torch(values: torch.Tensor) -> bytes:
         npy(VALUES.astype(np.float64)),
         save({"x": VALUES}),
         save({"x": VALUES}, {"made": "by hand"}),
-        of_torch(torch.from_numpy(VALUES).half()),
-        of_torch(torch.from_numpy(VALUES).bfloat16()),
+        of_torch(TENSOR.half()),
+        of_torch(TENSOR.bfloat16()),
+        saved_by_torch(TENSOR),
+        saved_by_torch(TENSOR, pickle_protocol=4),
+        saved_by_torch(TENSOR.bfloat16()),
+        saved_by_torch(torch.cat((TENSOR, TENSOR)).half()[3:]),
+        saved_by_torch(torch.nn.Parameter(TENSOR.double())),
     ],
 )
-def test_a_tensor_of_safetensors_or_npy_is_read(data: bytes) -> None:
+def test_a_tensor_of_safetensors_npy_or_torch_is_read(data: bytes) -> None:
     found = read_tensor(told(data), whole=False)
     assert found.dtype == np.float32
     assert np.array_equal(found, VALUES)
 
 
-def saved_by_torch() -> bytes:
-    file = io.BytesIO()
-    torch.save(torch.from_numpy(VALUES), file)
-    return file.getvalue()
-
-
 class _Runs:
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
         return (pytest.fail, ("a client's pickle was run",))
+
+
+def deflated() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(saved_by_torch(TENSOR))) as archive, zipfile.ZipFile(file, "w", 8) as packed:
+        for name in archive.namelist():
+            packed.writestr(name, archive.read(name))
+    return file.getvalue()
+
+
+def many_entries() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for number in range(1500):
+            archive.writestr(f"a/data/{number}", b"")
+    return file.getvalue()
 
 
 RUN: Final = b"c_pytest.outcomes\nfail\n(V" + b"a client's pickle was run\ntR."
@@ -81,8 +107,16 @@ def header(text: bytes, data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (saved_by_torch(), r"torch\.save or pickle, which is never read; send base64 of a safetensors file"),
-        (b"\x80\x02" + RUN, "never read"),
+        (saved_by_torch({"x": TENSOR}), "torch.save's file cannot be read: it holds more or other than a tensor"),
+        (saved_by_torch(_Runs()), "it asks for NEWOBJ, which is more than tensors need"),
+        (saved_by_torch(TENSOR.T), r"send `tensor\.contiguous\(\)`"),
+        (saved_by_torch(TENSOR.long()), "the tensor is of I64; expected one of F32"),
+        (saved_by_torch(TENSOR)[:-40], "cannot be read"),
+        (saved_by_torch(TENSOR, _use_new_zipfile_serialization=False), "never read"),
+        (deflated(), "is compressed or encrypted"),
+        (many_entries(), "its list of entries is too long"),
+        (b"PK\x03\x04" + bytes(99), "cannot be read: File is not a zip file"),
+        (b"\x80\x02" + RUN, "it is a pickle, which is never read; send base64 of a safetensors file"),
         (b"\x80\x05" + RUN, "never read"),
         (npy(np.array([_Runs()], dtype=object)), r"the tensor is of \|O; expected one of <f4"),
         (npy(VALUES)[:-4], r"a tensor of shape \[3, 4\] does not have 44 bytes"),
