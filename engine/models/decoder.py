@@ -234,6 +234,10 @@ class Decoder:
         """See :meth:`.input_embedding.InputEmbedding.of`."""
         return self._embedding.of(tokens)
 
+    def given(self, rows: torch.Tensor) -> torch.Tensor:
+        """See :meth:`.input_embedding.InputEmbedding.given`."""
+        return self._embedding.given(rows)
+
     def logits(
         self, hidden: torch.Tensor, out: torch.Tensor | None = None, adapters: AdapterRows | None = None
     ) -> torch.Tensor:

@@ -57,17 +57,29 @@ class InputEmbedding:
         stream = self._embedded(batch.tokens, batch.positions)
         if adds_words:
             stream = changed(stream, "what adapters add to embeddings", self._add_words, batch)
-        if self._norm is not None:
-            normed = self._norm.plain(stream)
-            stream = normed.settled() if isinstance(normed, Traced) else normed
-        if self._sum is not None:
-            stream = self._sum(stream)
+        stream = self._normed(stream)
         if batch.media is not None:
             stream = changed(stream, "media in place of tokens", self._put_media, batch)
         if batch.added is not None:
             assert isinstance(stream, torch.Tensor)
             stream = stream + batch.added
         return stream
+
+    def given(self, rows: torch.Tensor) -> torch.Tensor:
+        """Embeddings [tokens, hidden] that a prompt brings, as what stands in place of its tokens.
+
+        They are what ``get_input_embeddings()`` of the model in transformers returns, which scales them unless media
+        are scaled too.
+        """
+        stream = self._normed(rows.to(self._context.stream))
+        assert isinstance(stream, torch.Tensor)
+        return stream
+
+    def _normed(self, stream: Stream) -> Stream:
+        if self._norm is not None:
+            normed = self._norm.plain(stream)
+            stream = normed.settled() if isinstance(normed, Traced) else normed
+        return stream if self._sum is None else self._sum(stream)
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [tokens] → their embeddings [tokens, hidden], which are what the first layer gets of them where no norm

@@ -321,6 +321,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Flag("seed of dummy weights")] = 0
     language_model_only: bool = False
     """Whether a multimodal model only gets text."""
+    prompt_embeds: bool = False
+    """Whether prompts may bring embeddings of their tokens."""
     mmproj: str = ""
     """The projector file of a ``.gguf`` file; empty: one beside it that fits."""
     name: str = ""

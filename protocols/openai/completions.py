@@ -1,6 +1,6 @@
 """``/v1/completions``: the request with its checks, the response and its parts."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,7 +15,7 @@ from .usage import PromptLogprobs, RequestMetrics, Usage
 
 Prompt = str | list[int]
 
-REFUSED: Final = ("prompt_embeds", "thinking_token_budget")
+REFUSED: Final = ("thinking_token_budget",)
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -29,7 +29,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
     every output, such as the target language of a translation."""
     suffix: str | None = None
     """Text behind the text to generate; empty means none."""
-    prompt_embeds: Any = None
+    prompt_embeds: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    """Prompts as embeddings of their tokens: base64 of a tensor [tokens, hidden], one for each. They come before those
+    of ``prompt``."""
     thinking_token_budget: int | None = None
 
     @property
@@ -38,8 +40,10 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """One entry per prompt: a text or its token ids. Raises BadRequest for a list of mixed kinds."""
+        """One entry per written prompt: a text or its token ids. Raises BadRequest for a list of mixed kinds."""
         prompt = self.prompt
+        if not prompt and self.embedded:
+            return []
         if prompt is None:
             raise missing("prompt")
         if isinstance(prompt, str):
@@ -58,6 +62,12 @@ class CompletionRequest(SamplingFields, kw_only=True):
                 many.append(item)
         return [tokens] if tokens else many
 
+    @property
+    def embedded(self) -> list[str]:
+        """One entry per prompt that is brought as embeddings."""
+        given = self.prompt_embeds
+        return [] if given is None else [given] if isinstance(given, str) else given
+
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
         refuse(self, REFUSED)
@@ -71,20 +81,35 @@ class CompletionRequest(SamplingFields, kw_only=True):
         check_beams(self, limits)
         prompts = self.prompts
         items_at_most(prompts, limits.max_prompts, "prompt")
+        count = len(prompts) + len(self.embedded)
+        items_at_most(self.embedded, limits.max_prompts - len(prompts), "prompt_embeds")
         sequences = self.beam_width[0] if self.use_beam_search else self.choices
-        if len(prompts) * sequences > limits.max_sequences:
+        if count * sequences > limits.max_sequences:
             raise refused(
                 "prompt",
-                f"{len(prompts)} prompts with n={sequences} are more than the {limits.max_sequences} sequences "
+                f"{count} prompts with n={sequences} are more than the {limits.max_sequences} sequences "
                 "that one request may ask for",
             )
         wanted_answer(self, limits)
         self._check_suffix(prompts, limits)
+        if self.embedded:
+            self._check_embedded()
         if self.decoder_prompt is not None:
             prompt_chars_at_most([self.decoder_prompt], limits.max_prompt_chars)
         prompt_chars_at_most(prompts, limits.max_prompt_chars)
         rules_at_most(self.logit_bias, len(prompts), "logit_bias")
         rules_at_most(self.allowed_token_ids, len(prompts), "allowed_token_ids")
+
+    def _check_embedded(self) -> None:
+        """Raises BadRequest for what takes a prompt's tokens."""
+        for name, asked in (
+            ("echo", self.echo),
+            ("prompt_logprobs", self.prompt_logprobs is not None),
+            ("suffix", self.suffix),
+            ("use_beam_search", self.use_beam_search),
+        ):
+            if asked:
+                raise wrong(name, "excludes `prompt_embeds`: it takes the tokens of a prompt", "unsupported")
 
     def _check_suffix(self, prompts: list[Prompt], limits: Limits) -> None:
         if not self.suffix:

@@ -270,7 +270,9 @@ async def load_state(
         runners["speech"] = auxiliary.speech
     vocab_size, accepted = checkpoint.config.vocab_size, Accepted.of(spec, config.media)
     start = checkpoint.config.decoder_start if isinstance(checkpoint.config, TextToTextConfig) else ()
-    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts_of(checkpoint), start)
+    width = width_of(checkpoint) if config.media.prompt_embeds and config.main == "chat" else 0
+    facts = facts_of(checkpoint)
+    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts, start, width)
     observer = open_observer(config.observe, metrics, name)
     at_end.callback(observer.close)
     at_end.push_async_callback(store.close)

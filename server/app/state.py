@@ -64,6 +64,8 @@ class OpenedChat:
     facts: ModelFacts = field(default_factory=ModelFacts)
     decoder_start: tuple[int, ...] = ()
     """The tokens with which the decoder of an encoder-decoder begins."""
+    prompt_width: int = 0
+    """Numbers of an embedding that a prompt may bring; 0: it may bring none."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,7 @@ def _chat_model(opened: OpenedChat, role: ModelRole, shared: _Shared) -> ChatMod
         media=opened.media,
         facts=opened.facts,
         loop_turns=shared.loop_turns,
+        prompt_width=opened.prompt_width,
         decoder_start=opened.decoder_start,
         role=role,
     )

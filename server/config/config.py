@@ -436,6 +436,7 @@ class Config(msgspec.Struct, frozen=True):
         own = msgspec.structs.replace(
             self.engine.worker,
             language_model_only=self.media.language_model_only,
+            prompt_embeds=self.media.prompt_embeds and self.main == "chat",
             mmproj=str(self.model.mmproj or ""),
         )
         if self.main == "embedding":

@@ -46,6 +46,14 @@ class MediaConfig(msgspec.Struct, frozen=True):
             name="enable-mm-embeds",
         ),
     ] = False
+    prompt_embeds: Annotated[
+        bool,
+        Flag(
+            "accept prompts of completions as embeddings of their tokens (prompt_embeds), in the same forms; for "
+            "trusted clients only: the content is not checked",
+            name="enable-prompt-embeds",
+        ),
+    ] = False
 
     domains: Annotated[
         tuple[str, ...],

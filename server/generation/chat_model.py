@@ -74,6 +74,8 @@ class ChatModel:
     """Description of the model for clients."""
     loop_turns: LoopTurns = field(default_factory=LoopTurns)
     """Runs work that would block the event loop for long."""
+    prompt_width: int = 0
+    """Numbers of an embedding, where prompts may be embeddings; 0: they may not."""
     decoder_start: tuple[int, ...] = ()
     """Of an encoder-decoder, whose encoder gets the prompt: the tokens with which its decoder begins; empty for
     decoders."""

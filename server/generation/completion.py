@@ -6,10 +6,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
+import anyio.to_thread
 import msgspec
 
+from stentor.engine.client.media import Media
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
-from stentor.protocols.common.errors import refused
+from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape
@@ -20,7 +22,9 @@ from stentor.protocols.openai.structured import wanted_answer
 
 from ..common.keys import Caller
 from ..http.sse import Batches
-from ..overload.memory_budget import params_bytes
+from ..media.chat_media import PlacedMedia, held
+from ..media.refusal import Refusal
+from ..overload.memory_budget import MemoryShare, params_bytes
 from ..overload.request_context import RequestContext
 from ..text.errors import TextTooLong
 from .admission import (
@@ -93,7 +97,8 @@ async def prepare_completion(
     if body.suffix:
         body = infill_prompts(chat, body, body.suffix)
     raw = body.prompts
-    encoded = await _encode(chat, body, raw)
+    given = [_Given(None, *each) for each in await _embedded(chat, body, context.queue_slot.memory)]
+    given += map(_Given, raw, await _encode(chat, body, raw))
     decoder_prompt = await _decoder_prompt(chat, body)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
     experts = first_position(chat, body, wanted_tokens=body.max_tokens)
@@ -102,7 +107,7 @@ async def prepare_completion(
         budget = Budget(None, body.max_tokens, "max_tokens", "prompt")
     params = _SharedParams(chat, body, context, experts)
     request = _Request(chat, body, caller, context, constraints, budget, params, decoder_prompt)
-    jobs = [await _job(request, index, raw[index], tokens) for index, tokens in enumerate(encoded)]
+    jobs = [await _job(request, index, prompt) for index, prompt in enumerate(given)]
     _check_answer(chat, body, jobs, experts)
     return PreparedCompletion(
         model,
@@ -115,6 +120,8 @@ async def prepare_completion(
 async def prompts_of(chat: ChatModel, body: CompletionRequest) -> list[list[int]]:
     """Tokens of the prompts of a checked request that is not answered. Raises as :func:`prepare_completion`."""
     chat.resolve(body.model)
+    if body.embedded:
+        raise refused("prompt_embeds", "embeddings have no tokens", "unsupported")
     if body.suffix:
         body = infill_prompts(chat, body, body.suffix)
     budget, context = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt"), context_length(chat)
@@ -135,6 +142,27 @@ def infill_prompts(chat: ChatModel, body: CompletionRequest, after: str) -> Comp
     prompts = [infill.prompt(text, after) for text in body.prompts if isinstance(text, str)]
     stops = sorted({*(body.stop_token_ids or ()), *infill.ends})
     return msgspec.structs.replace(body, prompt=prompts, suffix=None, stop_token_ids=stops)
+
+
+async def _embedded(chat: ChatModel, body: CompletionRequest, memory: MemoryShare) -> list[tuple[list[int], Media]]:
+    """The prompts that are embeddings: tokens that stand for them, and what stands there. Raises BadRequest."""
+    if not body.embedded:
+        return []
+    if not chat.prompt_width:
+        raise refused("prompt_embeds", "prompts may be embeddings with --enable-prompt-embeds alone", "unsupported")
+    from ..media.embeds import made_of_prompt  # late, and in a thread: numpy, which few servers need
+
+    made = []
+    for index, data in enumerate(body.embedded):
+        field = "prompt_embeds" if isinstance(body.prompt_embeds, str) else f"prompt_embeds[{index}]"
+        with held(memory, 3 * len(data), field):
+            try:
+                media = await anyio.to_thread.run_sync(made_of_prompt, data, chat.prompt_width, field)
+            except Refusal as refusal:
+                raise BadRequest(f"`{field}`: {refusal}.", field, "invalid_value") from None
+        memory.add(len(media.data), field)
+        made.append(([chat.vocab_size - 1] * media.length, media))
+    return made
 
 
 async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
@@ -255,8 +283,20 @@ class _Request:
     decoder_prompt: Sequence[int]
 
 
-async def _job(request: _Request, index: int, raw: RawPrompt, tokens: list[int]) -> PromptJob:
+@dataclass(frozen=True)
+class _Given:
+    """One prompt as the client gave it."""
+
+    raw: RawPrompt | None
+    """None: it is embeddings."""
+    tokens: list[int]
+    media: Media | None = None
+
+
+async def _job(request: _Request, index: int, given: _Given) -> PromptJob:
     chat, body, context, budget = request.chat, request.body, request.context, request.budget
+    raw, tokens = given.raw, given.tokens
+    media = PlacedMedia([] if given.media is None else [given.media])
     first, end = kept_tokens(len(tokens), body, budget, context_length(chat))
     prompt = tokens[first:end]
     check_prompt(prompt, chat, "prompt")
@@ -275,15 +315,19 @@ async def _job(request: _Request, index: int, raw: RawPrompt, tokens: list[int])
         batches = _nothing(body.choices)
     else:
         adapter = chat.registry.adapter_of(chat.resolve(body.model))
-        given = body, prompt, params, request.caller, request.constraints
-        wanted = generation_request(*given, adapter=adapter, decoder_prompt=decoder_prompt)
-        batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
+        common = body, prompt, params, request.caller, request.constraints
+        spans = media.within(first, end).spans
+        wanted = generation_request(*common, spans, adapter=adapter, decoder_prompt=decoder_prompt)
+        size = sum(len(span.data) for span in spans)
+        batches = ObservedGeneration(
+            chat, wanted, context.arrival, context.queue_slot, field="prompt", media_bytes=size
+        )
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
     return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
 
 
-async def _echo(chat: ChatModel, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
+async def _echo(chat: ChatModel, raw: RawPrompt | None, prompt: list[int], whole: bool) -> str:
     """The prompt as text: the client's own where it sent text and nothing was cut off."""
     if whole and isinstance(raw, str):
         return raw

@@ -216,12 +216,12 @@ class ChatMedia:
         named = bool(part.url or part.file)
         data = (await self._loader.load(part, current_owner.get())).data if named else None
         fetched = 0 if data is None else len(data)
-        with _held(memory, fetched, part.param):
+        with held(memory, fetched, part.param):
             return await self._make(Wanted(part.modality, data, part.param, part.uuid, options, alone), memory)
 
     async def sound(self, wav: bytes, param: str, memory: MemoryShare) -> ConversationMedia:
         """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`prepare`."""
-        with _held(memory, len(wav), param):
+        with held(memory, len(wav), param):
             return ConversationMedia([await self._make(Wanted("audio", wav, param), memory)], [param])
 
     async def _make(self, wanted: Wanted, memory: MemoryShare | None) -> ProcessedMedia:
@@ -238,7 +238,7 @@ class ChatMedia:
         assert self.processor is not None, "media are refused where there is none"
         if self._layers or not self._hidden:
             raise refused(part.param, "the model takes more of a picture than its embeddings; send it", "unsupported")
-        with _held(memory, 2 * len(embeds.data), part.param):
+        with held(memory, 2 * len(embeds.data), part.param):
             sample = await self.processor.process(Wanted("image", await anyio.to_thread.run_sync(_dot), part.param), "")
             placeholder = tokenizer.name_of(self._ids["image"])
             try:
@@ -347,7 +347,7 @@ def lacks_encoder(ready: EngineReady | None) -> bool:
 
 
 @contextmanager
-def _held(memory: MemoryShare | None, size: int, param: str) -> Iterator[None]:
+def held(memory: MemoryShare | None, size: int, param: str) -> Iterator[None]:
     """While the block uses it."""
     if memory is None:
         yield

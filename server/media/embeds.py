@@ -1,4 +1,4 @@
-"""A client's own embeddings of a picture (``image_embeds``), in the form of the model's encoder output."""
+"""A client's own embeddings, as ``image_embeds`` in the form of the model's encoder output, or as ``prompt_embeds``."""
 
 import io
 import math
@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from stentor.engine.client.media import Media
 
 from .parts import Embeds
 from .processed_cache import ProcessedMedia, content_digest, media_digest
@@ -34,21 +36,38 @@ def made_of_embeds(given: Embeds, hidden: int, sample: ProcessedMedia, placehold
     and ``hidden`` the width of an embedding. Raises :class:`.refusal.Refusal`."""
     from safetensors.numpy import save  # late, as above
 
-    values = read_tensor(given.data, whole=False)
-    if values.ndim == 3 and len(values) == 1:
-        values = values[0]
-    if values.ndim != 2 or values.shape[1] != hidden or not len(values):
-        raise Refusal(f"the tensor has shape {list(values.shape)}; the model takes [embeddings, {hidden}]")
-    if not np.isfinite(values).all():
-        raise Refusal("the tensor holds values that are not finite")
+    values = _rows(given.data, hidden)
     before, count, behind = _around(sample.replacement, placeholder)
     if not count:
         raise Refusal("the model's pictures are of several parts, for which no embeddings are taken")
     grid = _grid(given, len(values)) if sample.grid is not None else None
     content = content_digest(f"{given.data}\0{given.grid}".encode())
     digest = media_digest("image", content, {GIVEN: True}, alone=True)
-    payload = save({GIVEN: np.ascontiguousarray(values, np.float32)}, {"modality": "image"})
+    payload = save({GIVEN: values}, {"modality": "image"})
     return ProcessedMedia("image", digest, payload, sample.written, before + placeholder * len(values) + behind, grid)
+
+
+def made_of_prompt(data: str, hidden: int, field: str) -> Media:
+    """A prompt that consists of embeddings, ``hidden`` numbers each; ``field`` brought it. Raises
+    :class:`.refusal.Refusal`."""
+    from safetensors.numpy import save  # late, as above
+
+    values = _rows(data, hidden)
+    digest = media_digest("prompt", content_digest(data.encode()), {GIVEN: True}, alone=True)
+    payload = save({GIVEN: values}, {"modality": "prompt"})
+    return Media(payload, digest, 0, len(values), field=field, causal=True)
+
+
+def _rows(data: str, hidden: int) -> npt.NDArray[np.float32]:
+    """[embeddings, hidden]"""
+    values = read_tensor(data, whole=False)
+    if values.ndim == 3 and len(values) == 1:
+        values = values[0]
+    if values.ndim != 2 or values.shape[1] != hidden or not len(values):
+        raise Refusal(f"the tensor has shape {list(values.shape)}; the model takes [embeddings, {hidden}]")
+    if not np.isfinite(values).all():
+        raise Refusal("the tensor holds values that are not finite")
+    return np.ascontiguousarray(values, np.float32)
 
 
 def _around(replacement: str, placeholder: str) -> tuple[str, int, str]:

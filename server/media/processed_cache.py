@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -45,7 +45,9 @@ def content_digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-def media_digest(modality: Modality, content: bytes, options: dict[str, object], *, alone: bool) -> bytes:
+def media_digest(
+    modality: Modality | Literal["prompt"], content: bytes, options: dict[str, object], *, alone: bool
+) -> bytes:
     """Identifies media by their content and the options of processing."""
     said = msgspec.msgpack.encode((modality, content, sorted(options.items()), alone))
     return blake2b(said, digest_size=DIGEST_BYTES).digest()

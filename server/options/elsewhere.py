@@ -53,7 +53,6 @@ _ABSENT: Final[Mapping[str, str]] = {
     "cpu-offload-gb": "weights are on the device; --kv-offloading-size keeps blocks of the KV cache on the host",
     "data-parallel-address": _ONE_NODE,
     "decode-context-parallel-size": "the KV cache of a sequence is on one worker of each layer",
-    "enable-prompt-embeds": "prompts are text, token ids and media",
     "gpu-layers": "a model is on one device: --device",
     "headless": _ONE_NODE,
     "hf-overrides": "a model is what its config.json says",

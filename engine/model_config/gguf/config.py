@@ -108,6 +108,7 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
         tie_embeddings="output.weight" not in shapes,
         head_bias="output.bias" in shapes,
         input=TokenInputSpec(scale=math.sqrt(hidden) if architecture.gemma else fields.number("embedding_scale", 1.0)),
+        scales_media=name.startswith("granite"),
         residual_scale=fields.number("residual_scale", 1.0),
         logits_divisor=1 / divisor if architecture.multiplied_logits else divisor,
         logits_softcap=fields.number("final_logit_softcapping", architecture.logits_softcap),

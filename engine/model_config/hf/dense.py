@@ -166,6 +166,7 @@ def granite(fields: Fields, name: str) -> ModelSpec:
     return replace(
         with_mixers(llama(fields, name), scale=fields.number("attention_multiplier", 1.0)),
         input=TokenInputSpec(scale=fields.number("embedding_multiplier", 1.0)),
+        scales_media=True,
         residual_scale=fields.number("residual_multiplier", 1.0),
         logits_divisor=fields.number("logits_scaling", 1.0),
     )

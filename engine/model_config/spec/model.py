@@ -176,7 +176,8 @@ class ModelSpec(Backbone):
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the model does not use."""
     scales_media: bool = False
-    """Whether media embeddings are multiplied by the scale of :attr:`input` too (Granite)."""
+    """Whether embeddings of media, and those that prompts bring, are multiplied by the scale of :attr:`input` too
+    (Granite)."""
     logits_divisor: float = 1.0
     logits_softcap: float = 0.0
     bidirectional: bool = False

@@ -99,6 +99,8 @@ class MediaSpec:
     """Tokens around pictures and slices that have places on a canvas."""
     alone: bool = False
     """Whether a picture is a prompt of its own, encoded by its own tower (CLIP)."""
+    prompt: int | None = None
+    """The token in place of which prompts bring embeddings of their own; None: none are taken."""
 
 
 def media_spec(config: Mapping[str, object]) -> MediaSpec | None:

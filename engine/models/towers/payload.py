@@ -14,6 +14,8 @@ from safetensors.torch import load, save
 
 GIVEN: Final = "image_embeds"
 """The only tensor of a payload that brings embeddings directly: [embeddings, hidden]."""
+PROMPT: Final = "prompt"
+"""The modality of a prompt that brings embeddings of its tokens."""
 _LENGTH = 8
 """Bytes of the header's length, before the header."""
 
@@ -21,7 +23,7 @@ _LENGTH = 8
 @dataclass(frozen=True)
 class Payload:
     modality: str
-    """``image``, ``video`` or ``audio``."""
+    """``image``, ``video`` or ``audio``, or :data:`PROMPT`."""
     tensors: Mapping[str, torch.Tensor]
     """By argument name of the encoder."""
 

@@ -39,7 +39,7 @@ from ...models.towers.vision_tower import VisionTower, native_tower
 from ...models.transformers.tower import TransformersTower
 from ..errors import SetupError
 from ..limits import ENCODINGS
-from ..media.rows import MediaRows
+from ..media.rows import MediaRows, NoTower
 from ..media.sliced_encoding import SlicedEncoding
 from ..memory import GIB
 from .family import Sizes, Text, TextModel
@@ -69,6 +69,26 @@ def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
         return None
     described = checkpoint.described
     return None if described is None else media_spec(described)
+
+
+def with_prompts(media: MediaSpec | None, checkpoint: Checkpoint) -> MediaSpec:
+    """The media, and embeddings that prompts bring. Raises SetupError for a model that can take none."""
+    spec = checkpoint.config
+    if not isinstance(spec, ModelSpec):
+        raise SetupError(f"--enable-prompt-embeds: {spec.architecture} is no decoder of text on Stentor's own layers")
+    networks = [network for layer in spec.layers for network in layer.networks]
+    reads_tokens = (
+        spec.per_layer is not None
+        or any(layer.ngrams is not None or layer.picture_gates is not None for layer in spec.layers)
+        or any(isinstance(network, MoESpec) and network.table for network in networks)
+    )
+    if reads_tokens or (media is not None and media.added):
+        raise SetupError(
+            f"--enable-prompt-embeds: layers of {spec.architecture} read more of a prompt than the embeddings of its "
+            "tokens; leave it out"
+        )
+    # the last token of a vocabulary is seldom written, so that penalties on a prompt's tokens change nothing
+    return replace(media or MediaSpec({}), prompt=spec.vocab_size - 1)
 
 
 class MediaEncoder:
@@ -119,8 +139,34 @@ class MediaEncoder:
         return step_tokens if self._mrope else 0
 
     def rows(self, backbone: Decoder | Encoder, seed: int) -> MediaRows | None:
-        """Load the tower, or make dummy weights from ``seed``; None if there can be none."""
-        context = backbone.context
+        """Load the tower, or make dummy weights from ``seed``; None if there can be none, and prompts bring nothing."""
+        tower = self._open_tower(backbone.context, seed) if self._media.placeholders else None
+        if tower is None and self._media.prompt is None:
+            return None
+        decoder = backbone if isinstance(backbone, Decoder) else None
+        stands = [*self._media.placeholders.values(), *([] if self._media.prompt is None else [self._media.prompt])]
+        return MediaRows(
+            tower or NoTower(),
+            stands,
+            backbone.place_media,
+            backbone.context.device,
+            mrope=self._mrope,
+            sees_whole=self._sees_whole,
+            hidden=self._spec.output_size,
+            axes=self._media.axes,
+            canvas=self._media.canvas,
+            words=None if tower is None else tower.words(),
+            whole_prompts=self._whole_prompts,
+            marks=self._media.marks if self._has_experts else None,
+            joined=self._media.marks if self._media.joined else None,
+            added=self._media.added,
+            embed=None if decoder is None else decoder.embedded,
+            keys=decoder.keys_of_media if self._keys_of_state and decoder is not None else None,
+            given=None if decoder is None or self._media.prompt is None else decoder.given,
+        )
+
+    def _open_tower(self, context: LayerContext, seed: int) -> TransformersTower | Tower | None:
+        """Load it, or make dummy weights from ``seed``; None if there can be none."""
         try:
             tower = self._make_tower(context)
             if self._checkpoint.format == "dummy":
@@ -138,24 +184,7 @@ class MediaEncoder:
             return None
         tower.before_parts(SlicedEncoding.pause)
         self._tower = tower
-        return MediaRows(
-            tower,
-            self._media.placeholders.values(),
-            backbone.place_media,
-            context.device,
-            mrope=self._mrope,
-            sees_whole=self._sees_whole,
-            hidden=self._spec.output_size,
-            axes=self._media.axes,
-            canvas=self._media.canvas,
-            words=tower.words(),
-            whole_prompts=self._whole_prompts,
-            marks=self._media.marks if self._has_experts else None,
-            joined=self._media.marks if self._media.joined else None,
-            added=self._media.added,
-            embed=backbone.embedded if isinstance(backbone, Decoder) else None,
-            keys=backbone.keys_of_media if self._keys_of_state and isinstance(backbone, Decoder) else None,
-        )
+        return tower
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
         dtype, stored = tower_dtype(context), self._checkpoint.tower
@@ -181,9 +210,9 @@ class MediaEncoder:
 
     def bytes(self, budget: int, longest: int, device_bytes: int) -> int:
         """Bytes for media out of the ``budget`` that a device has left for caches."""
-        if self._tower is None:
+        if not self._takes:
             return 0
-        kept = min(budget // (1 + _CACHE_SHARE), self._most(longest) * self._unit_bytes(self._tower))
+        kept = min(budget // (1 + _CACHE_SHARE), self._most(longest) * self._unit_bytes)
         self._room = min(GIB, device_bytes // _ROOM_SHARE)
         return max(0, kept) + self._room
 
@@ -197,22 +226,23 @@ class MediaEncoder:
 
     def memory(self, sizes: Sizes) -> list[MemoryLine]:
         """The memory of encoded media."""
-        if self._tower is None:
+        if not self._takes:
             return []
         capacity = self._capacity(sizes)
         what = f"{capacity:,} {'pictures' if self._keys_of_state else 'embeddings'} at most; taken as they come"
-        lines = [MemoryLine("encoded media", capacity * self._unit_bytes(self._tower), what)]
+        lines = [MemoryLine("encoded media", capacity * self._unit_bytes, what)]
         if self._room:
             lines.append(MemoryLine("encoding", self._room, "left for it, not measured"))
         return lines
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, sizes: Sizes) -> WorkerReady:
         """``ready`` with the media that this model takes."""
-        if self._tower is None:
-            note = f"no media are taken, text alone is served: {self._missing}"
-            return msgspec.structs.replace(ready, notes=[*ready.notes, note])
-        kinds = " and ".join(f"{each}s" for each in self._media.placeholders)
         notes = [*ready.notes]
+        if self._missing:
+            notes.append(f"no media are taken, text alone is served: {self._missing}")
+        if not self._takes:
+            return msgspec.structs.replace(ready, notes=notes)
+        kinds = " and ".join(f"{each}s" for each in self._media.placeholders)
         if isinstance(self._tower, TransformersTower):
             notes.append(
                 f"{kinds} are encoded by transformers' modelling code, an operation a call and one piece after "
@@ -236,12 +266,19 @@ class MediaEncoder:
         )
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
-    def _unit_bytes(self, tower: TransformersTower | Tower) -> int:
+    @property
+    def _takes(self) -> bool:
+        """Whether anything stands in place of tokens."""
+        return self._tower is not None or self._media.prompt is not None
+
+    @property
+    def _unit_bytes(self) -> int:
         """Bytes of what the encoder cache counts: an embedding, or the largest picture to which tokens attend."""
+        dtype = torch.float32 if self._tower is None or self._media.prompt is not None else self._tower.dtype
         if self._keys_of_state:
             states = states_of_picture(Fields(Fields(self._described).table("vision_config") or {}))
-            return states * self._keys_of_state * tower.dtype.itemsize
-        return self._spec.output_size * tower.dtype.itemsize * (1 + len(self._media.layers))
+            return states * self._keys_of_state * dtype.itemsize
+        return self._spec.output_size * dtype.itemsize * (1 + len(self._media.layers))
 
     def _most(self, longest: int) -> int:
         """The most of these that the encoder cache holds."""
@@ -249,10 +286,9 @@ class MediaEncoder:
 
     def _capacity(self, sizes: Sizes) -> int:
         """Embeddings of the encoder cache."""
-        assert self._tower is not None
         least = _LEAST_CACHE if self._device == "cpu" or not sizes.block_bytes else 0
         room = max(least, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
-        return max(1, min(self._most(sizes.max_model_len), room // self._unit_bytes(self._tower)))
+        return max(1, min(self._most(sizes.max_model_len), room // self._unit_bytes))
 
 
 class TextWithMedia(Text):

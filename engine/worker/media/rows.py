@@ -17,7 +17,7 @@ from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, St
 
 from ...layers.forward_batch import ForwardBatch, MediaBatch, SeenMedia
 from ...model_config.towers.media_spec import MediaAxes
-from ...models.towers.payload import GIVEN, Encoded, Payload, read_payload
+from ...models.towers.payload import GIVEN, PROMPT, Encoded, Payload, read_payload
 from ..rows.batch import Batch
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import Int64
@@ -37,6 +37,13 @@ class Tower(Protocol):
     """Encodes media to embeddings."""
 
     def encode(self, payload: Payload) -> Encoded: ...
+
+
+class NoTower:
+    """Of a model whose prompts bring embeddings alone."""
+
+    def encode(self, payload: Payload) -> Encoded:
+        raise ValueError(f"the model takes no {payload.modality}")
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ class MediaRows(RowExtras):
         joined: Sequence[int] | None = None,
         added: bool = False,
         embed: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        given: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         """
         Args:
@@ -148,6 +156,7 @@ class MediaRows(RowExtras):
                 these do; None: a medium attends to itself.
             added: see :attr:`...layers.forward_batch.MediaBatch.added`.
             embed: :meth:`...models.decoder.Decoder.embedded`, if there is a decoder.
+            given: :meth:`...models.decoder.Decoder.given`, if prompts may bring embeddings.
         """
         super().__init__()
         words = words or {}
@@ -158,7 +167,7 @@ class MediaRows(RowExtras):
         self._mrope, self._sees_whole, self._axes, self._canvas = mrope, sees_whole, axes, canvas
         self._hidden, self._whole_prompts = hidden, whole_prompts
         self._marks = None if marks is None else np.array(marks, dtype=np.int64)
-        self._keys, self._added, self._embed = keys, added, embed
+        self._keys, self._added, self._embed, self._given = keys, added, embed, given
         self._joined = None if joined is None else np.array([*joined, *self._placeholders], dtype=np.int64)
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | _Failure] = {}
@@ -301,7 +310,12 @@ class MediaRows(RowExtras):
             raise ValueError("the model attends to pictures, and takes no embeddings in their place")
         if given.dim() != 2 or given.shape[1] != self._hidden or len(payload.tensors) > 1:
             raise ValueError(f"embeddings have shape {list(given.shape)}; expected [embeddings, {self._hidden}]")
-        return Encoded(given.to(self._device))
+        brought = given.to(self._device)
+        if payload.modality != PROMPT:
+            return Encoded(brought)
+        if self._given is None:
+            raise ValueError("prompts bring no embeddings here")
+        return Encoded(self._given(brought))
 
     def _read_row(self, new: NewRow) -> _Row:
         if self._keys is not None:

@@ -30,7 +30,7 @@ from ..families.audio import StreamedTranscription, Transcription
 from ..families.encoder_decoder import TextToText
 from ..families.family import Family, Text
 from ..families.framewise import FramewiseTranscription
-from ..families.media import TextWithMedia, sees
+from ..families.media import TextWithMedia, sees, with_prompts
 from ..families.pooling import PoolingFamily
 from ..families.setup_parts import ProgressCallback, Setup
 from ..families.transformers import TransformersText
@@ -129,7 +129,10 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         )
     if config.group_size > 1:
         checkpoint = split_checkpoint(checkpoint, config)
-    if (media := sees(checkpoint, config)) is not None:
+    media = sees(checkpoint, config)
+    if config.prompt_embeds:
+        media = with_prompts(media, checkpoint)
+    if media is not None:
         return (PoolingFamily if config.is_pooling else TextWithMedia)(checkpoint, device, media)
     if isinstance(checkpoint.config, ModelSpec) and checkpoint.config.whole_prompts:
         raise SetupError(f"--language-model-only: {checkpoint.config.architecture} is not served without its pictures")
