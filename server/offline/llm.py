@@ -1,5 +1,7 @@
 """``stentor.LLM``: a model in the program's process tree, with vLLM's API."""
 
+import base64
+import io
 import itertools
 import logging
 import weakref
@@ -87,8 +89,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 Prompt = str | list[int] | dict[str, Any]
-"""A text, token ids, or as in vLLM a dict with either: ``prompt`` or ``prompt_token_ids``. For an encoder-decoder a
-dict may have ``encoder_prompt`` and ``decoder_prompt``, each in one of these forms."""
+"""A text, token ids, or as in vLLM a dict with either: ``prompt`` or ``prompt_token_ids``; or with ``prompt_embeds``, a
+tensor [tokens, hidden]. For an encoder-decoder a dict may have ``encoder_prompt`` and ``decoder_prompt``, each in one
+of these forms."""
 Message = dict[str, Any]
 T = TypeVar("T")
 
@@ -249,13 +252,13 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         fields: dict[str, Any],
     ) -> list[tuple[str, _Call[RequestOutput]]]:
-        decoders, many = _apart(prompts)
+        many = _asked(prompts)
         given = _params_of_each(sampling_params, len(many))
         calls = []
-        each = zip(many, decoders, given, _fields_of_each(fields, len(many)), strict=True)
-        for prompt, decoder, params, own in each:
-            body = {**params.fields(), "prompt": prompt, **decoder, "return_token_ids": True, **own}
+        for asked, params, own in zip(many, given, _fields_of_each(fields, len(many)), strict=True):
+            body = {**params.fields(), **asked, "return_token_ids": True, **own}
             body["return_tokens_as_token_ids"] = True
+            prompt = asked.get("prompt")
             text = prompt if isinstance(prompt, str) else None
             read = partial(from_completion, prompt=text, shown=self._shown(body, "logprobs"))
             call = _Call("/v1/completions", msgspec.json.encode(body), read, fill_context=True)
@@ -308,25 +311,41 @@ def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
     return [_text_or_ids(prompt) for prompt in many]  # type: ignore[arg-type]
 
 
-def _apart(prompts: Prompt | Sequence[Prompt]) -> tuple[list[dict[str, Any]], list[str | list[int]]]:
-    """The decoder's prompt of each, as a field of a request, and the others, which an encoder-decoder's encoder gets.
-    Raises RequestRefused as :func:`_prompts` does."""
+def _asked(prompts: Prompt | Sequence[Prompt]) -> list[dict[str, Any]]:
+    """The fields of a request for each prompt. Raises RequestRefused as :func:`_prompts` does."""
     listed = [prompts] if isinstance(prompts, str | dict) else list(prompts)
-    if not any(isinstance(prompt, dict) and "encoder_prompt" in prompt for prompt in listed):
-        many = _prompts(prompts)
-        return [{}] * len(many), many
-    decoders: list[dict[str, Any]] = []
-    for number, prompt in enumerate(listed):
-        found: dict[str, Any] = {}
-        if isinstance(prompt, dict) and "encoder_prompt" in prompt:
-            rest = {name: value for name, value in prompt.items() if name not in ("encoder_prompt", "decoder_prompt")}
-            if rest:
-                raise RequestRefused(f"`{next(iter(rest))}` of a prompt with `encoder_prompt` is not supported.")
-            listed[number] = prompt["encoder_prompt"]
-            if prompt.get("decoder_prompt"):
-                found["decoder_prompt"] = _text_or_ids(prompt["decoder_prompt"])
-        decoders.append(found)
-    return decoders, [_text_or_ids(prompt) for prompt in listed]  # type: ignore[arg-type]
+    if not any(isinstance(prompt, dict) for prompt in listed):
+        return [{"prompt": prompt} for prompt in _prompts(prompts)]
+    return [_asked_one(prompt) for prompt in listed]  # type: ignore[arg-type]
+
+
+def _asked_one(prompt: Prompt) -> dict[str, Any]:
+    if not isinstance(prompt, dict):
+        return {"prompt": prompt}
+    rest = {name: value for name, value in prompt.items() if value is not None}
+    found: dict[str, Any]
+    if (embeddings := rest.pop("prompt_embeds", None)) is not None:
+        rest.pop("prompt", None)  # vLLM lets it stand beside them, for the reader
+        found = {"prompt_embeds": _encoded(embeddings)}
+    elif (encoder := rest.pop("encoder_prompt", None)) is not None:
+        found = {"prompt": _text_or_ids(encoder)}
+        if decoder := rest.pop("decoder_prompt", None):
+            found["decoder_prompt"] = _text_or_ids(decoder)
+    else:
+        return {"prompt": _text_or_ids(prompt)}
+    if rest:
+        raise RequestRefused(f"`{next(iter(rest))}` of such a prompt is not supported.")
+    return found
+
+
+def _encoded(embeddings: Any) -> str:
+    """A tensor or an array [tokens, hidden], as a request has it."""
+    import numpy as np  # late: few programs need it here
+
+    values = embeddings.detach().float().cpu().numpy() if hasattr(embeddings, "detach") else np.asarray(embeddings)
+    file = io.BytesIO()
+    np.save(file, np.ascontiguousarray(values), allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _text_or_ids(prompt: Prompt) -> str | list[int]:

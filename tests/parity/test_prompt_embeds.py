@@ -23,7 +23,7 @@ TOP = 8
 def embeddings(model: Any, count: int, seed: int = 0) -> torch.Tensor:
     """[count, hidden], near those of tokens and none of them."""
     draw = torch.Generator().manual_seed(seed)
-    rows = model.get_input_embeddings()(torch.randint(3, 90, (count,), generator=draw))
+    rows: torch.Tensor = model.get_input_embeddings()(torch.randint(3, 90, (count,), generator=draw))
     return (rows + rows.std() * torch.randn(rows.shape, generator=draw) / 4).detach()
 
 

@@ -168,6 +168,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "slow-reader-timeout": ("0", 0.0),
     "limit-mm-per-prompt": ("image=4,video=0", MediaCounts(image=4, video=0)),
     "enable-mm-embeds": ("true", True),
+    "enable-prompt-embeds": ("true", True),
     "language-model-only": ("true", True),
     "media-domain": ("Example.com,*.cdn.test", ("example.com", "*.cdn.test")),
     "media-allow-http": ("true", True),
