@@ -3,6 +3,7 @@
 ``--save-slow-tests`` measures all tests that it runs, and writes ``tests/slow_tests.txt`` anew for their files. Counted
 is what :mod:`.cpu_seconds` counts of the test itself, of all its cases together, without what is set up before it: that
 may be another's. Files whose tests share servers of their own are measured, and divided, as a whole.
+Files in ``tests`` itself judge the whole tree, which any change can break: they run in every turn.
 """
 
 from collections import defaultdict
@@ -15,7 +16,7 @@ import pytest
 from stentor.tests.support.cpu_seconds import seconds_of
 
 SLOW_TESTS: Final = Path(__file__).resolve().parent.parent / "slow_tests.txt"
-LEAST: Final = 0.5
+LEAST: Final = 0.2
 """CPU seconds of all cases of a test; one that takes less runs in every turn."""
 LEAST_FILE: Final = 2.0
 """CPU seconds of a file that is measured as a whole."""
@@ -32,6 +33,10 @@ def read_slow_tests(path: Path) -> dict[str, float]:
     """By test, named from the repository's root and without parameters."""
     lines = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("#")]
     return {test: float(seconds) for seconds, test in lines}
+
+
+def _judges_the_tree(test: str) -> bool:
+    return file_of(test).count("/") == 1
 
 
 def file_of(test: str) -> str:
@@ -70,6 +75,8 @@ class SlowTestsRecorder:
         lines = [
             f"{seconds:5.1f} {test}\n"
             for test, seconds in sorted(kept.items())
-            if seconds >= (LEAST_FILE if test == file_of(test) else LEAST) and (root / file_of(test)).exists()
+            if seconds >= (LEAST_FILE if test == file_of(test) else LEAST)
+            and not _judges_the_tree(test)
+            and (root / file_of(test)).exists()
         ]
         self._path.write_text(_HEAD + "".join(lines))

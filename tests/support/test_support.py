@@ -202,13 +202,20 @@ def test_what_is_sampled_is_the_same_in_the_turns_that_divide_it() -> None:
 
 def test_which_tests_are_slow_is_written_for_the_files_that_were_measured(tmp_path: Path) -> None:
     path = tmp_path / "tests" / "slow.txt"
-    path.parent.mkdir()
-    for name in "ab":
+    (path.parent / "u").mkdir(parents=True)
+    for name in ("u/a", "u/b", "whole"):
         (path.parent / name).touch()
-    path.write_text("  3.0 tests/a::gone\n  4.0 tests/a::skipped\n  2.0 tests/b::kept\n  9.0 tests/c::gone\n")
-    cases_of = ["tests/a::many[0]", "tests/a::many[1]", "tests/a::quick", "tests/a::skipped", "tests/a::alone"]
+    path.write_text("  3.0 tests/u/a::gone\n  4.0 tests/u/a::skipped\n  2.0 tests/u/b::kept\n  9.0 tests/u/c::gone\n")
+    cases_of = [
+        "tests/u/a::many[0]",
+        "tests/u/a::many[1]",
+        "tests/u/a::quick",
+        "tests/u/a::skipped",
+        "tests/u/a::alone",
+    ]
+    cases_of.append("tests/whole::one")
     recorder = SlowTestsRecorder({test: test.endswith("alone") for test in cases_of}, path)
-    for test in (*cases_of, "tests/b::proof"):
+    for test in (*cases_of, "tests/u/b::proof"):
         for when in ("setup", "call", "teardown"):
             seconds = 0.1 if test.endswith("quick") else 0.4
             report = SimpleNamespace(
@@ -228,10 +235,10 @@ def test_which_tests_are_slow_is_written_for_the_files_that_were_measured(tmp_pa
     recorder.pytest_sessionfinish()
     assert read_slow_tests(path) == {
         files[0]: 2.1,
-        "tests/a::alone": 6.0,
-        "tests/a::many": 0.8,
-        "tests/a::skipped": 4.0,
-        "tests/b::kept": 2.0,
+        "tests/u/a::alone": 6.0,
+        "tests/u/a::many": 0.8,
+        "tests/u/a::skipped": 4.0,
+        "tests/u/b::kept": 2.0,
     }
 
 
