@@ -92,6 +92,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "XGLMForCausalLM": ("xglm",),
     "Gemma2ForCausalLM": ("gemma2",),
     "Gemma3ForCausalLM": ("gemma3",),
+    "FuyuForCausalLM": ("fuyu",),
     "Gemma3ForConditionalGeneration": ("gemma3-seeing",),
     "Gemma3nForCausalLM": (
         "gemma3n",

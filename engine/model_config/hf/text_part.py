@@ -250,6 +250,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "FastVlmForConditionalGeneration": MediaFamily("fast_vlm", "qwen2"),
     "FunAsrNanoForConditionalGeneration": MediaFamily("fun_asr_nano", "qwen3", "audio"),
     "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
+    "FuyuForCausalLM": MediaFamily("fuyu", "persimmon"),
     "Gemma3ForConditionalGeneration": MediaFamily("gemma3", "gemma3_text"),
     "Gemma3nForConditionalGeneration": MediaFamily("gemma3n", "gemma3n_text", "audio"),
     "Gemma4ForConditionalGeneration": MediaFamily("gemma4", "gemma4_text", "images, video, audio"),
