@@ -18,6 +18,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ling",
         "ling-unbound",
     ),
+    "ArcticForCausalLM": ("arctic", "arctic-sequential"),
     "BailingMoeForCausalLM": ("ling1",),
     "BailingMoeV3ForCausalLM": ("ling3",),
     "BailingMoeV2ForCausalLM": ("ling2",),
@@ -92,7 +93,6 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "XGLMForCausalLM": ("xglm",),
     "Gemma2ForCausalLM": ("gemma2",),
     "Gemma3ForCausalLM": ("gemma3",),
-    "FuyuForCausalLM": ("fuyu",),
     "Gemma3ForConditionalGeneration": ("gemma3-seeing",),
     "Gemma3nForCausalLM": (
         "gemma3n",
@@ -355,6 +355,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Exaone4_5_ForConditionalGeneration": ("exaone4_5",),
     "Ernie4_5_VLMoeForConditionalGeneration": ("ernie_vl",),
     "FunAudioChatForConditionalGeneration": ("funaudiochat", "funaudiochat_alone"),
+    "FuyuForCausalLM": ("fuyu",),
     "Gemma3ForConditionalGeneration": ("gemma3",),
     "Gemma3nForConditionalGeneration": ("gemma3n_hears",),
     "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large", "gemma4_film", "gemma4_hears"),

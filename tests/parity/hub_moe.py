@@ -1,6 +1,7 @@
 """Tiny mixtures of experts whose code comes with their checkpoints, for :mod:`.hub`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     glm |= {"use_qk_norm": True, "routed_scaling_factor": 1.5, "partial_rotary_factor": 1.0, "rms_norm_eps": 1e-6}
     mamba = {"head_dim": 16, "ssm_state_size": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2}
     return {
+        **{
+            name: lambda: transformers.MixtralConfig(**shape, num_local_experts=6, num_experts_per_tok=2)
+            for name in ("arctic", "arctic-sequential")
+        },
         "deepseek": lambda: transformers.Qwen2MoeConfig(
             **qwen, shared_expert_intermediate_size=64, mlp_only_layers=[0], norm_topk_prob=False
         ),
@@ -271,7 +276,60 @@ def _puzzle(config: Any) -> Values:
     return {**own, **same(config, *kept, *others)}
 
 
+def _arctic_layer(layer: Any, hidden: torch.Tensor, **given: Any) -> torch.Tensor:
+    """A layer whose experts take its input, beside a dense network behind attention."""
+    attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **given)
+    behind: torch.Tensor = hidden + attended
+    dense = layer.beside(layer.residual_layernorm(behind))
+    found: torch.Tensor = behind + dense + layer.mlp(layer.post_attention_layernorm(hidden))
+    return found
+
+
+def _dense(hidden: int, inner: int) -> Any:
+    config = transformers.LlamaConfig(hidden_size=hidden, intermediate_size=inner)
+    found = transformers.models.llama.modeling_llama.LlamaMLP(config)
+    for parameter in found.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.1)
+    return found.eval()
+
+
+def _alternating(model: Any) -> None:
+    """Every second layer has experts."""
+    for layer in model.model.layers[::2]:
+        layer.mlp = _dense(model.config.hidden_size, model.config.intermediate_size)
+
+
+def _beside_experts(model: Any) -> None:
+    _alternating(model)
+    hidden = model.config.hidden_size
+    for layer in model.model.layers[1::2]:
+        layer.beside = _dense(hidden, hidden)
+        layer.residual_layernorm = type(layer.input_layernorm)(hidden)
+        torch.nn.init.uniform_(layer.residual_layernorm.weight, 0.5, 1.5)
+        layer.forward = partial(_arctic_layer, layer)
+
+
+def _arctic(config: Any) -> Values:
+    own: Values = {"model_type": "arctic", "hidden_act": "silu", "tie_word_embeddings": False, "moe_layer_frequency": 2}
+    own |= {"use_residual": True, "parallel_attn_mlp_res": True, "sliding_window": None, "quantization": None}
+    return {**own, "rope_theta": theta(config), **same(config, "num_local_experts", "num_experts_per_tok")}
+
+
+def _arctic_sequential(config: Any) -> Values:
+    return {**_arctic(config), "use_residual": False, "parallel_attn_mlp_res": False}
+
+
+_ARCTIC = {
+    "beside.gate_proj": "residual_mlp.w1",
+    "beside.up_proj": "residual_mlp.w3",
+    "beside.down_proj": "residual_mlp.w2",
+    "block_sparse_moe.gate_proj": "block_sparse_moe.mlp.w1",
+    "block_sparse_moe.up_proj": "block_sparse_moe.mlp.w3",
+    "block_sparse_moe.down_proj": "block_sparse_moe.mlp.w2",
+}
 PUBLISHED: Mapping[str, Published] = {
+    "arctic": Published("ArcticForCausalLM", _ARCTIC, _arctic, prepared=_beside_experts),
+    "arctic-sequential": Published("ArcticForCausalLM", _ARCTIC, _arctic_sequential, prepared=_alternating),
     "deepseek": Published("DeepseekForCausalLM", {}, _deepseek, _ungated, _half_shared),
     "ling1": Published("BailingMoeForCausalLM", _LING, _ling1_described, _ling1, _with_normed_head),
     "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, _joined),

@@ -68,6 +68,7 @@ side."""
 
 EXPERTS = (
     "afmoe",
+    "arctic",
     "axk1",
     "axk2",
     "beam",

@@ -214,6 +214,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "InternLM2ForCausalLM": DecoderFamily("internlm2", hf_hub.internlm2),
     "ExaoneForCausalLM": DecoderFamily("exaone", hf_hub.exaone),
     "MiniCPMForCausalLM": DecoderFamily("minicpm", hf_hub.minicpm),
+    "ArcticForCausalLM": DecoderFamily("arctic", hf_hub_moe.arctic),
     "BailingMoeForCausalLM": DecoderFamily("bailing_moe", hf_hub_moe.ling),
     "BailingMoeV2ForCausalLM": DecoderFamily("bailing_moe_v2", hf_hub_moe.ling2),
     "SarvamMoEForCausalLM": DecoderFamily("sarvam_moe", hf_hub_moe.sarvam_moe),

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.layer import Norms
-from ..spec.mlp import APART, MoESpec, RouterSpec
+from ..spec.layer import PRE, LayerSpec, Norms
+from ..spec.mlp import APART, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from .common import check_silu, common, expect, renamed
 from .latent import latent
-from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 
 _LING_NAMES: Final = (replace(APART, correction="mlp.gate.expert_bias"),)
 _PANGU: Final[Mapping[str, str]] = {
@@ -32,7 +32,37 @@ _PANGU_NORMS: Final = Norms(
     mlp_in="pre_mlp_layernorm",
     mlp_out="post_mlp_layernorm",
 )
+_ARCTIC: Final = "block_sparse_moe.mlp"
 _ONE_GROUP: Final[Mapping[str, object]] = {"n_group": 1, "topk_group": 1}
+
+
+def arctic(fields: Fields, name: str) -> ModelSpec:
+    """Snowflake Arctic: a dense network behind attention, and experts that take the layer's input. A layer is two here,
+    of which the first has the experts alone."""
+    check_silu(fields)
+    for field in ("sliding_window", "quantization"):
+        if fields.has(field):
+            raise ConfigError(f"{field} is set, expected null")
+    every = fields.integer("moe_layer_frequency", 2)
+    beside = fields.flag("parallel_attn_mlp_res", fields.flag("use_residual"))
+    if fields.flag("use_residual", beside) != beside:
+        raise ConfigError("parallel_attn_mlp_res and use_residual differ, expected both or neither")
+    spec = common(fields, name, eps=1e-5, theta=1_000_000.0)
+    top_k = fields.integer("num_experts_per_tok", 1)
+    router = RouterSpec(top_k, renormalize=top_k > 1)
+    moe = replace(experts_of(fields, spec, router, experts=8, inner="intermediate_size"), names=(MIXTRAL,))
+    dense = MLPSpec(moe.inner, into=(f"{_ARCTIC}.w1", f"{_ARCTIC}.w3"), out=f"{_ARCTIC}.w2")
+    own = MLPSpec(spec.hidden_size, into=("residual_mlp.w1", "residual_mlp.w3"), out="residual_mlp.w2")
+    alone = LayerSpec(None, None, Norms(mlp_in=PRE.mlp_in), shortcut=moe)
+    layers: list[LayerSpec] = []
+    for number, layer in enumerate(spec.layers, 1):
+        if number % every:
+            layers += LayerSpec(None, None, Norms()), replace(layer, mlp=dense)
+        elif beside:
+            layers += alone, replace(layer, mlp=own, norms=replace(PRE, mlp_in="residual_layernorm"))
+        else:
+            layers += LayerSpec(None, None, Norms()), replace(layer, mlp=moe)
+    return replace(spec, layers=tuple(layers), sublayers=2)
 
 
 def ling(fields: Fields, name: str) -> ModelSpec:

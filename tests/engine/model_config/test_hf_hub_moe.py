@@ -7,6 +7,7 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.spec.mlp import MoESpec
+from stentor.engine.model_config.stages import stage_ends
 from stentor.tests.parity import tiny
 
 
@@ -27,6 +28,10 @@ def refused(name: str, change: dict[str, Any]) -> str:
         ("sarvam-moe", {"score_function": "softmax"}, "score_function is 'softmax', expected 'sigmoid'"),
         ("sarvam-mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ("pangu-ultra", {"rope_scaling": {"type": "yarn"}}, "rope_scaling is set, expected null"),
+        ("arctic", {"sliding_window": 4096}, "sliding_window is set, expected null"),
+        ("arctic", {"quantization": {"q_bits": 8}}, "quantization is set, expected null"),
+        ("arctic", {"use_residual": False}, "parallel_attn_mlp_res and use_residual differ, expected both or neither"),
+        ("arctic", {"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
         ("deepseek", {"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid', expected 'softmax'"),
         ("deepseek", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ("ling3", {"no_kda_lora": False}, "no_kda_lora is false, expected true"),
@@ -54,6 +59,20 @@ def refused(name: str, change: dict[str, Any]) -> str:
 )
 def test_a_field_with_another_meaning_is_refused_by_its_name(name: str, change: dict[str, Any], message: str) -> None:
     assert message in refused(name, change)
+
+
+def test_arctic_is_what_its_makers_say() -> None:
+    """480 billion parameters, 17 of them for a token, in 35 layers with 128 experts beside a dense network."""
+    sizes = {"vocab_size": 32_000, "hidden_size": 7168, "intermediate_size": 4864, "num_hidden_layers": 35}
+    sizes |= {"num_attention_heads": 56, "num_key_value_heads": 8, "num_local_experts": 128, "moe_layer_frequency": 1}
+    spec = model_spec_from_hf({**tiny.described("arctic"), **sizes})
+    assert round(spec.parameters / 1e9) == 479
+    assert 17 < spec.active_parameters / 1e9 < 17.5
+    assert [layer.shortcut is None for layer in spec.layers] == [False, True] * 35
+    assert [group.layers for group in spec.cache_groups] == [tuple(range(1, 70, 2))]
+    assert spec.layer_prefix(69) == "model.layers.34"
+    with pytest.raises(ConfigError, match="their experts or their weights, are not given out"):
+        stage_ends(spec, 2)
 
 
 def test_experts_of_ling_3_may_have_the_limit_of_step() -> None:
