@@ -293,6 +293,8 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "RecurrentGemmaForCausalLM": ("recurrent-gemma",),
     "SarvamMLAForCausalLM": ("sarvam-mla",),
+    "Grok1ForCausalLM": ("grok2",),
+    "Grok1ModelForCausalLM": ("grok1",),
     "SarvamMoEForCausalLM": ("sarvam-moe",),
     "SeedOssForCausalLM": ("seed-oss",),
     "SmolLM3ForCausalLM": ("smollm3",),

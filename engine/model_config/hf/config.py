@@ -217,6 +217,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "ArcticForCausalLM": DecoderFamily("arctic", hf_hub_moe.arctic),
     "BailingMoeForCausalLM": DecoderFamily("bailing_moe", hf_hub_moe.ling),
     "BailingMoeV2ForCausalLM": DecoderFamily("bailing_moe_v2", hf_hub_moe.ling2),
+    **dict.fromkeys(("Grok1ModelForCausalLM", "Grok1ForCausalLM"), DecoderFamily("grok-1", hf_hub_moe.grok)),
     "SarvamMoEForCausalLM": DecoderFamily("sarvam_moe", hf_hub_moe.sarvam_moe),
     "SarvamMLAForCausalLM": DecoderFamily("sarvam_mla", hf_hub_moe.sarvam_mla),
     "Param2MoEForCausalLM": DecoderFamily("param2moe", hf_hub_moe.param2),

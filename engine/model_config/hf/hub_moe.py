@@ -7,9 +7,10 @@ from typing import Final
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.mlp import APART, MLPSpec, MoESpec, RouterSpec
-from ..spec.model import ModelSpec, with_layers, with_mixers, with_mtp
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
-from .common import check_silu, common, expect, renamed
+from ..spec.token_input import TokenInputSpec
+from .common import check_silu, common, expect, renamed, softcap_of, with_defaults
 from .latent import latent
 from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 
@@ -33,6 +34,15 @@ _PANGU_NORMS: Final = Norms(
     mlp_out="post_mlp_layernorm",
 )
 _ARCTIC: Final = "block_sparse_moe.mlp"
+_GROK_NAMES: Final = replace(
+    APART,
+    router="moe_block.gate",
+    into=("moe_block.experts.{}.linear.weight", "moe_block.experts.{}.linear_v.weight"),
+    out="moe_block.experts.{}.linear_1.weight",
+)
+_GROK_NORMS: Final = Norms(
+    mixer_in="pre_attn_norm", mixer_out="post_attn_norm", mlp_in="pre_moe_norm", mlp_out="post_moe_norm"
+)
 _ONE_GROUP: Final[Mapping[str, object]] = {"n_group": 1, "topk_group": 1}
 
 
@@ -63,6 +73,41 @@ def arctic(fields: Fields, name: str) -> ModelSpec:
         else:
             layers += LayerSpec(None, None, Norms()), replace(layer, mlp=moe)
     return replace(spec, layers=tuple(layers), sublayers=2)
+
+
+def grok(fields: Fields, name: str) -> ModelSpec:
+    """Grok 1 and 2: norms before and behind both parts; soft caps of scores, routers and logits. Grok 2 has a dense
+    network beside its experts."""
+    second = fields.flag("residual_moe") or fields.has("moe_intermediate_size")
+    if (activation := fields.text("hidden_act", "gelu")) not in ("gelu", "gelu_new", "gelu_pytorch_tanh"):
+        raise ConfigError(f"hidden_act is {activation[:40]!r}, expected 'gelu'")
+    if (kind := fields.text("rope_type", "original")) not in ("original", "default"):
+        raise ConfigError(f"rope_type is {kind[:40]!r}, expected 'original': angles that are stretched are not known")
+    expect(fields, {"attn_logit_softcapping_method": "tanh", "rope_rotate_half_dims": False, "global_attn_every_n": 1})
+    if fields.has("sliding_window_size"):
+        expect(fields, {"sliding_window_size": -1})
+    fields = with_defaults(fields, tie_word_embeddings=True)
+    spec = common(Fields({**fields.values, "hidden_act": "gelu_pytorch_tanh"}), name, eps=1e-5)
+    cap = max(softcap_of(fields, "attn_logit_softcapping", fields.number("max_attn_value", 30.0)), 0.0)
+    scale = fields.positive("attn_output_multiplier", spec.layers[0].attention.head_dim ** -0.5)
+    spec = with_mixers(spec, softcap=cap, scale=scale, name="self_attn" if second else "attn")
+    beside = fields.flag("residual_moe")
+    factor = 0.5**0.5 if beside else 1.0
+    router = RouterSpec(fields.integer("num_experts_per_tok", 2), renormalize=False, scale=factor)
+    router = replace(router, softcap=max(softcap_of(fields, "router_logit_softcapping", 30.0), 0.0))
+    inner = "moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size"
+    moe = experts_of(fields, spec, router, experts=8, inner=inner)
+    shared = dense_mlp(spec) if beside else None
+    moe = replace(moe, names=(MIXTRAL if second else _GROK_NAMES,), shared=shared, shared_scale=factor)
+    spec = with_layers(spec, mlp=moe, norms=_GROK_NORMS)
+    if (longest := fields.number("attn_temperature_len", -1.0)) > 0:  # tokens behind it have other scores
+        spec = replace(spec, max_position=min(spec.max_position, int(longest)))
+    return replace(
+        spec,
+        input=TokenInputSpec(fields.positive("embedding_multiplier_scale", spec.hidden_size**0.5)),
+        logits_divisor=1 / fields.positive("output_multiplier_scale", 3**-0.5),
+        logits_softcap=max(softcap_of(fields, "final_logit_softcapping", 0.0), 0.0),
+    )
 
 
 def ling(fields: Fields, name: str) -> ModelSpec:
