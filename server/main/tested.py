@@ -195,6 +195,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mamba",
         "mamba-biased",
     ),
+    "PixtralForConditionalGeneration": ("mistral-own",),
     "MistralLarge3ForCausalLM": ("mistral-large3",),
     "MiMoV2ForCausalLM": ("mimo-v2", "mimo-v2-fp8"),
     "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
