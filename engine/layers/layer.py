@@ -72,6 +72,7 @@ class Layer:
         self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
         network = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
         self._shortcut: MoE | None = None
+        self._shortcut_in: Norm | None = None
         if spec.shortcut is not None:
             self._shortcut = MoE(weights, prefix, spec.shortcut, model.hidden_size, context)
         # parallel parts share the input and may need it quantised differently
@@ -102,6 +103,8 @@ class Layer:
                 total=sum_of_mixer,
             )
         self._network: Sublayer[MLP | MoE] | None = None
+        if network is None and self._shortcut is not None:
+            self._shortcut_in = before_network
         if network is not None:
             self._network = Sublayer(
                 network,
@@ -174,6 +177,9 @@ class Layer:
                 residual = residual if delta is None else added_(residual, delta)
                 delta = batch.carried.output
             batch.carried.output = shortcut
+        elif self._shortcut is not None and self._shortcut_in is not None:
+            residual, delta = residual if delta is None else added_(residual, delta), None
+            batch.carried.output = self._shortcut(self._shortcut_in.plain(residual), batch)
         if self._own is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)

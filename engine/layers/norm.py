@@ -288,6 +288,8 @@ def make_norm(
     if own in like.scaled_first:
         return ScaledFirstNorm(weights, name, size, eps, context)
     stored = name if like.weighted and own not in like.unweighted else None
+    if stored:
+        weights.alias(f"{name}.scale", f"{name}.weight")  # as files of Grok 1 have it
     if (offset := dict(like.offsets).get(own)) is not None:
         plus_one = False
         if offset:

@@ -56,6 +56,8 @@ def route_to(logits: Tensor, router: Router, experts: Tensor) -> Routing:
 
 
 def _scores(logits: Tensor, router: Router) -> Tensor:
+    if router.softcap:
+        logits = torch.tanh(logits / router.softcap) * router.softcap
     match router.score:
         case "softmax":
             return logits.softmax(1)

@@ -39,6 +39,8 @@ class Router:
     nearness: float = 0.0
     """For ``sparsemixer``: a logit is near a choice if it is below it by at most this factor times the larger of the
     choice and the logit's own magnitude."""
+    softcap: float = 0.0
+    """c > 0 scores c·tanh(x/c) in place of a logit x (Grok 1)."""
 
     def __post_init__(self) -> None:
         if self.score not in get_args(Score):
@@ -53,6 +55,8 @@ class Router:
             raise ValueError("router: groups are compared by scores, not by corrected logits")
         if self.score == "sparsemixer" and (self.renormalize or self.groups > 1):
             raise ValueError("router: sparsemixer neither divides by sums nor looks at groups")
+        if self.softcap < 0 or (self.softcap and (self.score == "sparsemixer" or self.corrects_logits)):
+            raise ValueError("router: a softcap is not below 0, and not of logits that are compared or corrected")
 
     def check(self, experts: int, bias: Tensor | None) -> None:
         """Raises ValueError unless it can choose among this many experts, with a ``bias`` for each or None."""
@@ -84,6 +88,7 @@ class RouterStruct(ctypes.Structure):
         ),
         ("scale", ctypes.c_double),
         ("nearness", ctypes.c_double),
+        ("softcap", ctypes.c_double),
         ("bias", ctypes.c_void_p),
     )
 
@@ -104,5 +109,6 @@ def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterSt
         router.corrects_logits,
         router.scale,
         router.nearness,
+        router.softcap,
         None if bias is None else bias.data_ptr(),
     )

@@ -26,6 +26,14 @@ static inline void choose_largest(const float* values, int64_t count, int64_t wa
 // Scores of a row of logits; `scores` is padded to whole vectors.
 static inline void score_row(const Router& router, const float* logits, float* scores) {
     const int64_t count = router.experts;
+    if (router.softcap > 0) {
+        const vf cap = set1((float)router.softcap);
+        for (int64_t i = 0; i < count; i += LANES) {
+            const vf x = i + LANES <= count ? load(logits + i) : load_part(logits + i, count - i);
+            store(scores + i, tanh(x / cap) * cap);
+        }
+        logits = scores;
+    }
     float most = -INFINITY;
     for (int64_t i = 0; i < count; ++i) most = std::max(most, logits[i]);
     if (router.score == SQRT_SOFTPLUS) {

@@ -46,6 +46,7 @@ def route_kernel(
     count,
     scale,
     nearness,
+    softcap,
     TOP_K: tl.constexpr,
     SCORE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -54,6 +55,7 @@ def route_kernel(
     GROUPS: tl.constexpr,
     TOP_GROUPS: tl.constexpr,
     BY_TWO: tl.constexpr,
+    CAPPED: tl.constexpr,
     PADDED: tl.constexpr,
     PLACES: tl.constexpr,
 ):
@@ -61,12 +63,16 @@ def route_kernel(
     number = tl.arange(0, PADDED)
     there = number < count
     x = tl.load(logits + token * stride + number, mask=there, other=-float("inf"))
+    capped = x
+    if CAPPED:
+        # tanh(x) = 1 - 2 / (1 + exp(2x)), and the exponent saturates as tanh does
+        capped = tl.where(there, softcap * (1.0 - 2.0 / (1.0 + tl.exp(x * (2.0 / softcap)))), -float("inf"))
     if SCORE == "sigmoid":
-        scores = tl.sigmoid(x)
+        scores = tl.sigmoid(capped)
     elif SCORE == "sqrtsoftplus":
-        scores = tl.sqrt(tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x))))
+        scores = tl.sqrt(tl.maximum(capped, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(capped))))
     else:
-        raised = tl.exp(x - tl.max(x, 0))
+        raised = tl.exp(capped - tl.max(capped, 0))
         scores = raised / tl.sum(raised, 0)
     # scores have the order of logits, but large ones round to the same number
     ranks = x
@@ -113,6 +119,7 @@ def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: 
         count,
         router.scale,
         router.nearness,
+        router.softcap,
         config=Config.of(num_warps=1),
         TOP_K=router.top_k,
         SCORE=router.score,
@@ -122,6 +129,7 @@ def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: 
         GROUPS=router.groups,
         TOP_GROUPS=router.top_groups,
         BY_TWO=router.group_score == "top2",
+        CAPPED=router.softcap > 0,
         PADDED=next_power_of_2(count),
         PLACES=next_power_of_2(router.top_k),
     )

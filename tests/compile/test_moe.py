@@ -120,6 +120,7 @@ def test_an_older_gpu_is_served() -> None:
         Router(2, score="sparsemixer", renormalize=False, nearness=0.02),
         Router(6, groups=8, top_groups=3, group_score="max"),
         Router(6, score="sigmoid", corrects_logits=True, renormalize=False),
+        Router(2, renormalize=False, softcap=30.0),
     ],
 )
 def test_a_router_is_one_kernel(router: Router) -> None:

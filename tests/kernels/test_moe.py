@@ -67,6 +67,16 @@ def test_a_bias_may_be_added_to_logits_where_scores_round_to_one_number() -> Non
     assert route(logits, Router(2, score="sigmoid"), bias).experts.tolist() == [[0, 2]]
 
 
+def test_a_soft_cap_brings_scores_nearer_and_changes_no_choice() -> None:
+    logits = torch.tensor([[0.0, 9.0, 40.0, -10.0]])
+    experts, chosen = route(logits, Router(2, renormalize=False, softcap=5.0))
+    assert experts.tolist() == [[2, 1]]
+    assert_close(chosen, (5 * (logits / 5).tanh()).softmax(1)[:, [2, 1]])
+    for wrong in ({"softcap": -1.0}, {"softcap": 5.0, "score": "sigmoid", "corrects_logits": True}):
+        with pytest.raises(ValueError, match="a softcap is not below 0"):
+            Router(2, **wrong)  # type: ignore[arg-type]
+
+
 def test_each_choice_is_weighed_against_those_left_that_come_near_it() -> None:
     logits = torch.tensor([[4.0, 1.0, 3.9, 3.8], [-2.0, -1.0, -4.0, -1.1]])
     experts, chosen = route(logits, Router(2, score="sparsemixer", renormalize=False, nearness=0.1))

@@ -21,6 +21,7 @@ ROUTERS = (
     Router(1, score="sigmoid", renormalize=False),
     Router(2, score="sparsemixer", renormalize=False, nearness=0.3),
     Router(2, score="sqrtsoftplus", scale=1.5),
+    Router(2, renormalize=False, softcap=1.5),
 )
 
 

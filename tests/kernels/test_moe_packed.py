@@ -193,6 +193,8 @@ def test_a_token_is_bitwise_the_same_in_any_batch_and_thread_count(kind: PackedK
         Router(1, score="sigmoid", renormalize=False),
         Router(3, score="sparsemixer", renormalize=False, nearness=0.3, scale=2.5),
         Router(3, score="sqrtsoftplus", scale=1.5),
+        Router(3, renormalize=False, softcap=2.0),
+        Router(2, score="sigmoid", softcap=0.5),
         Router(3, score="sigmoid", corrects_logits=True, renormalize=False),
         Router(2, score="sigmoid", groups=2, scale=2.5),
         Router(2, groups=2, top_groups=1, group_score="max", renormalize=False),

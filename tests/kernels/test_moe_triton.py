@@ -228,6 +228,8 @@ def test_every_candidate_has_the_sizes_of_its_operation() -> None:
         Router(1, score="sigmoid", renormalize=False),
         Router(2, score="sparsemixer", renormalize=False, nearness=0.3),
         Router(3, score="sqrtsoftplus", scale=1.5),
+        Router(3, renormalize=False, softcap=2.0),
+        Router(2, score="sigmoid", softcap=0.5),
         Router(3, score="sigmoid", corrects_logits=True, renormalize=False),
         Router(3, score="sigmoid", groups=4, top_groups=2, scale=2.5),
         Router(2, groups=2, group_score="max"),

@@ -105,6 +105,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             num_experts=6,
             shared_expert_intermediate_size=48,
             gating="per-element",
+            moe_router_logit_softcapping=0.5,
             attention_bias=True,
             mlp_layer_types=["sparse"] * 3,
         ),

@@ -34,6 +34,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **ling,
             layer_types=[f"{kind}_attention" for kind in ("linear", "full", "linear", "full", "full")],
         ),
+        "mistral-own": lambda: transformers.MistralConfig(**shape, head_dim=24, sliding_window=None),
         "mistral-large3": lambda: transformers.Mistral4Config(
             **{**latents, "num_key_value_heads": 4},
             q_lora_rank=24,
@@ -237,7 +238,29 @@ def _ling3(config: Any) -> Values:
     return {**own, **same(config, *kept, "norm_topk_prob", "short_conv_kernel_size")}
 
 
+def _pair_by_pair(tensors: Tensors, config: Any) -> Tensors:
+    """Queries and keys whose heads turn pair by pair, beside what sees pictures."""
+    found: Tensors = {
+        "vision_encoder.ln_pre.weight": torch.ones(2),
+        "vision_language_adapter.w_in.weight": torch.ones(2),
+    }
+    for name, tensor in tensors.items():
+        if "q_proj" in name or "k_proj" in name:
+            halves = tensor.unflatten(0, (-1, 2, config.head_dim // 2))
+            tensor = halves.transpose(1, 2).flatten(0, 2)
+        found[name] = tensor
+    return found
+
+
+def mistral_own(config: Any) -> Values:
+    """As params.json becomes config.json."""
+    own: Values = {"model_type": "mistral_pixtral", "rope_parameters": config.rope_parameters}
+    return {**own, "tie_word_embeddings": False, **same(config, "head_dim")}
+
+
+_DENSE = {**_MISTRAL, **{f"self_attn.{part}_proj": f"attention.w{part}" for part in "qkv"}}
 PUBLISHED: Mapping[str, Published] = {
+    "mistral-own": Published("PixtralForConditionalGeneration", _DENSE, mistral_own, _pair_by_pair),
     "sarvam-mla": Published("SarvamMLAForCausalLM", {}, _sarvam_mla),
     "pangu-ultra": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu_renamed, _uncorrected, _sandwiched_plainly),
     "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, _with_draft, _sandwiched),

@@ -1,6 +1,7 @@
 """Tiny mixtures of experts whose code comes with their checkpoints, for :mod:`.hub`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,23 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     glm |= {"use_qk_norm": True, "routed_scaling_factor": 1.5, "partial_rotary_factor": 1.0, "rms_norm_eps": 1e-6}
     mamba = {"head_dim": 16, "ssm_state_size": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2}
     return {
+        **{
+            name: lambda: transformers.MixtralConfig(**shape, num_local_experts=6, num_experts_per_tok=2)
+            for name in ("arctic", "arctic-sequential")
+        },
+        **{
+            name: lambda: transformers.Gemma2Config(
+                **shape,
+                head_dim=16,
+                query_pre_attn_scalar=12,
+                layer_types=["full_attention"] * shape["num_hidden_layers"],
+                attn_logit_softcapping=3.0,
+                final_logit_softcapping=2.0,
+                tie_word_embeddings=False,
+                attn_implementation="eager",
+            )
+            for name in ("grok1", "grok2")
+        },
         "deepseek": lambda: transformers.Qwen2MoeConfig(
             **qwen, shared_expert_intermediate_size=64, mlp_only_layers=[0], norm_topk_prob=False
         ),
@@ -271,7 +289,158 @@ def _puzzle(config: Any) -> Values:
     return {**own, **same(config, *kept, *others)}
 
 
+def _arctic_layer(layer: Any, hidden: torch.Tensor, **given: Any) -> torch.Tensor:
+    """A layer whose experts take its input, beside a dense network behind attention."""
+    attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), **given)
+    behind: torch.Tensor = hidden + attended
+    dense = layer.beside(layer.residual_layernorm(behind))
+    found: torch.Tensor = behind + dense + layer.mlp(layer.post_attention_layernorm(hidden))
+    return found
+
+
+def _dense(hidden: int, inner: int) -> Any:
+    config = transformers.LlamaConfig(hidden_size=hidden, intermediate_size=inner)
+    found = transformers.models.llama.modeling_llama.LlamaMLP(config)
+    for parameter in found.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.1)
+    return found.eval()
+
+
+def _alternating(model: Any) -> None:
+    """Every second layer has experts."""
+    for layer in model.model.layers[::2]:
+        layer.mlp = _dense(model.config.hidden_size, model.config.intermediate_size)
+
+
+def _beside_experts(model: Any) -> None:
+    _alternating(model)
+    hidden = model.config.hidden_size
+    for layer in model.model.layers[1::2]:
+        layer.beside = _dense(hidden, hidden)
+        layer.residual_layernorm = type(layer.input_layernorm)(hidden)
+        torch.nn.init.uniform_(layer.residual_layernorm.weight, 0.5, 1.5)
+        layer.forward = partial(_arctic_layer, layer)
+
+
+def _arctic(config: Any) -> Values:
+    own: Values = {"model_type": "arctic", "hidden_act": "silu", "tie_word_embeddings": False, "moe_layer_frequency": 2}
+    own |= {"use_residual": True, "parallel_attn_mlp_res": True, "sliding_window": None, "quantization": None}
+    return {**own, "rope_theta": theta(config), **same(config, "num_local_experts", "num_experts_per_tok")}
+
+
+def _arctic_sequential(config: Any) -> Values:
+    return {**_arctic(config), "use_residual": False, "parallel_attn_mlp_res": False}
+
+
+_ARCTIC = {
+    "beside.gate_proj": "residual_mlp.w1",
+    "beside.up_proj": "residual_mlp.w3",
+    "beside.down_proj": "residual_mlp.w2",
+    "block_sparse_moe.gate_proj": "block_sparse_moe.mlp.w1",
+    "block_sparse_moe.up_proj": "block_sparse_moe.mlp.w3",
+    "block_sparse_moe.down_proj": "block_sparse_moe.mlp.w2",
+}
+_GROK_EXPERTS, _GROK_CHOSEN, _GROK_INNER, _GROK_CAP = 6, 2, 48, 1.5
+
+
+class _GrokRouter(torch.nn.Module):
+    top_k = _GROK_CHOSEN
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(_GROK_EXPERTS, hidden) * 0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T
+
+
+class _GrokExpert(torch.nn.Module):
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.linear, self.linear_v = (torch.nn.Linear(hidden, inner, bias=False) for _ in range(2))
+        self.linear_1 = torch.nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = torch.nn.functional.gelu(self.linear(x), approximate="tanh")
+        found: torch.Tensor = self.linear_1(gate * self.linear_v(x))
+        return found
+
+
+class _GrokMixture(torch.nn.Module):
+    """The sum of the chosen experts with the shares that they have of all; ``dense``: a network beside them."""
+
+    def __init__(self, hidden: int, dense: _GrokExpert | None) -> None:
+        super().__init__()
+        self.gate, self.dense = _GrokRouter(hidden), dense
+        self.experts = torch.nn.ModuleList(_GrokExpert(hidden, _GROK_INNER) for _ in range(_GROK_EXPERTS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = (_GROK_CAP * (self.gate(x) / _GROK_CAP).tanh()).softmax(-1)
+        least = shares.topk(_GROK_CHOSEN, dim=-1).values[..., -1:]
+        kept = torch.where(shares >= least, shares, 0)
+        found = sum(expert(x) * kept[..., [number]] for number, expert in enumerate(self.experts))
+        assert isinstance(found, torch.Tensor)
+        return found if self.dense is None else (found + self.dense(x)) * 0.5**0.5
+
+
+def _with_mixtures(model: Any, *, beside: bool) -> None:
+    hidden, inner = model.config.hidden_size, model.config.intermediate_size
+    for layer in model.model.layers:
+        layer.mlp = _GrokMixture(hidden, _GrokExpert(hidden, inner) if beside else None)
+    model.eval()
+
+
+def _grok_stored(tensors: Tensors, config: Any) -> Tensors:
+    """Norms that multiply by their weights, as they are, and a head whose logits are multiplied."""
+    found = {name: tensor + 1 if "norm" in name else tensor for name, tensor in tensors.items()}
+    return {**found, "lm_head.weight": tensors["lm_head.weight"] / _GROK_FACTOR}
+
+
+_GROK_FACTOR = 0.6
+
+
+def _grok1(config: Any) -> Values:
+    own: Values = {"model_type": "grok-1", "num_experts": _GROK_EXPERTS, "num_experts_per_tok": _GROK_CHOSEN}
+    own |= {"intermediate_size": _GROK_INNER, "tie_word_embeddings": False, "output_multiplier_scale": _GROK_FACTOR}
+    own |= {"attn_output_multiplier": config.query_pre_attn_scalar**-0.5, "router_logit_softcapping": _GROK_CAP}
+    own |= {"max_attn_value": config.attn_logit_softcapping, "embedding_multiplier_scale": config.hidden_size**0.5}
+    return {**own, **same(config, "final_logit_softcapping")}
+
+
+def _grok2(config: Any) -> Values:
+    own = {**_grok1(config), "num_local_experts": _GROK_EXPERTS, "intermediate_size": config.intermediate_size}
+    own |= {"moe_intermediate_size": _GROK_INNER, "residual_moe": True, "sliding_window_size": -1}
+    own |= {"attn_temperature_len": config.max_position_embeddings, "rope_type": "original"}
+    absent = ("num_experts", "max_attn_value")
+    found = {field: value for field, value in own.items() if field not in absent}
+    return {**found, **same(config, "attn_logit_softcapping"), "rope_theta": theta(config)}
+
+
+_GROK = {
+    "input_layernorm.weight": "pre_attn_norm.scale",
+    "post_attention_layernorm.weight": "post_attn_norm.scale",
+    "pre_feedforward_layernorm.weight": "pre_moe_norm.scale",
+    "post_feedforward_layernorm.weight": "post_moe_norm.scale",
+    "model.norm.weight": "model.norm.scale",
+    "self_attn.": "attn.",
+    "mlp.": "moe_block.",
+}
+_GROK2 = {
+    **{name: new.replace("scale", "weight") for name, new in _GROK.items() if "norm" in name},
+    **{f"dense.{old}.": f"dense.{new}_proj." for old, new in (("linear", "gate"), ("linear_v", "up"))},
+    "dense.linear_1.": "dense.down_proj.",
+    "mlp.dense.": "m_l_p.",
+    "mlp.": "block_sparse_moe.",
+    "m_l_p.": "mlp.",
+    ".linear.": ".w1.",
+    ".linear_v.": ".w3.",
+    ".linear_1.": ".w2.",
+}
 PUBLISHED: Mapping[str, Published] = {
+    "grok1": Published("Grok1ModelForCausalLM", _GROK, _grok1, _grok_stored, partial(_with_mixtures, beside=False)),
+    "grok2": Published("Grok1ForCausalLM", _GROK2, _grok2, _grok_stored, partial(_with_mixtures, beside=True)),
+    "arctic": Published("ArcticForCausalLM", _ARCTIC, _arctic, prepared=_beside_experts),
+    "arctic-sequential": Published("ArcticForCausalLM", _ARCTIC, _arctic_sequential, prepared=_alternating),
     "deepseek": Published("DeepseekForCausalLM", {}, _deepseek, _ungated, _half_shared),
     "ling1": Published("BailingMoeForCausalLM", _LING, _ling1_described, _ling1, _with_normed_head),
     "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, _joined),

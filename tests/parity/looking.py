@@ -116,6 +116,18 @@ def answer_without_pictures(model: Any) -> None:
     model.forward = either
 
 
+def _fuyu() -> Any:
+    text = {"model_type": "persimmon", **TEXT, "num_hidden_layers": 3}
+    return transformers.FuyuConfig(text_config=text, patch_size=PATCH, image_token_id=token("<image>"))
+
+
+def _squares_of_pixels(random: torch.Generator, size: int) -> Picture:
+    """Rows of squares, each of which a token ends."""
+    rows, columns = ((2, 3), (4, 2), (1, 5), (3, 3))[size]
+    pixels = torch.randn(rows * columns, 3 * PATCH * PATCH, generator=random)
+    return Picture({"pixel_values": pixels}, [*[token("<image>")] * columns, token("[IMG_BREAK]")] * rows)
+
+
 _ON_CANVAS: Final = {
     **{"image_start_id": token("<|vision_start|>"), "image_end_id": token("<|vision_end|>")},
     **{"slice_start_id": 60, "slice_end_id": 61, "newline_id": 10},
@@ -136,6 +148,7 @@ def _on_one_canvas(random: torch.Generator, size: int) -> Picture:
 
 LOOKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "blip2": (_blip2, Kind(square("<image>", 5), token("<image>"), cat())),
+    "fuyu": (_fuyu, Kind(_squares_of_pixels, token("<image>"), cat())),
     "llava_next_video": (_NEXT, Kind(_in_two_tiles, token("<image>"), cat())),
     "llava_next_video_film": (_NEXT, Kind(_squares(4), token("<video>"), cat())),
     "video_llava": (_TWO_TOWERS, Kind(square("<image>", 16), token("<image>"), cat())),

@@ -68,6 +68,7 @@ side."""
 
 EXPERTS = (
     "afmoe",
+    "arctic",
     "axk1",
     "axk2",
     "beam",
@@ -80,6 +81,7 @@ EXPERTS = (
     "glm4-moe",
     "gpt-oss",
     "granite-moe-shared",
+    "grok2",
     "kolibri1",
     "lfm2-moe",
     "ling1",

@@ -87,6 +87,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "bart, scaled": partial(tiny_bart, scale_embedding=True, activation_function="relu"),
     "plbart": partial(tiny_bart, "PLBart"),
     "mbart": partial(tiny_bart, "MBart"),
+    "mvp": partial(tiny_bart, "Mvp"),
     "marian": partial(tiny_bart, "Marian", activation_function="swish", scale_embedding=True),
     "pegasus": partial(tiny_bart, "Pegasus", scale_embedding=True, pad_token_id=0),
     "m2m100": partial(tiny_bart, "M2M100"),

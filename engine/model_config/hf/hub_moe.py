@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import ConfigError, Fields
-from ..spec.layer import Norms
-from ..spec.mlp import APART, MoESpec, RouterSpec
-from ..spec.model import ModelSpec, with_layers, with_mixers, with_mtp
+from ..spec.layer import PRE, LayerSpec, Norms
+from ..spec.mlp import APART, MLPSpec, MoESpec, RouterSpec
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
-from .common import check_silu, common, expect, renamed
+from ..spec.token_input import TokenInputSpec
+from .common import check_silu, common, expect, renamed, softcap_of, with_defaults
 from .latent import latent
-from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 
 _LING_NAMES: Final = (replace(APART, correction="mlp.gate.expert_bias"),)
 _PANGU: Final[Mapping[str, str]] = {
@@ -32,7 +33,81 @@ _PANGU_NORMS: Final = Norms(
     mlp_in="pre_mlp_layernorm",
     mlp_out="post_mlp_layernorm",
 )
+_ARCTIC: Final = "block_sparse_moe.mlp"
+_GROK_NAMES: Final = replace(
+    APART,
+    router="moe_block.gate",
+    into=("moe_block.experts.{}.linear.weight", "moe_block.experts.{}.linear_v.weight"),
+    out="moe_block.experts.{}.linear_1.weight",
+)
+_GROK_NORMS: Final = Norms(
+    mixer_in="pre_attn_norm", mixer_out="post_attn_norm", mlp_in="pre_moe_norm", mlp_out="post_moe_norm"
+)
 _ONE_GROUP: Final[Mapping[str, object]] = {"n_group": 1, "topk_group": 1}
+
+
+def arctic(fields: Fields, name: str) -> ModelSpec:
+    """Snowflake Arctic: a dense network behind attention, and experts that take the layer's input. A layer is two here,
+    of which the first has the experts alone."""
+    check_silu(fields)
+    for field in ("sliding_window", "quantization"):
+        if fields.has(field):
+            raise ConfigError(f"{field} is set, expected null")
+    every = fields.integer("moe_layer_frequency", 2)
+    beside = fields.flag("parallel_attn_mlp_res", fields.flag("use_residual"))
+    if fields.flag("use_residual", beside) != beside:
+        raise ConfigError("parallel_attn_mlp_res and use_residual differ, expected both or neither")
+    spec = common(fields, name, eps=1e-5, theta=1_000_000.0)
+    top_k = fields.integer("num_experts_per_tok", 1)
+    router = RouterSpec(top_k, renormalize=top_k > 1)
+    moe = replace(experts_of(fields, spec, router, experts=8, inner="intermediate_size"), names=(MIXTRAL,))
+    dense = MLPSpec(moe.inner, into=(f"{_ARCTIC}.w1", f"{_ARCTIC}.w3"), out=f"{_ARCTIC}.w2")
+    own = MLPSpec(spec.hidden_size, into=("residual_mlp.w1", "residual_mlp.w3"), out="residual_mlp.w2")
+    alone = LayerSpec(None, None, Norms(mlp_in=PRE.mlp_in), shortcut=moe)
+    layers: list[LayerSpec] = []
+    for number, layer in enumerate(spec.layers, 1):
+        if number % every:
+            layers += LayerSpec(None, None, Norms()), replace(layer, mlp=dense)
+        elif beside:
+            layers += alone, replace(layer, mlp=own, norms=replace(PRE, mlp_in="residual_layernorm"))
+        else:
+            layers += LayerSpec(None, None, Norms()), replace(layer, mlp=moe)
+    return replace(spec, layers=tuple(layers), sublayers=2)
+
+
+def grok(fields: Fields, name: str) -> ModelSpec:
+    """Grok 1 and 2: norms before and behind both parts; soft caps of scores, routers and logits. Grok 2 has a dense
+    network beside its experts."""
+    second = fields.flag("residual_moe") or fields.has("moe_intermediate_size")
+    if (activation := fields.text("hidden_act", "gelu")) not in ("gelu", "gelu_new", "gelu_pytorch_tanh"):
+        raise ConfigError(f"hidden_act is {activation[:40]!r}, expected 'gelu'")
+    if (kind := fields.text("rope_type", "original")) not in ("original", "default"):
+        raise ConfigError(f"rope_type is {kind[:40]!r}, expected 'original': angles that are stretched are not known")
+    expect(fields, {"attn_logit_softcapping_method": "tanh", "rope_rotate_half_dims": False, "global_attn_every_n": 1})
+    if fields.has("sliding_window_size"):
+        expect(fields, {"sliding_window_size": -1})
+    fields = with_defaults(fields, tie_word_embeddings=True)
+    spec = common(Fields({**fields.values, "hidden_act": "gelu_pytorch_tanh"}), name, eps=1e-5)
+    cap = max(softcap_of(fields, "attn_logit_softcapping", fields.number("max_attn_value", 30.0)), 0.0)
+    scale = fields.positive("attn_output_multiplier", spec.layers[0].attention.head_dim ** -0.5)
+    spec = with_mixers(spec, softcap=cap, scale=scale, name="self_attn" if second else "attn")
+    beside = fields.flag("residual_moe")
+    factor = 0.5**0.5 if beside else 1.0
+    router = RouterSpec(fields.integer("num_experts_per_tok", 2), renormalize=False, scale=factor)
+    router = replace(router, softcap=max(softcap_of(fields, "router_logit_softcapping", 30.0), 0.0))
+    inner = "moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size"
+    moe = experts_of(fields, spec, router, experts=8, inner=inner)
+    shared = dense_mlp(spec) if beside else None
+    moe = replace(moe, names=(MIXTRAL if second else _GROK_NAMES,), shared=shared, shared_scale=factor)
+    spec = with_layers(spec, mlp=moe, norms=_GROK_NORMS)
+    if (longest := fields.number("attn_temperature_len", -1.0)) > 0:  # tokens behind it have other scores
+        spec = replace(spec, max_position=min(spec.max_position, int(longest)))
+    return replace(
+        spec,
+        input=TokenInputSpec(fields.positive("embedding_multiplier_scale", spec.hidden_size**0.5)),
+        logits_divisor=1 / fields.positive("output_multiplier_scale", 3**-0.5),
+        logits_softcap=max(softcap_of(fields, "final_logit_softcapping", 0.0), 0.0),
+    )
 
 
 def ling(fields: Fields, name: str) -> ModelSpec:

@@ -19,8 +19,9 @@ _PARTS: Final = tuple(
         (r"\.ffn_norm\.", ".post_attention_layernorm."),
         (r"\.attention\.", ".self_attn."),
         (r"\.wq\.", ".q_proj."),
+        (r"(?<!\.indexer)\.w([kv])\.", r".\1_proj."),  # that of an index keeps its name
         (r"\.wq_a\.", ".q_a_proj."),
-        (r"(?<!\.indexer)\.wq_b\.", ".q_b_proj."),  # that of an index keeps its name
+        (r"(?<!\.indexer)\.wq_b\.", ".q_b_proj."),  # so does that
         (r"\.q_a_norm\.", ".q_a_layernorm."),
         (r"\.wkv_a_with_mqa\.", ".kv_a_proj_with_mqa."),
         (r"\.wkv_b\.", ".kv_b_proj."),

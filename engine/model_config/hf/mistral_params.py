@@ -39,14 +39,15 @@ _SAME: Final = (
 
 
 def config_from_params(params: Mapping[str, object]) -> dict[str, object]:
-    """The equivalent config.json of Mistral Large 3. Raises :class:`ConfigError` for other models, which are published
-    in transformers' form too."""
+    """The equivalent config.json of Mistral Large 3, or of a dense model such as Pixtral. Raises :class:`ConfigError`
+    for other models, which are published in transformers' form too."""
     fields = Fields(params)
     experts, yarn = (Fields(fields.table(name) or {}) for name in ("moe", "yarn"))
-    if not fields.has("kv_lora_rank") or not experts.integer("num_shared_experts", 0, least=0):
+    latent = fields.has("kv_lora_rank")
+    if latent != bool(experts.integer("num_shared_experts", 0, least=0)) or latent != bool(experts.values):
         raise ConfigError(
-            "params.json is of a model without latent attention and shared experts, expected Mistral Large 3; take the "
-            "files of this model that have a config.json"
+            "params.json is of a model with one of latent attention and shared experts, or other experts, expected "
+            "Mistral Large 3 or a dense model; take the files of this model that have a config.json"
         )
     for table, field in ((fields, "sliding_window"), (fields, "quantization")):
         if table.has(field):
@@ -55,12 +56,13 @@ def config_from_params(params: Mapping[str, object]) -> dict[str, object]:
     if yarn.values:
         rope |= {"rope_type": "yarn", **{ours: yarn.get(theirs) for theirs, ours in _OF_YARN.items()}}
         rope |= {"mscale": 1.0, "mscale_all_dim": 1.0} if yarn.flag("apply_scale", True) else {"attention_factor": 1.0}
+    architecture = "MistralLarge3ForCausalLM" if latent else "PixtralForConditionalGeneration"
     return {
-        "architectures": ["MistralLarge3ForCausalLM"],
-        "model_type": "mistral_large3",
+        "architectures": [architecture],
+        "model_type": "mistral_large3" if latent else "mistral_pixtral",
         "max_position_embeddings": 128_000,
         **{ours: params[theirs] for theirs, ours in _NAMES.items() if theirs in params},
         **{ours: experts.get(theirs) for theirs, ours in _OF_EXPERTS.items() if experts.has(theirs)},
-        **{field: params[field] for field in _SAME if field in params},
+        **{field: params[field] for field in (*_SAME, *(() if latent else ("head_dim",))) if field in params},
         "rope_parameters": rope,
     }

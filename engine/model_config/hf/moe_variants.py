@@ -11,7 +11,7 @@ from ..spec.mlp import APART, STACKED, ExpertNames, MoESpec, RouterSpec
 from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import ERNIE, HUNYUAN, MIMO_V2, QWEN
 from ..spec.token_input import TokenInputSpec
-from .common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
+from .common import alternating, attention_bias, common, local_rope, slide, sliding_layers, softcap_of, window_of
 from .dense import exaone4, exaone_head, llama
 from .moe import (
     MIXTRAL,
@@ -167,8 +167,6 @@ _LAGUNA_ROPE: Final = {
 
 def laguna(fields: Fields, name: str) -> ModelSpec:
     """Laguna: gated attention with more heads in some layers; experts routed by a sigmoid."""
-    if cap := fields.number("moe_router_logit_softcapping", 0.0):
-        raise ConfigError(f"moe_router_logit_softcapping is {cap}, expected 0: scores of experts have no soft cap")
     if fields.flag("moe_apply_router_weight_on_input"):
         raise ConfigError("moe_apply_router_weight_on_input is set, expected false: outputs of experts are weighted")
     gating = fields.get("gating") if fields.has("gating") else True
@@ -187,9 +185,9 @@ def laguna(fields: Fields, name: str) -> ModelSpec:
             raise ConfigError(f"num_attention_heads_per_layer is no count for each of {len(spec.layers)} layers")
         for count in {*counts}:
             spec = with_mixers(spec, [each == count for each in counts], heads=int(count))
-    moe = experts_of(
-        fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8), score="sigmoid", scale=scale), experts=256
-    )
+    router = RouterSpec(fields.integer("num_experts_per_tok", 8), score="sigmoid", scale=scale)
+    router = replace(router, softcap=softcap_of(fields, "moe_router_logit_softcapping", 0.0))
+    moe = experts_of(fields, spec, router, experts=256)
     names = _named(correction="mlp.experts.e_score_correction_bias", held="mlp.gate.e_score_correction_bias")
     moe = replace(moe, correction=True, names=names, shared=shared_experts(spec, "mlp.shared_expert", shared))
     spec = with_experts(spec, moe, sparse_kinds(fields, spec, 1))

@@ -73,6 +73,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "muse_spark_text": _sizes(202_048, 8192, 16_384, 62, 128, 16, 1_048_576),
     "opt": {**_sizes(50_272, 768, 3072, 12, 12, None, 2048), "ffn_dim": 3072},
     "paddleocr_vl_text": _ERNIE,
+    "persimmon": _sizes(262_144, 4096, 16_384, 36, 64, None, 16_384),
     "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),
     "qwen2": _QWEN2,
     "qwen2_5_omni_text": _sizes(152_064, 3584, 18_944, 28, 28, 4, 32_768, rope_theta=1e6),

@@ -162,6 +162,14 @@ def _minicpmv(fields: Fields, name: str) -> ModelSpec:
     return _DECODERS[kind](Fields({**text_defaults("minicpmv", kind), **fields.values}), name)
 
 
+def _mistral_own(fields: Fields, name: str) -> ModelSpec:
+    """A Mistral whose heads turn pair by pair, as in its makers' files."""
+    spec = hf_dense.mistral(fields, name)
+    rope = spec.layers[0].attention.rope
+    assert rope is not None
+    return with_mixers(spec, rope=replace(rope, interleaved=True))
+
+
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -193,6 +201,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "dots3_note_text": hf_latent_variants.dots3_note,
     "mistral_large3": hf_latent.mistral_large3,
+    "mistral_own": _mistral_own,
     "mistral_large4_text": hf_latent_variants.mistral_large4,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
@@ -250,6 +259,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "FastVlmForConditionalGeneration": MediaFamily("fast_vlm", "qwen2"),
     "FunAsrNanoForConditionalGeneration": MediaFamily("fun_asr_nano", "qwen3", "audio"),
     "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
+    "FuyuForCausalLM": MediaFamily("fuyu", "persimmon"),
     "Gemma3ForConditionalGeneration": MediaFamily("gemma3", "gemma3_text"),
     "Gemma3nForConditionalGeneration": MediaFamily("gemma3n", "gemma3n_text", "audio"),
     "Gemma4ForConditionalGeneration": MediaFamily("gemma4", "gemma4_text", "images, video, audio"),
@@ -314,6 +324,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
+    "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own", takes=""),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),

@@ -1,4 +1,4 @@
-"""Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, Marian, Pegasus, M2M100 with NLLB, and
+"""Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, MVP, Marian, Pegasus, M2M100 with NLLB, and
 Blenderbot."""
 
 import math
@@ -56,6 +56,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         "plbart", False, True, "learned", 2, vocab=50005, layers=(6, 6), heads=12, inner=3072, hidden=768, scaled=True
     ),
     "MBartForConditionalGeneration": Family("mbart", True, True, "learned", 2),
+    "MvpForConditionalGeneration": Family("mvp", False, True, "learned", 2, vocab=50267, start=2),
     "MarianMTModel": Family("marian", False, False, "open", vocab=58101, start=58100, eos=0),
     "PegasusForConditionalGeneration": Family("pegasus", True, False, "open", start=0, eos=1),
     "M2M100ForConditionalGeneration": Family(
@@ -84,6 +85,8 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
     hidden, vocab = fields.integer("d_model", family.hidden), fields.integer("vocab_size", family.vocab)
     if not fields.flag("share_encoder_decoder_embeddings", True):
         raise ConfigError("share_encoder_decoder_embeddings is off, expected one vocabulary for encoder and decoder")
+    if fields.flag("use_prompt"):
+        raise ConfigError("use_prompt is on, and keys of stored prompts are not read: expected an MVP without them")
     if (decoding := fields.integer("decoder_vocab_size", vocab)) != vocab:
         raise ConfigError(f"decoder_vocab_size is {decoding}, expected that of the encoder, {vocab}")
     longest = fields.integer("max_position_embeddings", family.max_position, most=_MOST_POSITIONS)

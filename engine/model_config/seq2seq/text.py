@@ -25,6 +25,26 @@ class Stack:
     """Stored name of the norm behind the layers, of their kind; "": none."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StackedConfig(Seq2SeqConfig):
+    """An encoder and a decoder that are stacks."""
+
+    encoder_stack: Stack
+    decoder_stack: Stack
+
+    @property
+    def decoder(self) -> Backbone:
+        return self.decoder_stack.layers
+
+    @property
+    def decoder_norm(self) -> str:
+        return self.decoder_stack.norm
+
+    @property
+    def decoder_input(self) -> TokenInputSpec:
+        return self.decoder_stack.input
+
+
 class Rename(NamedTuple):
     """Stored names that begin with a match of the regular expression ``pattern`` begin, here, with what ``name`` makes
     of its groups."""
@@ -34,11 +54,9 @@ class Rename(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextToTextConfig(Seq2SeqConfig):
+class TextToTextConfig(StackedConfig):
     """An encoder of a text, and a decoder that attends to it."""
 
-    encoder_stack: Stack
-    decoder_stack: Stack
     decoder_start: tuple[int, ...]
     """Tokens with which every output begins before the first sampled one."""
     bounded: bool = True
@@ -52,18 +70,6 @@ class TextToTextConfig(Seq2SeqConfig):
     """Tokens that no output contains."""
     unused: tuple[str, ...] = ()
     """Ends of the stored names of tensors that files may have and the model does not use."""
-
-    @property
-    def decoder(self) -> Backbone:
-        return self.decoder_stack.layers
-
-    @property
-    def decoder_norm(self) -> str:
-        return self.decoder_stack.norm
-
-    @property
-    def decoder_input(self) -> TokenInputSpec:
-        return self.decoder_stack.input
 
     @property
     def logits_scale(self) -> float:

@@ -143,7 +143,8 @@ class LayerSpec:
     ngrams: NGramSpec | None = None
     """What it adds to several streams before its mixer (Qwen4)."""
     shortcut: MoESpec | None = None
-    """Experts that take what the network takes, and whose output is added behind the next layer (LongCat)."""
+    """Experts that take what the network takes, and whose output is added behind the next layer (LongCat). In a layer
+    without other parts they take the stream, behind a norm (Arctic)."""
     parallel: bool = False
     """Whether the network takes the mixer's input, not its output (GPT-J); with two norms, its own norm of that input
     (GPT-NeoX)."""
@@ -218,8 +219,10 @@ class LayerSpec:
                 conv.check()
             if apart or self.sums is not None or self.ngrams is not None:
                 raise ConfigError("convolved outputs in layers without two parts, one behind the other, are not known")
-        if self.shortcut is not None and (self.mlp is None or self.parallel):
+        if self.shortcut is not None and (self.parallel or (self.mlp is None and self.mixer is not None)):
             raise ConfigError("experts that take the input of no network, or of one beside the mixer, are not known")
+        if self.shortcut is not None and not self.norms.mlp_in:
+            raise ConfigError("experts that take a stream without a norm are not known")
 
 
 @dataclass(frozen=True)

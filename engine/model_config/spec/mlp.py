@@ -136,6 +136,8 @@ class RouterSpec:
     """Whether the correction is added to logits, not to scores (Kolibri 1)."""
     nearness: float = 0.0
     """``sparsemixer``'s threshold: see :class:`stentor.kernels.Router`."""
+    softcap: float = 0.0
+    """Scores are of c·tanh(x/c) of logits x (Grok 1, Laguna); 0: of logits."""
 
 
 @dataclass(frozen=True)

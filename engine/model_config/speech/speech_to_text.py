@@ -9,9 +9,7 @@ from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
 from ..config_fields import ConfigError, Fields
 from ..seq2seq.bart import Family, eos_or, layers_of, stack_of
-from ..seq2seq.text import Stack
-from ..spec.model import Backbone
-from ..spec.token_input import TokenInputSpec
+from ..seq2seq.text import StackedConfig
 from .encoder_decoder import LONGEST_TRANSCRIPT, MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE: Final = "Speech2TextForConditionalGeneration"
@@ -37,9 +35,7 @@ _MOST_CONVOLUTIONS: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speech2TextConfig(EncoderDecoderConfig):
-    encoder_stack: Stack
-    decoder_stack: Stack
+class Speech2TextConfig(StackedConfig, EncoderDecoderConfig):
     mel_bins: int
     kernels: tuple[int, ...]
     """Width of each convolution, which halves frames; odd."""
@@ -52,18 +48,6 @@ class Speech2TextConfig(EncoderDecoderConfig):
 
     def positions(self, samples: int) -> int:
         return _positions(samples, len(self.kernels))
-
-    @property
-    def decoder(self) -> Backbone:
-        return self.decoder_stack.layers
-
-    @property
-    def decoder_norm(self) -> str:
-        return self.decoder_stack.norm
-
-    @property
-    def decoder_input(self) -> TokenInputSpec:
-        return self.decoder_stack.input
 
 
 def _positions(samples: int, convolutions: int) -> int:

@@ -69,6 +69,8 @@ _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 _OPENCUA_PICTURE: Final = 151_664
 """``<|media_placeholder|>`` of OpenCUA."""
+_FUYU_PICTURE: Final = 71_011
+"""``|SPEAKER|`` of Fuyu."""
 _PHI4_PICTURE: Final = 200_010
 """``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
 PICTURE_TOKENS: Final[Mapping[object, str]] = {
@@ -158,6 +160,8 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return token if isinstance(token, int) else None
         case "ovis2_5" | "keye" | "keye_vl1_5", _:
             return _QWENS_PAD
+        case "fuyu", _:
+            return _FUYU_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
         case "phi4_multimodal", _:

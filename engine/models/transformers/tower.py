@@ -338,6 +338,12 @@ def _chameleon(model: Any, pixel_values: torch.Tensor) -> torch.Tensor:
     return tokens.flatten().long()
 
 
+def _fuyu(model: Any, pixel_values: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden] of the squares of pixels of a picture, [squares, side · side · channels]."""
+    made: torch.Tensor = model.model.vision_embed_tokens(pixel_values)
+    return made
+
+
 def _phi4(
     model: Any, image_pixel_values: torch.Tensor, image_sizes: torch.Tensor, image_attention_mask: torch.Tensor
 ) -> torch.Tensor:
@@ -374,6 +380,7 @@ def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
 
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("ChameleonForConditionalGeneration", "image"): _chameleon,
+    ("FuyuForCausalLM", "image"): _fuyu,
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Gemma4UnifiedForConditionalGeneration", "audio"): _gemma4_sounds,

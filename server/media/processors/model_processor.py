@@ -41,6 +41,7 @@ from .audio import (
 )
 from .grids import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
 from .images.cohere2 import Cohere2VisionImages
+from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.keye import KeyeImages
 from .images.kimi import KimiImages, KimiVLImages
@@ -64,6 +65,7 @@ from .pictures import (
     DeepseekOcrProcessor,
     EagleProcessor,
     FrameProcessor,
+    FuyuProcessor,
     GotOcrProcessor,
     HunYuanVLProcessor,
     Idefics2Processor,
@@ -98,6 +100,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAsrNanoProcessor": FunAsrNanoProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
+    "FuyuProcessor": FuyuProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
     "GotOcr2Processor": GotOcrProcessor,
     "GraniteSpeechProcessor": GraniteSpeechProcessor,
@@ -132,6 +135,7 @@ _OWN: Final[Mapping[str, Any]] = {
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
+    "FuyuProcessor": FuyuImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeImages),
     "KimiVLProcessor": KimiVLImages,

@@ -69,6 +69,19 @@ class PixtralProcessor(OwnProcessor):
         return self._break.join([row] * height) + self._end
 
 
+class FuyuProcessor(OwnProcessor):
+    """A picture is rows of ``|SPEAKER|``, each of which ``|NEWLINE|`` ends. transformers' own class needs torch."""
+
+    image_token = "|SPEAKER|"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        rows, columns = (int(image_inputs[name][image_idx]) for name in ("rows", "cols"))
+        return (self.image_token * columns + "|NEWLINE|") * rows
+
+
 class SmolVLMProcessor(Idefics3Processor):
     """Spells numbers itself. A video is its frames as pictures that are not cut up, each behind its time."""
 

@@ -100,10 +100,41 @@ def test_the_published_params_json_describes_mistral_large_3() -> None:
     assert other.scale > mixer.scale
 
 
+PIXTRAL: dict[str, Any] = {
+    **{"dim": 5120, "n_layers": 40, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8},
+    **{"rope_theta": 1e9, "norm_eps": 1e-5, "vocab_size": 131072, "vision_encoder": {"hidden_size": 1024}},
+}
+"""What Pixtral 12B's says."""
+
+
+def test_a_dense_model_with_params_json_gives_transformers_logits(tmp_path: Path) -> None:
+    model = tiny.make("mistral-own", tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "model.safetensors").rename(tmp_path / "consolidated.safetensors")
+    config = model.config
+    told = {
+        **{"dim": config.hidden_size, "hidden_dim": config.intermediate_size, "n_layers": config.num_hidden_layers},
+        **{"n_heads": config.num_attention_heads, "n_kv_heads": config.num_key_value_heads},
+        **{"head_dim": config.head_dim, "norm_eps": config.rms_norm_eps, "vocab_size": config.vocab_size},
+        **{"rope_theta": config.rope_parameters["rope_theta"], "vision_encoder": {"hidden_size": 2}},
+    }
+    (tmp_path / "params.json").write_text(json.dumps(told))
+    check_whole(model, PagedDecoder(tmp_path))
+
+
+def test_the_published_params_json_describes_pixtral() -> None:
+    spec = model_spec_from_hf(config_from_params(PIXTRAL))
+    mixer = spec.layers[0].attention
+    assert (len(spec.layers), mixer.heads, mixer.kv_heads, mixer.head_dim, spec.vocab_size) == (40, 32, 8, 128, 131072)
+    assert mixer.rope is not None
+    assert (mixer.rope.theta, mixer.rope.interleaved, spec.norm_eps) == (1e9, True, 1e-5)
+    assert round(spec.parameters / 1e9, 1) == 12.2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kv_lora_rank": None}, "without latent attention and shared experts, expected Mistral Large 3"),
+        ({"kv_lora_rank": None}, "of a model with one of latent attention and shared experts"),
         ({"moe": {**LARGE3["moe"], "num_shared_experts": 0}}, "take the files of this model that have a config.json"),
         ({"sliding_window": 4096}, "sliding_window in params.json is '4096', expected null"),
         ({"quantization": {"qformat_weight": "fp8_e4m3"}}, "quantization in params.json is .* expected null"),

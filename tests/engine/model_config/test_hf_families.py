@@ -203,7 +203,6 @@ def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
         ("HunYuanMoEV1ForCausalLM", {"moe_intermediate_size": 32}, "moe_intermediate_size is not intermediate_size"),
         ("ExaoneMoeForCausalLM", {"mlp_layer_types": ["dense"]}, "mlp_layer_types is not 'dense' or 'sparse'"),
         ("LagunaForCausalLM", {"gating": "none"}, "gating is 'none', expected true, 'per-head' or 'per-element'"),
-        ("LagunaForCausalLM", {"moe_router_logit_softcapping": 5.0}, "logit_softcapping is 5.0, expected 0"),
         ("LagunaForCausalLM", {"moe_apply_router_weight_on_input": True}, "weight_on_input is set, expected false"),
         ("LagunaForCausalLM", {"num_attention_heads_per_layer": [4, 8]}, "is no count for each of 12 layers"),
         ("Qwen4ExpForCausalLM", {**QWEN4, "ple_layer_ids": [13]}, "ple_layer_ids holds 13, expected numbers of layers"),

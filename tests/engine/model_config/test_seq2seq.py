@@ -56,6 +56,7 @@ def test_tokens_that_no_output_contains_are_read() -> None:
         ({"model_type": "bart", "encoder_attention_heads": 7}, "1024 dimensions do not divide among 7 heads"),
         ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
+        ({"model_type": "mvp", "use_prompt": True}, "use_prompt is on, and keys of stored prompts are not read"),
         ({"model_type": "marian", "decoder_vocab_size": 9}, "decoder_vocab_size is 9, expected that of the encoder"),
     ],
 )

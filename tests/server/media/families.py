@@ -10,6 +10,7 @@ import transformers as untyped_transformers
 
 import stentor
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.processors.images.fuyu import FuyuImages
 from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.processors.images.kimi import KimiImages
 from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
@@ -48,7 +49,7 @@ _GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_i
 
 _SOUND: Final = "{% elif content['type'] == 'audio' %}<so_embedding>{% elif 'text' in"
 _GUIDE: Final = (Path(stentor.__file__).parent / "docs/guides/models.md").read_text()
-PALIGEMMA, GOT_OCR, _BLIP2, _CHAMELEON = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:4]
+PALIGEMMA, GOT_OCR, _BLIP2, _CHAMELEON, _FUYU = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:5]
 """The templates of the guide."""
 
 
@@ -109,6 +110,12 @@ def _video_llava() -> _Processor:
 def _blip2() -> _Processor:
     images = transformers.BlipImageProcessorPil(size=_SQUARE)
     return _Processor("Blip2Processor", images, _BLIP2, settings={"num_query_tokens": 5})
+
+
+def _fuyu() -> _Processor:
+    images = FuyuImages(size={"height": 5 * PATCH, "width": 6 * PATCH}, patch_size={"height": PATCH, "width": PATCH})
+    spelled = {"<image>": "|SPEAKER|", "[IMG_BREAK]": "|NEWLINE|"}
+    return _Processor("FuyuProcessor", images, _FUYU, spelled=spelled)
 
 
 def _gemma4() -> _Processor:
@@ -379,6 +386,7 @@ def _chameleon() -> _Processor:
 _PROCESSORS: Final = {
     "chameleon": _chameleon,
     "fast_vlm": _fast_vlm,
+    "fuyu": _fuyu,
     "molmo2": _molmo2,
     "perception_lm": _perception_lm,
     "granite_vision": _llava_next,
@@ -458,6 +466,7 @@ LAID_OUT: Final[Mapping[str, Maker]] = {
     for name in (
         "blip2",
         "chameleon",
+        "fuyu",
         "got_ocr2",
         "idefics2",
         "minicpm_ocr",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 import transformers as untyped_transformers
 from PIL import Image
 from prometheus_client import CollectorRegistry
@@ -208,6 +209,26 @@ def test_a_prompt_of_blip_2_is_its_picture_before_the_text_as_its_processor_writ
     tokens, placed = one.prompt(messages, pictures)
     assert tokens == theirs(pictures, f"{BOS}Question: what? Answer:")["input_ids"][0]
     assert [(span.start, span.length) for span in placed.spans] == [(0, 5)]
+
+
+@pytest.mark.parametrize("seen", "abc")
+def test_a_prompt_of_fuyu_is_the_picture_and_the_text_that_its_processor_writes(
+    seen: str, family: Callable[[str], Family]
+) -> None:
+    one = family("fuyu")
+    own = one.processor._processor.image_processor
+    images = transformers.FuyuImageProcessorPil(size=own.size, patch_size=own.patch_size)
+    cut = images.patchify_image  # of arrays, where its processor gives it tensors
+    images.patchify_image = lambda image, patch_size: torch.from_numpy(cut(image.numpy(), patch_size))
+    theirs = transformers.FuyuProcessor(images, transformers.AutoTokenizer.from_pretrained(one.folder))
+    theirs._check_special_mm_tokens = lambda *_, **_named: None  # it drops the first, the published tokenizer's space
+    messages, pictures = ours([("user", f"[{seen}]What is this?")])
+    tokens, placed = one.prompt(messages, pictures)
+    found = theirs(text=" What is this?", images=pictures, return_legacy_image_output=False)
+    assert tokens == [theirs.image_token_id, *found["input_ids"][0].tolist()]
+    made = load(one.processor.image(pictures[0], {}, alone=True).payload)["pixel_values"]
+    assert placed.tokens == {"image": len(made)}
+    np.testing.assert_allclose(made, np.asarray(found["pixel_values"], np.float32), atol=1e-6)
 
 
 def test_a_prompt_of_got_ocr_is_the_one_that_its_processor_writes(family: Callable[[str], Family]) -> None:
