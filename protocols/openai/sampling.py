@@ -139,7 +139,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     vllm_xargs: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
+    return_weight_versions: Any = None
     mm_payload: Any = None
+    return_mm_kwargs: Any = None
     stop_regex: Any = None
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
@@ -179,7 +181,9 @@ REFUSED_EVERYWHERE: Final = (
     "vllm_xargs",
     "kv_transfer_params",
     "ec_transfer_params",
+    "return_weight_versions",
     "mm_payload",
+    "return_mm_kwargs",
     "stop_regex",
     "custom_logit_processor",
     "return_hidden_states",
