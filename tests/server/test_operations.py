@@ -75,6 +75,7 @@ async def test_model_cards_are_valid_to_the_sdk_and_ids_may_hold_slashes() -> No
         listed = (await client.get("/v1/models")).json()
         one = await client.get("/v1/models/fake/model")
         missing = await client.get("/v1/models/fake/other")
+        assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
     assert listed["object"] == "list"
     for card in listed["data"]:
         Model.model_validate(card, strict=True)

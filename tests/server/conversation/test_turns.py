@@ -312,6 +312,8 @@ def prompt_of(state: ServerState) -> str:
         ({"logprob_token_ids": [1] * 129, "logprobs": True}, "logprob_token_ids"),
         ({"logprob_token_ids": [3, 2**30], "logprobs": True}, "logprob_token_ids"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"return_weight_versions": True}, "return_weight_versions"),
+        ({"return_mm_kwargs": True}, "return_mm_kwargs"),
         ({"stop_regex": "a+"}, "stop_regex"),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),
     ],
