@@ -35,6 +35,7 @@ IGNORED_FIELDS: Final = (
     "verbosity",
     "session_id",
     "stream_interval",
+    *("routed_dp_rank", "data_parallel_rank", "custom_labels"),
 )
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
@@ -128,6 +129,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     grammar: Any = None
 
     # SGLang's and llama.cpp's
+    rid: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
+    """Another name of ``request_id``."""
     no_stop_trim: bool = False
     """Another name of ``include_stop_str_in_output``."""
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -146,11 +149,20 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
     lora_path: Any = None
+    session_params: Any = None
+    custom_params: Any = None
+    extra_key: Any = None
+    return_cached_tokens_details: Any = None
+    routed_experts_start_len: Any = None
+    bootstrap_host: Any = None
+    bootstrap_room: Any = None
 
     def __post_init__(self) -> None:
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
         if self.repetition_penalty is None:
             self.repetition_penalty = self.repeat_penalty
+        if self.request_id is None:
+            self.request_id = self.rid
 
     def alternatives(self, top: int | None) -> int | None:
         """Alternatives at each generated token where the client asks for the ``top`` likeliest; None: no
@@ -188,6 +200,8 @@ REFUSED_EVERYWHERE: Final = (
     "custom_logit_processor",
     "return_hidden_states",
     "lora_path",
+    *("session_params", "custom_params", "extra_key", "return_cached_tokens_details", "routed_experts_start_len"),
+    *("bootstrap_host", "bootstrap_room"),
 )
 
 
