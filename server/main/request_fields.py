@@ -24,6 +24,7 @@ from stentor.protocols.openai.transcription import TranscriptionForm, Translatio
 from stentor.protocols.openai.uploads import UploadComplete, UploadCreate
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.protocols.pooling.moderation import ModerationRequest
+from stentor.protocols.sglang import encode as sglang_encode
 from stentor.protocols.sglang import request as sglang_request
 
 from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
@@ -183,6 +184,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/embedding", "/embeddings"), llama_cpp.LlamaEmbeddingRequest, partly={"embd_normalize": "only 2 and -1"}),
     Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
     Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),
+    Request(("/encode", "/classify"), sglang_encode.SglangEncodeRequest, sglang_encode.REFUSED, sglang_encode.IGNORED),
     Request(("/embed",), hugging_face.EmbedInputsRequest),
     Request(("/embed_all", "/embed_sparse"), hugging_face.TokenEmbedRequest),
     Request(("/predict",), hugging_face.PredictRequest),

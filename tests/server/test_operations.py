@@ -95,7 +95,7 @@ async def test_tokenize_and_detokenize_are_each_others_inverse() -> None:
             "token_strs": ["h", "\ufffd", "\ufffd"],
         }
         back = (await client.post("/detokenize", json={"tokens": body["tokens"]})).json()
-        assert back == {"prompt": "hé", "content": "hé"}
+        assert back == {"prompt": "hé", "content": "hé", "text": "hé"}
 
 
 async def test_tokenize_renders_messages_as_chat_does() -> None:
