@@ -94,7 +94,7 @@ class TokenPiece(msgspec.Struct, frozen=True, gc=False):
 class TokenizeResponse(msgspec.Struct, frozen=True):
     count: int | list[int]
     max_model_len: int
-    tokens: Sequence[int | TokenPiece] | list[list[int]]
+    tokens: Sequence[int | TokenPiece | list[int]]
     token_strs: list[str] | None
 
 
