@@ -3,7 +3,7 @@
 Unlisted fields are ignored, such as ``cache_control``: equal prefixes are found in the cache without it.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +42,8 @@ class ImageBlock(msgspec.Struct, tag="image", tag_field="type", frozen=True):
 
 class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use", tag_field="type", frozen=True):
     """Decoded so that it can be refused by name."""
+
+    ONLY_REFUSED: ClassVar[bool] = True
 
 
 class PlainTextSource(msgspec.Struct, tag="text", tag_field="type", frozen=True):

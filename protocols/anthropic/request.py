@@ -25,6 +25,7 @@ REFUSED: Final = (
     "kv_transfer_params",
     "ec_transfer_params",
     "mm_payload",
+    "return_mm_kwargs",
     "watermarking",
 )
 IGNORED_FIELDS: Final = (
@@ -141,6 +142,7 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     mm_payload: Any = None
+    return_mm_kwargs: Any = None
     watermarking: Any = None
     thread: Any = None
 

@@ -32,13 +32,14 @@ _type_info: Final = cache(inspect.type_info)
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
 
-def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) -> Request:
-    """The request in ``body``. A null means that the field is missing, unless the field's type has a null.
+def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits, what: str = "The body") -> Request:
+    """The request in ``body``, which errors call ``what``. A null means that the field is missing, unless the field's
+    type has a null.
 
     Raises BadRequest naming the field, also for bytes that are not UTF-8 or not JSON, if they lie in a field.
     """
     if not body:
-        raise BadRequest("The body is empty; a JSON object is expected.")
+        raise BadRequest(f"{what} is empty; a JSON object is expected.")
     opened = body.count(b"[") + body.count(b"{")
     if too_many_values(body, limits):
         raise _too_many_values(limits.max_json_values, crowded_field(body))
@@ -47,13 +48,14 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
         if not body.isascii():
             body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _undecodable(f"is not valid UTF-8 (byte {error.start})", path_at(body, error.start)) from None
+        fault = f"is not valid UTF-8 (byte {error.start})"
+        raise _undecodable(what, fault, path_at(body, error.start)) from None
     try:
         request = decode_json(decoder, body)
     except msgspec.ValidationError as error:
-        raise _invalid_value(str(error), decoder.type) from None
+        raise _invalid_value(str(error), decoder.type, what=what) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _malformed(str(error), body) from None
+        raise _malformed(str(error), body, what) from None
     except RecursionError:
         raise too_deep(limits.max_json_depth, deep_field(body)) from None
     if opened > limits.max_json_depth:
@@ -189,12 +191,12 @@ def _too_many_values(most: int, field: str | None) -> BadRequest:
     )
 
 
-def _invalid_value(text: str, type: Any, where: str = "") -> BadRequest:
+def _invalid_value(text: str, type: Any, where: str = "", what: str = "The body") -> BadRequest:
     """msgspec's error, for a value of ``type`` at ``where`` in the body."""
     match = _PATH.search(text)
     absent = _MISSING.search(text)
     if match is None and absent is None and not where:
-        return BadRequest(f"The body must be a JSON object: {_plain(text)}.")
+        return BadRequest(f"{what} must be a JSON object: {_plain(text)}.")
     param = match[1].split("[...]")[0] if match else ""
     param = f"{where}{'' if param.startswith('[') else '.'}{param}" if where and param else where or param
     said = _plain(text[: match.start()] if match else text)
@@ -207,12 +209,19 @@ def _invalid_value(text: str, type: Any, where: str = "") -> BadRequest:
 
 
 def _allowed(kind: inspect.Type, path: list[str]) -> tuple[str, ...]:
-    """The values of the enumeration at ``path`` in ``kind``; none if alternatives of ``kind`` have different ones."""
+    """The values of the enumeration at ``path`` in ``kind``; none if alternatives of ``kind`` have different ones.
+    A struct with ``ONLY_REFUSED`` is decoded for the sake of its error, and is no alternative for the client."""
     kinds = _alternatives(kind)
     if not path:
         return tuple(str(value) for each in kinds if isinstance(each, inspect.LiteralType) for value in each.values)
     step, rest = path[0], path[1:]
-    found = {tuple(str(each.tag) for each in kinds if isinstance(each, inspect.StructType) and each.tag_field == step)}
+    found = {
+        tuple(
+            str(each.tag)
+            for each in kinds
+            if isinstance(each, inspect.StructType) and each.tag_field == step and not hasattr(each.cls, "ONLY_REFUSED")
+        )
+    }
     for each in kinds:
         match each:
             case inspect.CollectionType() if step.startswith("["):
@@ -248,22 +257,22 @@ def _plain(text: str) -> str:
     return text.replace(" | ", " or ")
 
 
-def _malformed(text: str, body: bytes) -> BadRequest:
+def _malformed(text: str, body: bytes, what: str) -> BadRequest:
     """The error of a syntax error. NaN and Infinity, which JSON does not have, are named."""
     half = half_a_character(body) if "surrogate" in text or "utf-" in text or "truncated" in text else None
     if half is not None:
-        return _undecodable(f"holds half a character (byte {half})", path_at(body, half))
+        return _undecodable(what, f"holds half a character (byte {half})", path_at(body, half))
     where = _BYTE.search(text)
     if where is None:
-        return BadRequest("The body is not valid JSON: it ends too early or holds an unfinished escape.")
+        return BadRequest(f"{what} is not valid JSON: it ends too early or holds an unfinished escape.")
     at = int(where[1])
     param = path_at(body, at)
     # The position may lie inside the word: the sign of -Infinity is read first.
     if any(_NOT_A_NUMBER.match(body, start) for start in (at, max(0, at - 1))):
-        name = f"`{param}`" if param else "The body"
+        name = f"`{param}`" if param else what
         return BadRequest(f"{name}: NaN and Infinity are not numbers in JSON.", param, "invalid_value")
-    return _undecodable(f"is not valid JSON: {text.removeprefix('JSON is malformed: ')}", param)
+    return _undecodable(what, f"is not valid JSON: {text.removeprefix('JSON is malformed: ')}", param)
 
 
-def _undecodable(what: str, param: str | None) -> BadRequest:
-    return BadRequest(f"The body {what}{f', in `{param}`' if param else ''}.", param)
+def _undecodable(what: str, fault: str, param: str | None) -> BadRequest:
+    return BadRequest(f"{what} {fault}{f', in `{param}`' if param else ''}.", param)

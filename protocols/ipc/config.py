@@ -149,7 +149,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which of these engines it is."""
     rank: int = 0
     """Which of the workers that split the model it is."""
-    dtype: Annotated[DType, Flag("dtype of activations and KV cache")] = "auto"
+    dtype: Annotated[DType, Flag("dtype of activations and KV cache", kind="dtype")] = "auto"
     max_model_len: Annotated[
         int | None, Flag("longest prompt and output together, in tokens; by default the model's own limit", 1)
     ] = None

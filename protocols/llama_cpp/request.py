@@ -162,30 +162,38 @@ Piece = TokenId | str
 """A prompt may be texts and tokens in turn."""
 
 
+Prompts = str | PromptObject | list[TokenId | str | PromptObject | list[Piece]]
+"""A text, also in an object; tokens, or tokens and texts in turn; or a list of several prompts of these kinds."""
+
+
+def pieces_of(given: Prompts, field: str) -> list[list[Piece]]:
+    """The pieces of each prompt of ``field``. Raises BadRequest for tokens among prompts, and for media."""
+    if isinstance(given, str):
+        return [[given]]
+    if isinstance(given, PromptObject):
+        return [[_text_of(given, field)]]
+    alone = [piece for piece in given if not isinstance(piece, list | PromptObject)]
+    if len(alone) == len(given) and any(isinstance(piece, int) for piece in alone):
+        return [alone]
+    if not given:
+        return [[]]
+    many: list[list[Piece]] = []
+    for index, prompt in enumerate(given):
+        if isinstance(prompt, int):
+            raise wrong(f"{field}[{index}]", "must be a text or a list: it stands among prompts", "invalid_value")
+        if isinstance(prompt, PromptObject):
+            prompt = _text_of(prompt, f"{field}[{index}]")
+        many.append([prompt] if isinstance(prompt, str) else prompt)
+    return many
+
+
 class LlamaCompletionRequest(LlamaFields, kw_only=True):
-    prompt: str | PromptObject | list[TokenId | str | PromptObject | list[Piece]]
-    """A text, also in an object; tokens, or tokens and texts in turn; or a list of several prompts of these kinds."""
+    prompt: Prompts
 
     @property
     def prompts(self) -> list[list[Piece]]:
-        """The pieces of each prompt. Raises BadRequest for tokens among prompts, and for media."""
-        if isinstance(self.prompt, str):
-            return [[self.prompt]]
-        if isinstance(self.prompt, PromptObject):
-            return [[_text_of(self.prompt, "prompt")]]
-        alone = [piece for piece in self.prompt if not isinstance(piece, list | PromptObject)]
-        if len(alone) == len(self.prompt) and any(isinstance(piece, int) for piece in alone):
-            return [alone]
-        if not self.prompt:
-            return [[]]
-        many: list[list[Piece]] = []
-        for index, prompt in enumerate(self.prompt):
-            if isinstance(prompt, int):
-                raise wrong(f"prompt[{index}]", "must be a text or a list: it stands among prompts", "invalid_value")
-            if isinstance(prompt, PromptObject):
-                prompt = _text_of(prompt, f"prompt[{index}]")
-            many.append([prompt] if isinstance(prompt, str) else prompt)
-        return many
+        """The pieces of each. Raises as :func:`pieces_of`."""
+        return pieces_of(self.prompt, "prompt")
 
 
 def _text_of(prompt: PromptObject, where: str) -> str:
@@ -206,8 +214,8 @@ class LlamaInfillRequest(LlamaFields, kw_only=True):
 
 class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):
     model: Name | None = None
-    content: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
-    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
+    content: Prompts | None = None
+    input: Prompts | None = None
     """Another name of ``content``."""
     embd_normalize: int = 2
     """2: to a length of 1; -1: not at all."""
@@ -216,16 +224,21 @@ class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):
     def field(self) -> str:
         return "input" if self.content is None else "content"
 
+    @property
+    def prompts(self) -> list[list[Piece]]:
+        """The pieces of each text. Raises as :func:`pieces_of`."""
+        given = self.input if self.content is None else self.content
+        assert given is not None, "it was checked"
+        return pieces_of(given, self.field)
+
     def check(self) -> None:
         """Raises BadRequest."""
         if self.content is None and self.input is None:
             raise wrong("content", "is required", "missing_required_parameter")
+        if not self.prompts[0]:
+            raise wrong(self.field, "must hold a text or tokens", "invalid_value")
         if self.embd_normalize not in (2, -1):
             raise not_served("embd_normalize", "`embd_normalize` other than 2 and -1")
-
-    def fields(self) -> dict[str, Any]:
-        """The same as fields of embeddings."""
-        return {"input": getattr(self, self.field), "normalize": self.embd_normalize == 2}
 
 
 completion_decoder: Final = msgspec.json.Decoder(LlamaCompletionRequest)

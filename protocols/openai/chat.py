@@ -22,7 +22,12 @@ from .usage import PromptLogprobs, RequestMetrics, Usage
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-REFUSED: Final = ("audio", "web_search_options", "moderation")
+REFUSED: Final = (
+    *("audio", "web_search_options", "moderation", "return_prompt_token_ids", "return_meta_info", "input_ids", "task"),
+    *("images_config", "use_audio_in_video", "max_dynamic_patch", "min_dynamic_patch"),
+)
+IGNORED_FIELDS: Final = ("stream_reasoning",)
+"""It says when reasoning is sent, not which."""
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
@@ -37,6 +42,20 @@ class TemplateOptions(Protocol):
     @property
     def add_generation_prompt(self) -> bool | None:
         """None: unless the last message is continued."""
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
+    effort: ReasoningEffort | None = None
+    enabled: bool | None = None
+    """True without an effort: a medium one."""
+    max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
+    exclude: bool = False
+
+    @property
+    def effort_asked(self) -> ReasoningEffort | None:
+        if self.enabled is False:
+            return "none"
+        return "medium" if self.effort is None and self.enabled else self.effort
 
 
 class ChatFields(SamplingFields, kw_only=True):
@@ -74,11 +93,36 @@ class ChatFields(SamplingFields, kw_only=True):
     audio: Any = None
     web_search_options: Any = None
     moderation: Any = None
+    return_prompt_token_ids: Any = None
+    return_meta_info: Any = None
+    input_ids: Any = None
+    task: Any = None
+    images_config: Any = None
+    use_audio_in_video: Any = None
+    max_dynamic_patch: Any = None
+    min_dynamic_patch: Any = None
+
+    # SGLang's
+    separate_reasoning: bool = True
+    """False: reasoning is part of the content, with its marks."""
+    reasoning: ReasoningOptions | None = None
+    """OpenRouter's too."""
 
     # vLLM's
     echo: bool | None = None
     """The answer begins with the last message, if that is the assistant's."""
     return_prompt_text: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = self.reasoning
+        if asked is None:
+            return
+        if self.reasoning_effort is None:
+            self.reasoning_effort = asked.effort_asked
+        if self.thinking_token_budget is None:
+            self.thinking_token_budget = asked.max_tokens
+        self.include_reasoning = self.include_reasoning and not asked.exclude
 
     @property
     def max_tokens_field(self) -> str:
@@ -114,6 +158,8 @@ class ChatRequest(ChatFields, kw_only=True):
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
+        if not (self.separate_reasoning or self.include_reasoning):
+            raise wrong("separate_reasoning", "may not be false where reasoning is left out")
         if self.web_search_options is not None:  # even empty, it requests a search
             raise not_served("web_search_options")
         tool_use(self, limits)

@@ -35,6 +35,7 @@ IGNORED_FIELDS: Final = (
     "verbosity",
     "session_id",
     "stream_interval",
+    *("routed_dp_rank", "data_parallel_rank", "custom_labels"),
 )
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
@@ -128,6 +129,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     grammar: Any = None
 
     # SGLang's and llama.cpp's
+    rid: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
+    """Another name of ``request_id``."""
     no_stop_trim: bool = False
     """Another name of ``include_stop_str_in_output``."""
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -139,16 +142,27 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     vllm_xargs: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
+    return_weight_versions: Any = None
     mm_payload: Any = None
+    return_mm_kwargs: Any = None
     stop_regex: Any = None
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
     lora_path: Any = None
+    session_params: Any = None
+    custom_params: Any = None
+    extra_key: Any = None
+    return_cached_tokens_details: Any = None
+    routed_experts_start_len: Any = None
+    bootstrap_host: Any = None
+    bootstrap_room: Any = None
 
     def __post_init__(self) -> None:
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
         if self.repetition_penalty is None:
             self.repetition_penalty = self.repeat_penalty
+        if self.request_id is None:
+            self.request_id = self.rid
 
     def alternatives(self, top: int | None) -> int | None:
         """Alternatives at each generated token where the client asks for the ``top`` likeliest; None: no
@@ -179,11 +193,15 @@ REFUSED_EVERYWHERE: Final = (
     "vllm_xargs",
     "kv_transfer_params",
     "ec_transfer_params",
+    "return_weight_versions",
     "mm_payload",
+    "return_mm_kwargs",
     "stop_regex",
     "custom_logit_processor",
     "return_hidden_states",
     "lora_path",
+    *("session_params", "custom_params", "extra_key", "return_cached_tokens_details", "routed_experts_start_len"),
+    *("bootstrap_host", "bootstrap_room"),
 )
 
 

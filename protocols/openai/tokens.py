@@ -1,12 +1,13 @@
 """``/tokenize`` and ``/detokenize``, in vLLM's shape and, for a ``content``, in that of llama.cpp's server."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
-from ..common.bounds import prompt_chars_at_most
-from ..common.errors import BadRequest, wrong
+from ..common.bounds import items_at_most, prompt_chars_at_most
+from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
 from .chat import ChatRequest, Messages, check_template
 from .messages import check_messages
@@ -17,7 +18,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     """A text, or messages, which are rendered as chat renders them."""
 
     model: Name | None = None
-    prompt: str | None = None
+    prompt: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    """Several (SGLang): tokens and count of the answer are lists, too."""
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -38,7 +40,14 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     @property
     def text(self) -> str | None:
-        return self.prompt if self.content is None else self.content
+        """Of one text."""
+        given = self.prompt if self.content is None else self.content
+        return given if isinstance(given, str) else None
+
+    @property
+    def texts(self) -> list[str] | None:
+        """Of several."""
+        return self.prompt if isinstance(self.prompt, list) else None
 
     @property
     def field(self) -> str:
@@ -62,7 +71,11 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
             raise BadRequest("Exactly one of `prompt`, `messages` and `content` is required.", "prompt")
         if self.content is None and self.with_pieces:
             raise wrong("with_pieces", "needs `content`; with `prompt` and `messages` use `return_token_strs`")
-        prompt_chars_at_most([self.text], limits.max_prompt_chars, self.field)
+        if self.texts is not None:
+            items_at_most(self.texts, limits.max_prompts, "prompt")
+            if self.return_token_strs:
+                raise wrong("return_token_strs", "needs a `prompt` that is one text")
+        prompt_chars_at_most(self.texts or [self.text], limits.max_prompt_chars, self.field)
         check_template(self, [] if self.messages is None else [self.messages], limits)
         if self.messages is None and self.tools:
             raise wrong("tools", "needs `messages`; a text has none")
@@ -79,21 +92,41 @@ class TokenPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokenizeResponse(msgspec.Struct, frozen=True):
-    count: int
+    count: int | list[int]
     max_model_len: int
-    tokens: Sequence[int | TokenPiece]
+    tokens: Sequence[int | TokenPiece | list[int]]
     token_strs: list[str] | None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: Name | None = None
-    tokens: list[TokenId]
+    tokens: list[TokenId | list[TokenId]]
+    """Several (SGLang): the answer has as many texts."""
+    skip_special_tokens: bool = False
+
+    @property
+    def each(self) -> list[list[int]]:
+        """The tokens of each text. Raises BadRequest for a list of mixed kinds."""
+        if not self.several:
+            return [[id for id in self.tokens if isinstance(id, int)]]
+        many = []
+        for index, item in enumerate(self.tokens):
+            if not isinstance(item, list):
+                raise refused(f"tokens[{index}]", "a list holds either token ids, or lists of them")
+            many.append(item)
+        return many
+
+    @property
+    def several(self) -> bool:
+        return any(isinstance(item, list) for item in self.tokens)
 
 
 class DetokenizeResponse(msgspec.Struct, frozen=True):
-    prompt: str
-    content: str
+    prompt: str | list[str]
+    content: str | list[str]
     """The same text, by llama.cpp's name."""
+    text: str | list[str]
+    """And by SGLang's."""
 
 
 tokenize_decoder: Final = msgspec.json.Decoder(TokenizeRequest)

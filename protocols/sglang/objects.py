@@ -30,6 +30,9 @@ class SglangMeta(msgspec.Struct, frozen=True):
     output_token_logprobs_length: int | UnsetType = UNSET
     input_top_logprobs: list[list[TokenScore] | None] | UnsetType = UNSET
     output_top_logprobs: list[list[TokenScore] | None] | UnsetType = UNSET
+    input_token_ids_logprobs: list[list[TokenScore]] | UnsetType = UNSET
+    """Always empty: prompts are not probed."""
+    output_token_ids_logprobs: list[list[TokenScore]] | UnsetType = UNSET
     e2e_latency: float | UnsetType = UNSET
     """Seconds; of a whole answer."""
 

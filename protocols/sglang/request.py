@@ -1,12 +1,15 @@
 """Requests to SGLang's ``/generate``, with their checks."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from ..common import limits
-from ..common.errors import missing, wrong
+from ..common.bounds import items_at_most
+from ..common.errors import missing, refused, wrong
+from ..common.limits import Limits
 from ..openai.sampling import Name, TokenId, TopLogprobs, not_served
 
 IGNORED: Final = (
@@ -16,13 +19,20 @@ IGNORED: Final = (
 """They say how the request is logged and routed."""
 REFUSED: Final = (
     *("input_embeds", "image_data", "audio_data", "video_data", "session_params", "custom_logit_processor"),
-    *("token_ids_logprob", "return_hidden_states", "return_routed_experts", "return_sampling_mask"),
+    *("return_hidden_states", "return_routed_experts", "return_sampling_mask"),
     *("return_flat_raw_top_logprobs", "extra_key", "bootstrap_host", "bootstrap_room", "max_thinking_tokens"),
 )
 _REFUSED_SAMPLING: Final = ("stop_regex", "custom_params")
 DEFAULT_MAX_TOKENS: Final = 128
 _FORMS: Final = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "structural_tag": "structural_tag"}
+_EACH: Final = (
+    *("sampling_params", "rid", "return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"),
+    "lora_path",
+)
+"""May be lists with a value for each prompt."""
 _Ids = Annotated[list[TokenId | list[TokenId]], Meta(min_length=1)]
+_Rid = Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)]
+_StartLen = Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)]
 
 
 class SglangSampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,18 +103,20 @@ class SglangSampling(msgspec.Struct, frozen=True, kw_only=True):
 class SglangRequest(msgspec.Struct, kw_only=True):
     text: str | Annotated[list[str], Meta(min_length=1)] | None = None
     input_ids: _Ids | None = None
-    sampling_params: SglangSampling = SglangSampling()
-    """Of all prompts."""
+    sampling_params: SglangSampling | list[SglangSampling] = SglangSampling()
+    """Of all prompts, or of each; so are the fields below that may be lists."""
     stream: bool = False
     """Each event has the whole answer so far."""
-    rid: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
-    return_logprob: bool = False
-    logprob_start_len: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] = -1
+    rid: _Rid | list[_Rid] | None = None
+    return_logprob: bool | list[bool] = False
+    logprob_start_len: _StartLen | list[_StartLen] = -1
     """First token of the prompt with a log-probability; -1: none of it has one."""
-    top_logprobs_num: TopLogprobs = 0
+    top_logprobs_num: TopLogprobs | list[TopLogprobs] = 0
+    token_ids_logprob: list[TokenId | list[TokenId]] | None = None
+    """Tokens whose log-probabilities are given at each generated position, of all prompts or of each."""
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
-    lora_path: Name | None = None
+    lora_path: Name | list[Name | None] | None = None
     """The name of an adapter."""
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: str | None = None
@@ -116,7 +128,6 @@ class SglangRequest(msgspec.Struct, kw_only=True):
     video_data: Any = None
     session_params: Any = None
     custom_logit_processor: Any = None
-    token_ids_logprob: Any = None
     return_hidden_states: Any = None
     return_routed_experts: Any = None
     return_sampling_mask: Any = None
@@ -127,26 +138,97 @@ class SglangRequest(msgspec.Struct, kw_only=True):
     max_thinking_tokens: Any = None
 
     @property
-    def scores_prompt(self) -> bool:
-        return self.return_logprob and self.logprob_start_len >= 0
+    def prompts(self) -> list[str | list[int]] | None:
+        """The prompts of a list; None if it is one prompt."""
+        given: Any = self.input_ids if self.text is None else self.text
+        return given if isinstance(given, list) and not isinstance(given[0], int) else None
 
-    @property
-    def several(self) -> bool:
-        """Whether the answer is a list: of several prompts, or several choices of one."""
-        given = self.input_ids if self.text is None else self.text
-        listed = isinstance(given, list) and not isinstance(given[0], int)
-        return listed or (self.sampling_params.n or 1) > 1
-
-    def check(self) -> None:
+    def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
         for name in REFUSED:
             if getattr(self, name):
                 raise not_served(name)
-        self.sampling_params.check()
         if self.text is None and self.input_ids is None:
             raise missing("text")
         if self.text is not None and self.input_ids is not None:
             raise wrong("input_ids", "excludes `text`; send one of them")
+        self._check_lists(limits)
+        for one in self.each():
+            one.check()
+
+    def _check_lists(self, limits: Limits) -> None:
+        prompts, field = self.prompts, "input_ids" if self.text is None else "text"
+        for name in _EACH:
+            given = self._listed(name)
+            if given is None:
+                continue
+            if prompts is None:
+                raise refused(name, f"may be a list only where `{field}` is a list of prompts")
+            if len(given) != len(prompts):
+                raise refused(name, f"has {len(given)} items for {len(prompts)} prompts; give one for each")
+        if isinstance(self.sampling_params, list):
+            choices = {params.n or 1 for params in self.sampling_params}
+            if len(choices) > 1:
+                raise refused("sampling_params", "`n` must be the same for all prompts")
+            items_at_most(self.sampling_params, limits.max_sequences // max(choices), field)
+
+    def _listed(self, name: str) -> list[Any] | None:
+        """The values of a field that has one for each prompt; None if it has one for all."""
+        given = getattr(self, name)
+        if not isinstance(given, list) or (
+            name == "token_ids_logprob" and not isinstance(next(iter(given), None), list)
+        ):
+            return None
+        return given
+
+    def each(self) -> "list[SglangOne]":
+        """What a checked request asks for each of its prompts; one for all of them where that is the same."""
+        prompts = self.prompts
+        given = {name: values for name in _EACH if (values := self._listed(name)) is not None}
+        if prompts is None or not given:
+            return [self._one(self.input_ids if self.text is None else self.text, {})]
+        return [
+            self._one([prompt], {name: values[place] for name, values in given.items()})
+            for place, prompt in enumerate(prompts)
+        ]
+
+    def _one(self, prompt: Any, own: dict[str, Any]) -> "SglangOne":
+        return SglangOne(self, prompt, **{name: own.get(name, getattr(self, name)) for name in _EACH})
+
+
+@dataclass(frozen=True)
+class SglangOne:
+    """A prompt with what is asked for it, or several with the same."""
+
+    request: SglangRequest
+    prompt: Any
+    sampling_params: SglangSampling
+    rid: str | None
+    return_logprob: bool
+    logprob_start_len: int
+    top_logprobs_num: int
+    token_ids_logprob: Any
+    """A list of token ids, once it is checked; or None."""
+    lora_path: str | None
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        self.sampling_params.check()
+        probed = self.token_ids_logprob
+        if (probed is not None and not isinstance(probed, list)) or not all(isinstance(id, int) for id in probed or ()):
+            raise wrong("token_ids_logprob", "must hold token ids, or a list of them for each prompt", "invalid_value")
+        if self.probed and self.top_logprobs_num:
+            raise refused("token_ids_logprob", "excludes `top_logprobs_num`: send one of them")
+        if self.probed and self.scores_prompt:
+            raise refused("token_ids_logprob", "is about generated tokens: leave `logprob_start_len` out")
+
+    @property
+    def probed(self) -> list[int]:
+        return (self.token_ids_logprob or []) if self.return_logprob else []
+
+    @property
+    def scores_prompt(self) -> bool:
+        return self.return_logprob and self.logprob_start_len >= 0
 
     def fields(self) -> dict[str, Any]:
         """The same as fields of completions."""
@@ -154,13 +236,14 @@ class SglangRequest(msgspec.Struct, kw_only=True):
         echoes = self.scores_prompt or self.sampling_params.max_tokens == 0
         return {
             **self.sampling_params.fields(),
-            "prompt": self.input_ids if self.text is None else self.text,
+            "prompt": self.prompt,
             "model": self.lora_path,
-            "stream": self.stream,
+            "stream": self.request.stream,
             "logprobs": self.top_logprobs_num if self.return_logprob else None,
+            "logprob_token_ids": self.probed or None,
             "echo": echoes or None,
-            "priority": self.priority,
-            "cache_salt": self.cache_salt or None,
+            "priority": self.request.priority,
+            "cache_salt": self.request.cache_salt or None,
         }
 
 

@@ -47,6 +47,7 @@ from ..api.realtime.connections import calls
 from ..api.responses import conversations
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
+from ..api.sglang import encode as sglang_encode
 from ..api.vllm import generate as tokens_generate
 from ..api.vllm import label_scores, render
 from ..common.errors import ClientDisconnected, ServerError
@@ -145,6 +146,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (speech.OPERATIONS, speech.routes(state.for_speech)),
         (embeddings.OPERATIONS, embeddings.routes(state.for_embeddings)),
         (pooling.OPERATIONS, pooling.routes(state.for_embeddings)),
+        (sglang_encode.OPERATIONS, sglang_encode.routes(state.for_embeddings)),
         (scoring.OPERATIONS, scoring.routes(state.for_embeddings)),
         (llama_cpp_embed.OPERATIONS, llama_cpp_embed.routes(state.for_embeddings)),
         (generate.OPERATIONS, generate.routes(state.chat)),

@@ -58,6 +58,8 @@ class BadLine(Exception):
         self.custom_id = custom_id
 
 
+_BESIDE_V1: Final = ("/score", "/rerank", "/v2/rerank", "/v2/embed", "/classify", "/pooling", "/generative_scoring")
+"""Paths that vLLM's files of requests have too."""
 _requests: Final = msgspec.json.Decoder(BatchRequest)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -89,8 +91,9 @@ def read_request(line: bytes, number: int) -> BatchRequest:
         raise BadLine(f"{where}: expected an object with custom_id, method, url and body: {error}", _id(line)) from None
     if request.method != "POST":
         raise BadLine(f"{where}: method is {request.method[:20]!r}; only POST can be batched", request.custom_id)
-    if not request.url.startswith("/v1/"):
-        raise BadLine(f"{where}: url is {request.url[:80]!r}; expected a path below /v1/", request.custom_id)
+    if not (request.url.startswith("/v1/") or request.url in _BESIDE_V1):
+        expected = f"a path below /v1/, or {', '.join(_BESIDE_V1)}"
+        raise BadLine(f"{where}: url is {request.url[:80]!r}; expected {expected}", request.custom_id)
     if request.body.get("stream"):
         raise BadLine(f"{where}: body.stream is set; the answers of a batch are whole", request.custom_id)
     return request

@@ -257,7 +257,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     ] = 1
     dtype: Annotated[
         DType,
-        Flag("dtype of the embedding model's activations", name="embedding-dtype"),
+        Flag("dtype of the embedding model's activations", kind="dtype", name="embedding-dtype"),
     ] = "auto"
     pooler: Annotated[PoolingMode | None, Flag("how hidden states become one vector; overrides the model's files")] = (
         None

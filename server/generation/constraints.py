@@ -1,7 +1,7 @@
 """Constraints and parser of one request's answer: grammar, thinking budget, parser."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.sampling import not_served
 from stentor.protocols.openai.structured import Answer, JsonAnswer, wanted_answer
 from stentor.protocols.openai.tools import NO_TOOLS, OfferedTool, ToolUse
 
@@ -66,13 +67,22 @@ async def constraints_of(
     if answer is None and use.mode == "none" and output.reasoning is None:
         return FREE
     opened = _thinking_opened(chat, body, prompt, options)
-    parser = parser_of(output, use, opened)
+    read = _unseparated(output) if not body.separate_reasoning else output
+    parser = parser_of(read, use, opened)
+    parsed = parser is not None or not body.separate_reasoning
     return Constraints(
         grammar=await _grammar(chat, use, answer, opened),
         thinking=thinking_budget(output, chat.pool.tokenizer, options.budget, opened=opened),
         parser=parser,
-        visible=frozenset() if parser is None else output.visible_with(calls=use.mode != "none" and bool(use.usable)),
+        visible=output.visible_with(calls=use.mode != "none" and bool(use.usable)) if parsed else frozenset(),
     )
+
+
+def _unseparated(output: OutputFormat) -> OutputFormat:
+    """Reads reasoning as text. Raises BadRequest where the format has no text that holds both."""
+    if output.harmony:
+        raise not_served("separate_reasoning", "`separate_reasoning: false` with a model that answers in channels")
+    return replace(output, reasoning=None)
 
 
 async def answer_constraints(chat: ChatModel, answer: Answer | None) -> Constraints:

@@ -21,6 +21,11 @@ def map_error_fields(fields: Mapping[str, str]) -> AbstractContextManager[None]:
     return rename_error_fields(lambda path: _rename(path, _rules(tuple(fields.items()))))
 
 
+def renamed(message: str, param: str | None, fields: Mapping[str, str]) -> tuple[str, str | None]:
+    """The message and the field of an error, as :func:`map_error_fields` maps them."""
+    return _renamed(message, param, lambda path: _rename(path, _rules(tuple(fields.items()))), _NAMED)
+
+
 @contextmanager
 def rename_error_fields(rename: Callable[[str], str], named: re.Pattern[str] = _NAMED) -> Iterator[None]:
     """Renames the field of a BadRequest that is raised inside by ``rename``, also the paths that ``named`` finds in its
@@ -28,9 +33,14 @@ def rename_error_fields(rename: Callable[[str], str], named: re.Pattern[str] = _
     try:
         yield
     except BadRequest as error:
-        message = named.sub(lambda match: f"`{rename(match[1])}`", error.message)
-        param = error.param and rename(error.param)
+        message, param = _renamed(error.message, error.param, rename, named)
         raise BadRequest(message, param, error.code, error.status) from None
+
+
+def _renamed(
+    message: str, param: str | None, rename: Callable[[str], str], named: re.Pattern[str]
+) -> tuple[str, str | None]:
+    return named.sub(lambda match: f"`{rename(match[1])}`", message), param and rename(param)
 
 
 @lru_cache(16)

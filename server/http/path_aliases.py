@@ -20,6 +20,8 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "/v1/reranking": "/v1/rerank",
         "/v1/health": "/health",
         "/health_generate": "/health",
+        "/v1/tokenize": "/tokenize",
+        "/v1/detokenize": "/detokenize",
         "/inference/v1/abort_requests": "/abort_requests",
     }
 )

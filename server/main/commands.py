@@ -150,7 +150,8 @@ def _chat(arguments: argparse.Namespace) -> int:
         with open_client(arguments.url, keys[0].strip() or None) as client:
             conversation = Conversation(client, asked)
             conversation.begin(arguments.system)
-            chat(conversation, arguments.prompt, sys.stdin, sys.stdout, sys.stderr)
+            prompt = arguments.prompt if arguments.quick is None else arguments.quick
+            chat(conversation, prompt, sys.stdin, sys.stdout, sys.stderr)
     except ChatFailed as error:
         return _complain(str(error), FAILED)
     return DONE
@@ -309,6 +310,10 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
 
 
 def _add_chat_options(parser: Parser) -> None:
+    hidden = argparse.SUPPRESS  # vLLM's
+    parser.add_argument("-q", "--quick", metavar="PROMPT", help=hidden)
+    parser.add_argument("--model-name", dest="model", help=hidden)
+    parser.add_argument("--system-prompt", dest="system", help=hidden)
     parser.add_argument("prompt", nargs="?", help="answer this, or what is piped in, and end; else talk line by line")
     parser.add_argument("--url", default=f"http://{_HTTP.host}:{_HTTP.port}", help="the server (default: %(default)s)")
     parser.add_argument("--model", help="one of several models")

@@ -24,6 +24,7 @@ from stentor.protocols.openai.transcription import TranscriptionForm, Translatio
 from stentor.protocols.openai.uploads import UploadComplete, UploadCreate
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.protocols.pooling.moderation import ModerationRequest
+from stentor.protocols.sglang import encode as sglang_encode
 from stentor.protocols.sglang import request as sglang_request
 
 from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
@@ -74,14 +75,14 @@ REQUESTS: Final[tuple[Request, ...]] = (
         ),
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
-        _SAMPLING_IGNORED,
+        (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
         {"modalities": 'only `["text"]`', **_BEAMS_PARTLY},
     ),
     Request(
         ("/v1/chat/completions/batch",),
         chat_batch.ChatBatchRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED, *chat_batch.ALONE),
-        _SAMPLING_IGNORED,
+        (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
         {"modalities": 'only `["text"]`', "n": "only 1", "best_of": "only 1"},
     ),
     Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
@@ -183,6 +184,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/embedding", "/embeddings"), llama_cpp.LlamaEmbeddingRequest, partly={"embd_normalize": "only 2 and -1"}),
     Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
     Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),
+    Request(("/encode", "/classify"), sglang_encode.SglangEncodeRequest, sglang_encode.REFUSED, sglang_encode.IGNORED),
     Request(("/embed",), hugging_face.EmbedInputsRequest),
     Request(("/embed_all", "/embed_sparse"), hugging_face.TokenEmbedRequest),
     Request(("/predict",), hugging_face.PredictRequest),

@@ -5,6 +5,7 @@ So everything that the endpoints can do, a program or a file of requests can hav
 
 import asyncio
 import contextlib
+import secrets
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -29,6 +30,7 @@ from ..app.state import ServerState
 from ..app.text_side import generation_defaults
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
+from ..common.keys import KeyDigest, Keyring
 from ..config.config import Config
 from ..middleware.access_control import AccessControl
 from ..text.tokenizers.tokenizer import Tokenizer
@@ -56,6 +58,8 @@ class InProcessServer:
         self._end: anyio.Event | None = None
         self._state: ServerState | None = None
         self._unwanted = False
+        self._admin_key = secrets.token_hex()
+        """Of this process alone."""
         self._why = "the in-process server has been closed"
         # a daemon, or an interpreter whose program forgot to close would wait for it before it runs the closing code
         self._thread = threading.Thread(target=self._run, name="stentor", daemon=True)
@@ -67,16 +71,24 @@ class InProcessServer:
             self._tell_to_end()
             raise
 
-    def post(self, path: str, body: bytes, *, fill_context: bool = False) -> "Future[InProcessResponse]":
+    def post(
+        self, path: str, body: bytes, *, fill_context: bool = False, admin: bool = False
+    ) -> "Future[InProcessResponse]":
         """Sends a request of JSON. The future raises :class:`InProcessServerClosed` once no engine is left.
 
-        ``fill_context``: ``max_tokens`` beyond the context end at its end, instead of being refused.
+        ``fill_context``: ``max_tokens`` beyond the context end at its end, instead of being refused. ``admin``: the
+        path is one that changes the server.
         """
         loop, client = self._loop, self._client
         if loop is None or client is None:
             raise InProcessServerClosed(self._why)
-        send = _post_filling if fill_context else post
+        send = self._post_as_admin if admin else _post_filling if fill_context else post
         return asyncio.run_coroutine_threadsafe(send(client, path, body), loop)
+
+    async def _post_as_admin(self, client: httpx.AsyncClient, path: str, body: bytes) -> InProcessResponse:
+        headers = {"authorization": f"Bearer {self._admin_key}"}
+        answer = await client.post(path, content=body, headers=headers)
+        return InProcessResponse(answer.status_code, answer.content, answer.headers.get("x-request-id", ""))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -120,7 +132,7 @@ class InProcessServer:
                 engines.start(supervisor)
                 supervisor.start("what waits for their end", partial(self._end_with, engines))
                 with display:
-                    access = AccessControl()
+                    access = AccessControl(Keyring(admin=[KeyDigest(self._admin_key.encode())]))
                     state = await load_state(config, checkpoint, defaults, engines, supervisor, at_end, access)
                     at_end.callback(state.chat.pool.close)
                     at_end.callback(state.chat.grammars.close)

@@ -14,6 +14,11 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 import msgspec
 
 from stentor.engine.loading.download.hub import DEFAULT_MODEL
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.completions import CompletionRequest
+from stentor.protocols.pooling.embeddings import EmbeddingRequest
+from stentor.protocols.pooling.pooling import ClassifyRequest, PoolingRequest
+from stentor.protocols.pooling.scoring import ScoreRequest
 
 from ..batches.lines import InProcessResponse
 from ..config.config import ConfigError
@@ -22,6 +27,7 @@ from ..options.option import OPTIONS
 from ..options.reading import nearest, read_config
 from . import pooling
 from .beams import BeamSearchOutput, BeamSearchParams, from_beams
+from .fields import RequestRefused, known_fields
 from .in_process_server import InProcessServer
 from .outputs import RequestOutput, ShownLogprobs, from_chat, from_completion
 from .tokenizer import LoadedTokenizer
@@ -99,12 +105,11 @@ IN_FLIGHT: Final = 512
 """Requests in the engine at a time; further ones are sent as these end."""
 
 
-_MEASURED: Final[Mapping[str, object]] = {"enable-per-request-metrics": True}
-"""For :attr:`.outputs.RequestOutput.metrics`."""
-
-
-class RequestRefused(ValueError):
-    """A request cannot be served as it is; the message says why and names the field."""
+_OPTIONS: Final[Mapping[str, object]] = {
+    "enable-per-request-metrics": True,  # for RequestOutput.metrics
+    "trust-request-chat-template": True,  # who calls is who runs the model
+}
+"""Where the program does not say otherwise."""
 
 
 class _Call(NamedTuple, Generic[T]):
@@ -130,7 +135,7 @@ class LLM:
 
         Raises :class:`stentor.server.options.reading.ConfigError` for one that is unknown or wrong.
         """
-        self._server = InProcessServer(read_config({"model": model, **_MEASURED, **flags_of(options)}, {}))
+        self._server = InProcessServer(read_config({"model": model, **_OPTIONS, **flags_of(options)}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}
         self._ended = weakref.finalize(self, self._server.close)
@@ -162,7 +167,8 @@ class LLM:
         count = len(conversations)
         given = _params_of_each(sampling_params, count)
         calls = []
-        for conversation, params, own in zip(conversations, given, _fields_of_each(fields, count), strict=True):
+        each = _fields_of_each(known_fields(fields, ChatRequest), count)
+        for conversation, params, own in zip(conversations, given, each, strict=True):
             body = params.fields()
             if (top := body.pop("logprobs", None)) is not None:
                 body |= {"logprobs": True, "top_logprobs": top}
@@ -176,17 +182,19 @@ class LLM:
 
         ``fields`` go into each request (``dimensions``, ``truncate_prompt_tokens``, …). Raises as :meth:`generate`.
         """
-        return self._pool("/v1/embeddings", prompts, {"encoding_format": "base64", **fields}, pooling.vectors)
+        own = known_fields(fields, EmbeddingRequest)
+        return self._pool("/v1/embeddings", prompts, {"encoding_format": "base64", **own}, pooling.vectors)
 
     def classify(self, prompts: Prompt | Sequence[Prompt], **fields: Any) -> list[pooling.ClassificationRequestOutput]:
         """How likely each class is, for each prompt; as :meth:`embed`."""
-        return self._pool("/classify", prompts, fields, pooling.classes)
+        return self._pool("/classify", prompts, known_fields(fields, ClassifyRequest), pooling.classes)
 
     def encode(
         self, prompts: Prompt | Sequence[Prompt], pooling_task: str | None = None, **fields: Any
     ) -> list[pooling.PoolingRequestOutput]:
         """The model's output for each prompt, by default of its own task; as :meth:`embed`."""
-        return self._pool("/pooling", prompts, {"task": pooling_task, **fields}, pooling.pooled)
+        own = known_fields(fields, PoolingRequest)
+        return self._pool("/pooling", prompts, {"task": pooling_task, **own}, pooling.pooled)
 
     def score(
         self, text_1: str | Sequence[str], text_2: str | Sequence[str], **fields: Any
@@ -195,7 +203,7 @@ class LLM:
 
         Raises as :meth:`generate`.
         """
-        body = msgspec.json.encode({**fields, "text_1": text_1, "text_2": text_2})
+        body = msgspec.json.encode({**known_fields(fields, ScoreRequest), "text_1": text_1, "text_2": text_2})
         return self._run([_Call("/score", body, pooling.scores)])[0]
 
     def beam_search(
@@ -205,7 +213,8 @@ class LLM:
 
         Raises as :meth:`generate`.
         """
-        bodies = ({**params.fields(), "prompt": prompt, **fields} for prompt in _prompts(prompts))
+        own = known_fields(fields, CompletionRequest)
+        bodies = ({**params.fields(), "prompt": prompt, **own} for prompt in _prompts(prompts))
         return self._run([_Call("/v1/completions", msgspec.json.encode(body), from_beams) for body in bodies])
 
     def enqueue(
@@ -236,6 +245,36 @@ class LLM:
         """Those of a call without parameters, for changes; what is None in them is the model's default."""
         return SamplingParams()
 
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Ends the workers until :meth:`wake_up`, so that their memory is free."""
+        self._control(f"/sleep?level={level}&mode={mode}")
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Starts the workers again: with ``tags`` once ``weights`` and ``kv_cache`` were both named."""
+        self._control("/wake_up?" + "&".join(f"tags={tag}" for tag in tags or ()))
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
+        """Forgets all cached prefixes."""
+        self._control(f"/reset_prefix_cache?reset_running_requests={str(reset_running_requests).lower()}")
+
+    def reset_mm_cache(self) -> None:
+        """Forgets processed media."""
+        self._control("/reset_mm_cache")
+
+    def start_profile(self) -> None:
+        """Traces the workers' steps until :meth:`stop_profile`; needs ``profiler_folder``."""
+        self._control("/start_profile")
+
+    def stop_profile(self) -> None:
+        """Writes the traces."""
+        self._control("/stop_profile")
+
+    def _control(self, path: str) -> None:
+        """Raises RequestRefused."""
+        answer = self._server.post(path, b"", admin=True).result()
+        if answer.status != 200:
+            raise RequestRefused(msgspec.json.decode(answer.body)["error"]["message"])
+
     def close(self) -> None:
         """Ends the engine; may be called again."""
         self._ended()
@@ -255,6 +294,7 @@ class LLM:
         many = _asked(prompts)
         given = _params_of_each(sampling_params, len(many))
         calls = []
+        fields = known_fields(fields, CompletionRequest)
         for asked, params, own in zip(many, given, _fields_of_each(fields, len(many)), strict=True):
             body = {**params.fields(), **asked, "return_token_ids": True, **own}
             body["return_tokens_as_token_ids"] = True

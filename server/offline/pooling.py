@@ -16,6 +16,10 @@ _TEXTS: Final = 256
 class EmbeddingOutput(msgspec.Struct, frozen=True, kw_only=True):
     embedding: list[float]
 
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
 
 class EmbeddingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The vector of one text."""
@@ -27,6 +31,10 @@ class ClassificationOutput(msgspec.Struct, frozen=True, kw_only=True):
     probs: list[float]
     label: str | None
     """Label of the likeliest class."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
 
 
 class ClassificationRequestOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,10 +66,8 @@ _ABSENT: Final[Mapping[str, str]] = {
     "reasoning-parser-plugin": _NO_CODE,
     "response-role": "answers are the assistant's",
     "return-tokens-as-token-ids": "requests ask for it",
-    "runner": "it follows from the model",
     "scheduler-cls": _NO_CODE,
     "structured-outputs-config": "there is one backend; --json-whitespace says how free its white space is",
-    "task": "it follows from the model",
     "tool-parser-plugin": _NO_CODE,
     "worker-cls": _NO_CODE,
     "worker-extension-cls": _NO_CODE,
@@ -125,10 +123,12 @@ HARMLESS_VALUES: Final[Mapping[str, str]] = {
     "optimization-level": "kernels are compiled as they are needed",
     "performance-mode": "batches follow what waits",
     "prefix-caching-hash-algo": "blocks have one kind of hash, a cryptographic one",
+    "runner": "it follows from the model",
     "safetensors-load-strategy": "weights are mapped",
     "scheduling-policy": "priorities of requests always count, and equal ones come in order",
     "show-hidden-metrics-for-version": "no metric is hidden",
     "stream-interval": "each step is sent as it comes",
+    "task": "it follows from the model",
 }
 """The same of options with a value."""
 

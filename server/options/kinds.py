@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
-from stentor.protocols.ipc.config import KvEventsConfig, SpeculativeConfig
+from stentor.protocols.ipc.config import DType, KvEventsConfig, SpeculativeConfig
 
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
@@ -115,11 +115,14 @@ def integers(low: int, high: int) -> Kind:
 _MEDIA_COUNT: Final = integer(0, MAX_MEDIA)
 
 
-def choice(values: tuple[str, ...]) -> Kind:
+def choice(values: tuple[str, ...], others: Mapping[str, str] = MappingProxyType({})) -> Kind:
+    """``others``: spellings of other servers, with the value that each means; they are not shown."""
+
     def parse(raw: object) -> str:
-        if raw not in values:
+        meant = others.get(raw, raw) if isinstance(raw, str) else raw
+        if meant not in values:
             raise ValueError(raw)
-        return str(raw)
+        return str(meant)
 
     return Kind(f"{', '.join(values[:-1])} or {values[-1]}", parse, "|".join(values))
 
@@ -424,6 +427,7 @@ def _port_range(raw: object) -> tuple[int, int]:
 
 
 KINDS: Final = {
+    "dtype": choice(get_args(DType), {"half": "float16", "float": "float32"}),
     "seconds": _number("a number of seconds, 0 or more", "SECONDS", lambda n: math.isfinite(n) and n >= 0),
     "some_seconds": _number("a number of seconds above 0", "SECONDS", lambda n: math.isfinite(n) and n > 0),
     "fraction": _number("a number above 0, at most 1", "SHARE", lambda n: 0 < n <= 1),

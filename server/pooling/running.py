@@ -61,9 +61,14 @@ class PoolingJob:
         self._priority = priority
         self._salt = salt
         self._adapter = adapter
-        self.tokens = 0
-        """Tokens of all prompts so far."""
+        self.prompt_tokens: list[int] = []
+        """Tokens of each prompt so far."""
         self._sent = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of all prompts so far."""
+        return sum(self.prompt_tokens)
 
     @property
     def memory(self) -> MemoryShare:
@@ -84,10 +89,11 @@ class PoolingJob:
         most = min(MAX_BYTES // 4, self._budget.most // number_bytes)
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
             raise _too_large(field, most)
-        total = sum(len(prompt.ids) for prompt in prompts)
+        lengths = [len(prompt.ids) for prompt in prompts]
+        total = sum(lengths)
         self._queue_slot.memory.add(TOKEN_BYTES * total, field)
         self._queue_slot.take(total)
-        self.tokens += total
+        self.prompt_tokens += lengths
         wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
         served = EngineUsage(total, 0, len(prompts), time.monotonic())
         done: list[Pooled] = []

@@ -249,6 +249,27 @@ async def test_an_adapter_is_loaded_replaced_and_unloaded_with_vllms_answers(tmp
         assert error(missing) == (404, "NotFoundError", "The lora adapter 'mine' cannot be found.")
 
 
+async def test_an_adapter_is_loaded_and_unloaded_with_sglang_s_answers(tmp_path: Path) -> None:
+    write(tmp_path / "root" / "one")
+    async with serving(tmp_path / "root") as (client, _, state):
+        body = {"lora_name": "mine", "lora_path": "one"}
+        loaded = await client.post("/load_lora_adapter", json=body)
+        assert (loaded.status_code, loaded.json()) == (
+            200,
+            {"success": True, "loaded_adapters": {"mine": "mine"}, "error_message": None},
+        )
+        again = await client.post("/load_lora_adapter", json=body)
+        assert (again.status_code, again.json()["success"]) == (400, False)
+        assert "already been loaded" in again.json()["error_message"]
+        unloaded = await client.post("/unload_lora_adapter", json={"lora_name": "mine"})
+        assert unloaded.json() == {"success": True, "loaded_adapters": {}, "error_message": None}
+        assert "mine" not in state.registry.adapters
+        missing = await client.post("/unload_lora_adapter", json={"lora_name": "mine"})
+        assert (missing.status_code, missing.json()["success"]) == (400, False)
+        typed = await client.post("/load_lora_adapter", json={"lora_name": 3})
+        assert error(typed)[:2] == (400, "invalid_request_error")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind"),
     [
@@ -281,7 +302,7 @@ async def test_an_adapter_that_the_worker_refuses_is_not_served(tmp_path: Path) 
         assert "a" not in state.registry.adapters
 
 
-@pytest.mark.parametrize("path", [LOAD, UNLOAD])
+@pytest.mark.parametrize("path", [LOAD, UNLOAD, "/load_lora_adapter", "/unload_lora_adapter"])
 async def test_loading_and_unloading_want_an_admin_key_and_a_folder(path: str) -> None:
     async with serving() as (client, _, _):
         user = {"authorization": "Bearer user"}

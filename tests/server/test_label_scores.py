@@ -50,6 +50,7 @@ async def test_sglang_s_clients_are_told_the_probabilities_of_all_labels(path: s
     answer = await post(answering(), path)
     assert answer["scores"] == [pytest.approx([math.exp(-YES / 2), math.exp(-NO / 2)])] * 2
     assert answer["object"] == "scoring"
+    assert answer["usage"] == {"prompt_tokens": 24, "completion_tokens": 0, "total_tokens": 24}
     among = await post(answering(), path, apply_softmax=True, items="one")
     assert among["scores"] == [pytest.approx([AMONG, 1 - AMONG])]
 

@@ -273,6 +273,33 @@ async def test_texts_are_embedded_as_lists_of_one_vector() -> None:
     assert ["`content" in error["message"] for error in errors] == [True, False, True]
 
 
+async def test_what_is_embedded_may_be_texts_and_tokens_in_turn_and_objects() -> None:
+    pooler = FakePooler()
+    async with in_memory(state_of(model_of(pooler, config()))) as client:
+
+        async def prompts(content: Any, field: str = "content") -> list[list[int]]:
+            before = len(pooler.streams)
+            found = await client.post("/embedding", json={field: content})
+            assert found.status_code == 200, found.text
+            assert [one["index"] for one in found.json()] == list(range(len(found.json())))
+            return [list(stream.prompt) for stream in pooler.streams[before:]]
+
+        (text,) = await prompts("a b")
+        (other,) = await prompts("c")
+        assert await prompts({"prompt_string": "a b"}) == [text]
+        assert await prompts([{"prompt_string": "a b"}, "c"], "input") == [text, other]
+        assert await prompts(["a b", 3, 4]) == [[*text, 3, 4]]
+        assert await prompts(["a b", [3, 4], [3, "c"]]) == [text, [3, 4], [3, *other[1:-1]]]
+        for content, field in (
+            ([[3], 4], "content[1]"),
+            ([], "content"),
+            ([{"prompt_string": "a", "multimodal_data": ["x"]}], "content[0].multimodal_data"),
+        ):
+            refused = await client.post("/embedding", json={"content": content})
+            assert refused.status_code == 400
+            assert f"`{field}`" in refused.json()["error"]["message"]
+
+
 async def test_adapters_are_listed_by_their_names() -> None:
     adapters = AdapterRegistry()
     adapters.add(AdapterRef(1, "pirate", "/srv/pirate"))

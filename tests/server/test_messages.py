@@ -247,6 +247,14 @@ async def test_that_no_conversation_is_held_is_told_by_the_code_that_the_sdk_act
     assert "details" not in (await post(status=400, container="c")).json()["error"]
 
 
+async def test_a_block_that_is_always_refused_is_not_among_those_that_an_error_offers() -> None:
+    for kind, offered in (("poem", True), ("server_tool_use", False)):
+        said = (await post(status=400, messages=[{"role": "user", "content": [{"type": kind}]}])).json()
+        message = said["error"]["message"]
+        assert ("tool_result" in message) == offered
+        assert ("server_tool_use" in message) != offered
+
+
 async def test_models_are_listed_in_the_shape_of_the_client_s_protocol() -> None:
     headers = {"anthropic-version": "2023-06-01"}
     async with in_memory(fake_state()) as client:

@@ -32,6 +32,7 @@ from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
+from stentor.protocols.sglang import encode as sglang_encode
 from stentor.protocols.sglang import request as sglang_request
 from stentor.server.api.common.described import Operation
 from stentor.server.api.ops import adapters, control, sglang, weights
@@ -92,6 +93,7 @@ DECODERS: dict[str, Any] = {
     "BetaSessionRequest": secrets.beta_decoder,
     "GenerateRequest": hugging_face.generate_decoder,
     "SglangRequest": sglang_request.decoder,
+    "SglangEncodeRequest": sglang_encode.encode_decoder,
     "TokensRequest": tokens_request.decoder,
     "EmbedInputsRequest": hugging_face.embed_decoder,
     "TokenEmbedRequest": hugging_face.token_embed_decoder,

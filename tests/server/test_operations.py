@@ -75,6 +75,7 @@ async def test_model_cards_are_valid_to_the_sdk_and_ids_may_hold_slashes() -> No
         listed = (await client.get("/v1/models")).json()
         one = await client.get("/v1/models/fake/model")
         missing = await client.get("/v1/models/fake/other")
+        assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
     assert listed["object"] == "list"
     for card in listed["data"]:
         Model.model_validate(card, strict=True)
@@ -94,7 +95,7 @@ async def test_tokenize_and_detokenize_are_each_others_inverse() -> None:
             "token_strs": ["h", "\ufffd", "\ufffd"],
         }
         back = (await client.post("/detokenize", json={"tokens": body["tokens"]})).json()
-        assert back == {"prompt": "hé", "content": "hé"}
+        assert back == {"prompt": "hé", "content": "hé", "text": "hé"}
 
 
 async def test_tokenize_renders_messages_as_chat_does() -> None:

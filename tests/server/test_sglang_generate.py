@@ -116,6 +116,42 @@ async def test_several_prompts_and_choices_are_a_list_in_their_order() -> None:
     assert alone["text"] == "ha"
 
 
+async def test_each_of_several_prompts_may_have_parameters_of_its_own() -> None:
+    engine = FakeEngine(answer=lambda prompt, index: [*prompt, *b"abc"[index : index + 1], EOS])
+    body: dict[str, Any] = {
+        "text": ["hi", "ho"],
+        "sampling_params": [{"max_new_tokens": 1, "temperature": 0}, {"max_new_tokens": 2, "temperature": 0.5}],
+        "rid": ["x", "y"],
+        "return_logprob": [False, True],
+        "top_logprobs_num": [0, 1],
+        "logprob_start_len": [-1, 0],
+    }
+    first, second = (await post(engine, **body)).json()
+    assert [stream.params.temperature for stream in engine.streams] == [0, 0.5]
+    assert (first["text"], first["meta_info"]["id"]) == ("h", "x")
+    assert (second["text"], second["meta_info"]["id"]) == ("ho", "y")
+    assert "output_token_logprobs" not in first["meta_info"]
+    assert [len(second["meta_info"][name]) for name in ("input_token_logprobs", "output_top_logprobs")] == [2, 2]
+    last = {chunk["index"]: chunk for chunk in chunks_of((await post(engine, **body, stream=True)).text)}
+    assert [last[place]["meta_info"]["id"] for place in (0, 1)] == ["x", "y"]
+    body["sampling_params"] = [{"n": 2}, {"n": 2}]
+    answers = (await post(engine, **body)).json()
+    assert [answer["text"] for answer in answers] == ["hia", "hib", "hoa", "hob"]
+    assert [answer["meta_info"]["id"] for answer in answers] == ["x_0", "x_1", "y_0", "y_1"]
+
+
+@pytest.mark.parametrize("form", [[73, 72], [[73, 72]]])
+async def test_probed_tokens_come_in_the_order_of_the_request(form: Any) -> None:
+    engine = FakeEngine(answer=says("Hi"))
+    body: dict[str, Any] = {"text": ["hey"], "return_logprob": True, "token_ids_logprob": form}
+    (answer,) = (await post(engine, **body)).json()
+    meta = answer["meta_info"]
+    assert engine.streams[0].params.logprob_token_ids == (73, 72)
+    assert meta["input_token_ids_logprobs"] == []
+    assert [[token for _, token, _ in one] for one in meta["output_token_ids_logprobs"]] == [[73, 72]] * 3
+    assert "output_top_logprobs" not in meta
+
+
 async def test_log_probabilities_are_lists_of_value_token_and_text() -> None:
     body: dict[str, Any] = {"text": "hey", "return_logprob": True, "sampling_params": {"max_new_tokens": 2}}
     meta = (await post(**body)).json()["meta_info"]
@@ -164,6 +200,14 @@ async def test_a_form_of_the_answer_is_held(name: str, form: str) -> None:
         ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "sampling_params.stop_regex"),
         ({"text": "a", "sampling_params": {"json_schema": '{"type": "x"}'}}, "sampling_params.json_schema.type"),
         ({"text": "a", "sampling_params": [{"n": 1}]}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": [{"n": 1}]}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params"),
+        ({"text": ["a", "b"], "rid": ["x"]}, "rid"),
+        ({"text": ["a", "b"], "lora_path": [None, 5]}, "lora_path[1]"),
+        ({"text": "a", "return_logprob": True, "token_ids_logprob": [1], "top_logprobs_num": 2}, "token_ids_logprob"),
+        ({"text": "a", "return_logprob": True, "token_ids_logprob": [1], "logprob_start_len": 0}, "token_ids_logprob"),
+        ({"text": ["a", "b"], "return_logprob": True, "token_ids_logprob": [1, [2]]}, "token_ids_logprob"),
+        ({"text": "a", "return_logprob": True, "token_ids_logprob": [999]}, "token_ids_logprob"),
         ({"text": "a" * 9999}, "text"),
         ({"input_ids": [999]}, "input_ids"),
         ({"input_ids": [1, [2]]}, "input_ids[1]"),

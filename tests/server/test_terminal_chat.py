@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from stentor.server.main.chat import ChatFailed, Conversation, chat, open_client
+from stentor.server.main.commands import run
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import on_loopback
 
@@ -112,6 +113,15 @@ async def test_what_is_stopped_stays_and_thoughts_are_told_apart() -> None:
 async def test_without_a_server_the_command_says_how_to_start_one() -> None:
     with open_client("http://127.0.0.1:9", None) as client, pytest.raises(ChatFailed, match=r"no server at .*serve"):
         Conversation(client).ask("hi", lambda *_: None)
+
+
+async def test_the_command_knows_vllm_s_spellings(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = FakeEngine(answer=says("Well."))
+    async with on_loopback(fake_state(engine)) as url:
+        given = ["chat", "--url", f"{url}/v1", "--model-name", "fake/model", "--system-prompt", "Be brief.", "-q", "hi"]
+        assert await asyncio.to_thread(run, given) == 0
+    assert capsys.readouterr().out == "Well.\n"
+    assert b"Be brief." in bytes(engine.streams[0].prompt)
 
 
 @pytest.mark.parametrize("url", ["http://[::", "ftp://127.0.0.1", "http://", "", "127.0.0.1:port"])

@@ -73,6 +73,9 @@ async def test_reasoning_is_apart_from_content_and_counted() -> None:
     [
         ({"reasoning_effort": "none"}, "<assistant><think>\n\n</think>\n\n"),
         ({"reasoning_effort": "low"}, "<assistant>(low)<think>\n"),
+        ({"reasoning": {"effort": "low"}}, "<assistant>(low)<think>\n"),
+        ({"reasoning": {"enabled": True}}, "<assistant>(medium)<think>\n"),
+        ({"reasoning": {"enabled": False}}, "<assistant><think>\n\n</think>\n\n"),
         ({"chat_template_kwargs": {"enable_thinking": False}}, "<assistant><think>\n\n</think>\n\n"),
         ({"chat_template_kwargs": {"thinking": True}}, "<assistant><think>\n"),
     ],
@@ -99,6 +102,18 @@ async def test_a_thinking_budget_reaches_the_engine() -> None:
     assert asked.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), False)
     opened = await ask("Hm</think>Hi", thinking_token_budget=7, reasoning_effort="high")
     assert opened.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), True)
+
+
+async def test_reasoning_may_stay_in_the_content() -> None:
+    asked = await ask("<think>Hm</think>Hi", separate_reasoning=False)
+    assert asked.message["content"] == "<think>Hm</think>Hi"
+    assert "reasoning" not in asked.message
+
+
+async def test_openrouter_s_reasoning_says_how_much_and_whether_it_is_seen() -> None:
+    asked = await ask("<think>Hm</think>Hi", reasoning={"max_tokens": 7, "exclude": True})
+    assert asked.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), False)
+    assert "reasoning" not in asked.message
 
 
 async def test_without_a_format_everything_is_content() -> None:

@@ -6,7 +6,7 @@ import pytest
 from stentor.server.api.ops import tokens as route
 from stentor.server.config.limits import OverloadConfig
 from stentor.server.text.pool import ENCODING_BYTES, TokenizationBudget, TokenizerPool
-from stentor.tests.fakes import byte_tokenizer, fake_state
+from stentor.tests.fakes import EOS, byte_tokenizer, fake_state
 from stentor.tests.server.harness import HELLO, in_memory
 
 pytestmark = pytest.mark.anyio
@@ -52,6 +52,27 @@ async def test_clients_of_llama_cpp_tokenize_a_content_and_get_their_text_back()
     assert [piece["id"] for piece in pieces] == plain
     # a token of half a character comes as its bytes
     assert [piece["piece"] for piece in pieces] == ["w", [0xC3], [0xB6], "r"]
+
+
+async def test_clients_of_sglang_tokenize_and_write_several_texts_at_once() -> None:
+    async with in_memory(fake_state()) as client:
+        made = (await client.post("/v1/tokenize", json={"prompt": ["hé", "x"]})).json()
+        alone = (await client.post("/tokenize", json={"prompt": "hé"})).json()
+        texts = (await client.post("/v1/detokenize", json={"tokens": made["tokens"]})).json()
+        one = (await client.post("/detokenize", json={"tokens": [*b"hi", EOS], "skip_special_tokens": True})).json()
+        none = (await client.post("/detokenize", json={"tokens": []})).json()
+        for path, body, param in (
+            ("/tokenize", {"prompt": []}, "prompt"),
+            ("/tokenize", {"prompt": ["a"], "return_token_strs": True}, "return_token_strs"),
+            ("/detokenize", {"tokens": [[1], 2]}, "tokens[1]"),
+            ("/detokenize", {"tokens": [[1], [999]]}, "tokens[1]"),
+        ):
+            refused = await client.post(path, json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert made["tokens"] == [alone["tokens"], [*b"x"]]
+    assert (made["count"], made["token_strs"]) == ([3, 1], None)
+    assert texts["text"] == texts["prompt"] == ["hé", "x"]
+    assert (one["text"], none["text"]) == ("hi", "")
 
 
 async def test_pieces_come_with_a_content_only_and_one_text_is_tokenized_at_a_time() -> None:

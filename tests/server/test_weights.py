@@ -192,6 +192,11 @@ async def test_sglang_s_clients_pause_update_and_go_on(tmp_path: Path) -> None:
         info = (await client.get("/get_server_info")).json()
         assert (info["weight_version"], info["max_total_num_tokens"], info["dp_size"]) == ("s1", 1024, 1)
         assert info["internal_states"][0]["num_running_reqs"] == 1
+        (load,) = (await client.get("/get_load")).json()
+        assert (load["num_running_reqs"], load["max_total_num_tokens"]) == (1, 1024)
+        assert load["num_reqs"] == load["num_running_reqs"] + load["num_waiting_reqs"]
+        assert (await client.get("/v1/loads")).json()["loads"] == [load]
+        assert (await client.get("/get_load", headers={"authorization": "Bearer user"})).status_code == 403
         left = await client.post("/update_weights_from_disk", json={"model_path": "1", "keep_pause": True})
         assert left.json()["success"]
         assert code(await begin(client)) == (503, "paused")

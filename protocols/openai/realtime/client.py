@@ -110,7 +110,7 @@ _envelope: Final = msgspec.json.Decoder(_Envelope)
 def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
     """Raises BadRequest naming the field."""
     try:
-        event: AnyClientEvent = decode(_decoder, message, limits)
+        event: AnyClientEvent = decode(_decoder, message, limits, "The message")
     except BadRequest as error:
         if error.param == "type":
             kind = _envelope_of(message).type

@@ -66,6 +66,7 @@ REFUSED: Final = (
     "kv_transfer_params",
     "ec_transfer_params",
     "mm_payload",
+    "return_mm_kwargs",
 )
 MOVED: Final = {
     "messages": "input",
@@ -202,6 +203,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     mm_payload: Any = None
+    return_mm_kwargs: Any = None
     messages: Any = None
     max_tokens: Any = None
     max_completion_tokens: Any = None

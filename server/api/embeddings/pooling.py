@@ -1,4 +1,4 @@
-"""``POST /pooling`` and ``/classify``: outputs of pooling models."""
+"""``POST /pooling``, and vLLM's ``/classify``: outputs of pooling models."""
 
 from typing import Final
 
@@ -15,7 +15,6 @@ from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling.contents import check_texts
 from stentor.protocols.pooling.pooling import (
     Classified,
-    ClassifyRequest,
     ClassifyResponse,
     PluginResponse,
     PooledText,
@@ -48,15 +47,11 @@ OPERATIONS: Final[Operations] = {
     "/pooling": generation(
         "Pool texts: vectors, classes or sparse weights, of a text or of each token", PoolingResponse, PoolingRequest
     ),
-    "/classify": generation("Classify texts", ClassifyResponse, ClassifyRequest),
 }
 
 
 def routes(services: EmbeddingServices) -> list[Route]:
-    return [
-        generation_route("/pooling", services, pooling, "embedding"),
-        generation_route("/classify", services, classify, "embedding"),
-    ]
+    return [generation_route("/pooling", services, pooling, "embedding")]
 
 
 async def pooling(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.label_scores import (
     LabelScoreResponse,
+    LabelUsage,
     label_score_decoder,
     score_kind_decoder,
 )
@@ -80,7 +81,8 @@ async def score(services: EmbeddingServices, request: Request, content: bytes, c
 async def _by_labels(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(label_score_decoder, content, chat.limits)
     found = await label_scores(chat, body, caller_of(request.scope), context, among_labels=body.apply_softmax)
-    return json_response(LabelScoreResponse(found.probabilities, found.model, found.usage))
+    prompt = found.usage.prompt_tokens  # SGLang does not count the token that is scored
+    return json_response(LabelScoreResponse(found.probabilities, found.model, LabelUsage(prompt, prompt, 0)))
 
 
 async def rerank(services: EmbeddingServices, request: Request, content: bytes, context: RequestContext) -> Response:

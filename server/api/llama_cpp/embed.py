@@ -18,6 +18,7 @@ from ...pooling.encoding import FORMAT_BYTES
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
 from ..embeddings.requests import EmbeddingServices, pool_input, resolve_request, vectors
+from .prompts import joined_prompts
 
 _PATHS: Final = ("/embedding", "/embeddings")
 
@@ -36,7 +37,9 @@ async def embed(services: EmbeddingServices, request: Request, content: bytes, c
     body.check()
     what = resolve_request(services, request, context, body.model, 0)
     with map_error_fields({"input": body.field}):
-        made: EmbeddingRequest = converted(body.fields(), EmbeddingRequest, "")
+        given = await joined_prompts(what.model.pool, body.prompts, body.field, services.limits)
+        fields = {"input": given, "normalize": body.embd_normalize == 2}
+        made: EmbeddingRequest = converted(fields, EmbeddingRequest, "")
         made.check(services.limits)
         wanted = vectors(what.model, None, made.normalize)
         found = await pool_input(services, what, made, wanted, None, FORMAT_BYTES["float"])

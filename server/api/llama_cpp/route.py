@@ -11,7 +11,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import stentor
-from stentor.protocols.common.bounds import items_at_most, total_chars_at_most
 from stentor.protocols.common.decoding import converted, decode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.llama_cpp.objects import (
@@ -27,7 +26,6 @@ from stentor.protocols.llama_cpp.request import (
     LlamaCompletionRequest,
     LlamaFields,
     LlamaInfillRequest,
-    Piece,
     completion_decoder,
     infill_decoder,
 )
@@ -51,6 +49,7 @@ from ..common.endpoint import generation_route, json_response
 from ..common.merging import merge
 from ..common.query import switch_of
 from .encoder import CompletionShape, CompletionStream, MergedStream, whole_completion
+from .prompts import joined_prompts
 
 _COMPLETION: Final = ("/completion", "/completions")
 _COUNT: Final = "/v1/chat/completions/input_tokens"
@@ -122,7 +121,7 @@ async def completion(chat: ChatModel, request: Request, content: bytes, context:
     body = decode(completion_decoder, content, chat.limits)
     body.check()
     with map_error_fields(_NAMES):
-        wanted = await _request(chat, body, await _prompts(chat, body.prompts))
+        wanted = await _request(chat, body, await joined_prompts(chat.pool, body.prompts, "prompt", chat.limits))
         wanted.check(chat.limits)
     return await _answer(chat, request, body, wanted, context)
 
@@ -210,27 +209,6 @@ async def _request(chat: ChatModel, body: LlamaFields, prompt: Prompt | list[Pro
     given = {name: value for name, value in fields.items() if value is not None}
     made: CompletionRequest = converted(given, CompletionRequest, "")
     return made
-
-
-async def _prompts(chat: ChatModel, prompts: Sequence[Sequence[Piece]]) -> Prompt | list[Prompt]:
-    """The prompts as completions take them: texts, or else the tokens of all. Only a text that begins a prompt gets the
-    tokenizer's first tokens."""
-    items_at_most(prompts, chat.limits.max_prompts, "prompt")
-    texts = [[piece for piece in prompt if isinstance(piece, str)] for prompt in prompts]
-    if all(len(prompt) == len(each) == 1 for prompt, each in zip(prompts, texts, strict=True)):
-        found: list[Prompt] = [each[0] for each in texts]
-        return found[0] if len(found) == 1 else found
-    total_chars_at_most(sum(len(text) for each in texts for text in each), chat.limits.max_prompt_chars, "prompt")
-    first = [prompt[0] for prompt in prompts if prompt and isinstance(prompt[0], str)]
-    later = [piece for prompt in prompts for piece in prompt[1:] if isinstance(piece, str)]
-    begun, others = iter(await chat.pool.encode_batch(first)), iter(await chat.pool.encode_batch(later, False))
-    made: list[Prompt] = []
-    for prompt in prompts:
-        tokens: list[int] = []
-        for place, piece in enumerate(prompt):
-            tokens += [piece] if isinstance(piece, int) else next(others if place else begun)
-        made.append(tokens)
-    return made[0] if len(made) == 1 else made
 
 
 def _extra(chat: ChatModel, files: Sequence[ExtraFile]) -> str:

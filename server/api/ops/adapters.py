@@ -1,7 +1,9 @@
 """``POST /v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``, for admin keys. Paths, answers and errors are
-vLLM's."""
+vLLM's; without ``/v1`` they are SGLang's."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Final
 
 import anyio
@@ -13,6 +15,7 @@ from starlette.routing import Route
 from stentor.engine.loading.adapter_files import AdapterMissing, adapter_identity, path_below
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 
 from ...common.keys import Keyring
@@ -33,6 +36,15 @@ class LoadAdapterRequest(msgspec.Struct, kw_only=True):
     lora_path: _Text = ""
     load_inplace: bool = False
     """Replaces an adapter with this name; its running requests keep it to their end."""
+
+
+class AdapterOutcome(msgspec.Struct, frozen=True):
+    """SGLang's."""
+
+    success: bool
+    loaded_adapters: dict[str, str]
+    """Their names; paths are not disclosed."""
+    error_message: str | None = None
 
 
 class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
@@ -56,6 +68,10 @@ OPERATIONS: Final[Operations] = {
     "/v1/unload_lora_adapter": Operation(
         "Let no request find an adapter any more", str, UnloadAdapterRequest, media_type="text/plain", not_found=True
     ),
+    "/load_lora_adapter": Operation("Load an adapter (SGLang)", AdapterOutcome, LoadAdapterRequest, needs_engine=True),
+    "/unload_lora_adapter": Operation(
+        "Let no request find an adapter any more (SGLang)", AdapterOutcome, UnloadAdapterRequest
+    ),
 }
 
 
@@ -63,7 +79,26 @@ def routes(chat: ChatModel, keys: Keyring) -> list[Route]:
     return [
         AdminRoute("/v1/load_lora_adapter", partial(load_adapter, chat), keys, methods=["POST"]),
         AdminRoute("/v1/unload_lora_adapter", partial(unload_adapter, chat), keys, methods=["POST"]),
+        AdminRoute("/load_lora_adapter", partial(_told_as_sglang_does, chat, load_adapter), keys, methods=["POST"]),
+        AdminRoute("/unload_lora_adapter", partial(_told_as_sglang_does, chat, unload_adapter), keys, methods=["POST"]),
     ]
+
+
+async def _told_as_sglang_does(
+    chat: ChatModel, change: Callable[[ChatModel, Request], Awaitable[Response]], request: Request
+) -> Response:
+    """A fault is in the body too, with 400."""
+    fault = None
+    try:
+        await change(chat, request)
+    except BadRequest as error:
+        if error.code is not None:  # of the request itself, before there was an adapter to speak of
+            raise
+        fault = error.message
+    names = {adapter.name: adapter.name for adapter in chat.registry.adapters}
+    status = HTTPStatus.OK if fault is None else HTTPStatus.BAD_REQUEST
+    outcome = encode(AdapterOutcome(fault is None, names, fault))
+    return Response(outcome, status, media_type="application/json")
 
 
 async def load_adapter(chat: ChatModel, request: Request) -> Response:

@@ -74,8 +74,10 @@ async def list_models(models: _Models, request: Request) -> Response:
 
 
 async def one_model(models: _Models, request: Request) -> Response:
-    """Ids may hold slashes."""
+    """Ids may hold slashes; without one it is the list, by the path with a slash at its end."""
     name = request.path_params["model"]
+    if not name:
+        return await list_models(models, request)
     model = models.chat.registry.find(name)
     return json_response(_info(models, model, name) if wants_anthropic(request) else _card(models, model, name))
 

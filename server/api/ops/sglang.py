@@ -1,5 +1,6 @@
 """Control in SGLang's paths and shapes, as trainers call it: other weights, pause, memory, cache. For admin keys."""
 
+import time
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -87,6 +88,28 @@ class EngineInfo(msgspec.Struct, frozen=True):
     internal_states: list[dict[str, float]]
 
 
+class EngineLoad(msgspec.Struct, frozen=True):
+    dp_rank: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_reqs: int
+    """Both."""
+    num_used_tokens: int
+    """Of the KV cache."""
+    num_tokens: int
+    """The same, by its former name."""
+    max_total_num_tokens: int | None
+    token_usage: float
+    max_running_requests: int | None
+
+
+class Loads(msgspec.Struct, frozen=True):
+    timestamp: float
+    version: str
+    dp_rank_count: int
+    loads: list[EngineLoad]
+
+
 update_decoder: Final = msgspec.json.Decoder(UpdateFromDiskRequest)
 pause_decoder: Final = msgspec.json.Decoder(PauseGenerationRequest)
 abort_decoder: Final = msgspec.json.Decoder(AbortGenerationRequest)
@@ -116,6 +139,8 @@ OPERATIONS: Final[Operations] = {
     "/weight_version": Operation("The version of the weights", WeightInfo),
     "/get_model_info": Operation("Describe the main model and the version of its weights", MainModelInfo),
     "/model_info": Operation("Describe the main model and the version of its weights", MainModelInfo),
+    "/get_load": Operation("The load of the main model's engine", list[EngineLoad]),
+    "/v1/loads": Operation("The load of the main model's engine", Loads),
     "/get_server_info": Operation("Describe the server: version, sizes, present figures", EngineInfo),
 }
 
@@ -141,6 +166,8 @@ def routes(weights: WeightServices, chat: ChatModel, keys: Keyring) -> list[Rout
         Route("/weight_version", partial(weight_version, weights), methods=["GET"]),
         Route("/get_model_info", partial(model_info, services), methods=["GET"]),
         Route("/model_info", partial(model_info, services), methods=["GET"]),
+        AdminRoute("/get_load", partial(engine_load, services), keys, methods=["GET"], open_without=True),
+        AdminRoute("/v1/loads", partial(engine_loads, services), keys, methods=["GET"], open_without=True),
         AdminRoute("/get_server_info", partial(server_info, services), keys, methods=["GET"]),
     ]
 
@@ -253,4 +280,30 @@ async def server_info(services: _Services, _request: Request) -> Response:
             None if ready is None else ready.max_num_seqs,
             [{"num_running_reqs": stats.running, "num_waiting_reqs": stats.waiting, "token_usage": stats.kv_usage}],
         )
+    )
+
+
+async def engine_load(services: _Services, _request: Request) -> Response:
+    return json_response([_load(services.chat)])
+
+
+async def engine_loads(services: _Services, _request: Request) -> Response:
+    load = _load(services.chat)
+    return json_response(Loads(time.time(), stentor.__version__, 1, [load]))
+
+
+def _load(chat: ChatModel) -> EngineLoad:
+    stats, ready = chat.client.stats, chat.client.ready
+    room = None if ready is None else ready.num_blocks * ready.block_size
+    used = round(stats.kv_usage * (room or 0))
+    return EngineLoad(
+        0,
+        stats.running,
+        stats.waiting,
+        stats.running + stats.waiting,
+        used,
+        used,
+        room,
+        stats.kv_usage,
+        None if ready is None else ready.max_num_seqs,
     )

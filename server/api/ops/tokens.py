@@ -33,6 +33,8 @@ from ...text.pool import TokenizerPool
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, json_response
 
+LISTED_BYTES: Final = 48
+"""Memory of a token in a list: the integer, its place, and its digits in the answer."""
 _PIECE: Final = 4096
 """Tokens of an answer that are encoded at a time."""
 
@@ -90,6 +92,8 @@ async def tokenize(services: TokenServices, _request: Request, content: bytes, c
     side = _side_of(services, body.model)
     if body.messages is not None:
         tokens = array("I", await prompt_of(chat, body.chat(), context.queue_slot.memory))
+    elif body.texts is not None:
+        return await _several(side, body.texts, body, context)
     else:
         tokens = await side.pool.encode_packed(body.text or "", body.adds_special_tokens, field=body.field)
     context.queue_slot.memory.add(tokens.itemsize * len(tokens), body.field)
@@ -98,6 +102,15 @@ async def tokenize(services: TokenServices, _request: Request, content: bytes, c
     listed = await _listed(side, tokens, body)
     strings = await side.pool.token_texts(tokens) if body.return_token_strs else None
     return json_response(TokenizeResponse(len(tokens), side.max_len, listed, strings))
+
+
+async def _several(side: _TextSide, texts: list[str], body: TokenizeRequest, context: RequestContext) -> Response:
+    made: list[list[int]] = []
+    for text in texts:
+        tokens = await side.pool.encode_packed(text, body.adds_special_tokens, field="prompt")
+        context.queue_slot.memory.add(LISTED_BYTES * len(tokens), "prompt")
+        made.append(tokens.tolist())
+    return json_response(TokenizeResponse([len(tokens) for tokens in made], side.max_len, made, None))
 
 
 async def _listed(side: _TextSide, tokens: "array[int]", body: TokenizeRequest) -> Sequence[int | TokenPiece]:
@@ -136,6 +149,9 @@ def _items(values: Sequence[object], start: int) -> bytes:
 async def detokenize(services: TokenServices, _request: Request, content: bytes, _context: RequestContext) -> Response:
     body = decode(detokenize_decoder, content, services.chat.limits)
     side = _side_of(services, body.model)
-    check_token_ids(body.tokens, side.vocab_size, "tokens")
-    text = await side.pool.decode(body.tokens, skip_special_tokens=False)
-    return json_response(DetokenizeResponse(prompt=text, content=text))
+    texts: list[str] = []
+    for index, tokens in enumerate(body.each):
+        check_token_ids(tokens, side.vocab_size, f"tokens[{index}]" if body.several else "tokens")
+        texts.append(await side.pool.decode(tokens, skip_special_tokens=body.skip_special_tokens))
+    text = texts if body.several else texts[0]
+    return json_response(DetokenizeResponse(prompt=text, content=text, text=text))

@@ -22,13 +22,14 @@ from stentor.protocols.openai.realtime.server import ClientSecret
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ...common.errors import Overloaded
+from ...generation.error_fields import map_error_fields
 from ...middleware.auth import caller_of
 from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
 from .common.services import RealtimeServices
 from .connections import calls
-from .connections.beta import session_now, session_then
+from .connections.beta import FLAT_ERROR_FIELDS, session_now, session_then
 from .connections.serving import RealtimeServing
 
 _RETRY_SECONDS: Final = 10
@@ -83,7 +84,8 @@ async def client_secret(services: RealtimeServices, serving: RealtimeServing, re
 async def beta_session(services: RealtimeServices, serving: RealtimeServing, kind: str, request: Request) -> Response:
     body = decode(beta_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    session = serving.asked(session_now(given, kind))
+    with map_error_fields(FLAT_ERROR_FIELDS):
+        session = serving.asked(session_now(given, kind))
     value, expires_at = _made(services.secrets, request, session, ExpiresAfter().seconds)
     shown = session_then(msgspec.to_builtins(session))
     return json_response({**shown, "client_secret": {"value": value, "expires_at": expires_at}})

@@ -108,7 +108,7 @@ class ResponseSocket:
         while (message := await receive_text(self._socket)) is not None:
             kind = _Kind("")
             try:
-                kind = decode(_kind_decoder, message, self._services.limits)
+                kind = decode(_kind_decoder, message, self._services.limits, "The message")
                 await self._take(kind, message, start)
             except Exception as error:
                 await self._tell(error, kind.stream_id)
@@ -156,7 +156,9 @@ class ResponseSocket:
             with share:
                 if before is not None:
                     await before.wait()
-                await self._answer_all(lane, decode(_create_decoder, message, self._services.limits), len(message))
+                await self._answer_all(
+                    lane, decode(_create_decoder, message, self._services.limits, "The message"), len(message)
+                )
         except WebSocketDisconnect:
             pass  # the reader notices too
         except Exception as error:

@@ -34,6 +34,8 @@ class SglangShape:
     """Facts about an answer before it is generated."""
 
     id: str
+    own_id: bool
+    """Whether the id is of one prompt; else answers to several have its number behind it."""
     n: int
     names: TokenNames
     weight_version: str
@@ -49,13 +51,28 @@ class SglangShape:
     texts: bool = False
     """Whether log-probabilities have the texts of their tokens."""
     prompt_ids: bool = False
+    probed: Sequence[int] = ()
+    """Tokens whose log-probabilities are given at each generated position, in place of the likeliest."""
+
+    def answer_id(self, place: int, index: int) -> str:
+        """Of a choice of its prompt, which has a place among all answers."""
+        if not self.several or (self.own_id and self.n == 1):
+            return self.id
+        return f"{self.id}_{index if self.own_id else place}"
 
     def score(self, token: int, logprob: float | None) -> TokenScore:
         value = None if logprob is None else finite(logprob)
         return [value, token, self.names.name(token) if self.texts else None]
 
     def alternatives(self, entry: TokenLogprobs) -> list[TokenScore]:
+        if self.probed:
+            values = dict(entry.top)
+            return [self.score(token, values[token]) for token in self.probed]
         return [self.score(token, value) for token, value in entry.top[: self.top]]
+
+
+ShapedPrompt = tuple[SglangShape, Prompt]
+"""All of a request have as many choices."""
 
 
 class _Choice:
@@ -88,7 +105,7 @@ class _Choice:
         if shape.scores:
             entries = delta.logprobs or ()
             self.scores.extend([shape.score(entry.token, entry.logprob) for entry in entries])
-            if shape.top:
+            if shape.top or shape.probed:
                 self.top_logprobs.extend([shape.alternatives(entry) for entry in entries])
 
     def end(self, finish: Finish) -> None:
@@ -113,9 +130,11 @@ class _Choice:
 class _Prompt:
     """The choices of one prompt."""
 
-    def __init__(self, shape: SglangShape, prompt: Prompt, budget: AnswerBudget) -> None:
+    def __init__(self, shape: SglangShape, prompt: Prompt, number: int, budget: AnswerBudget) -> None:
+        """``number`` is that of the prompt in its request."""
         self._shape = shape
         self._prompt = prompt
+        self._first = number * shape.n
         self._cached = 0
         self._seen = 0
         self._scores = JsonList(budget)
@@ -165,7 +184,7 @@ class _Prompt:
     def answer(self, index: int, *, numbered: bool) -> SglangAnswer:
         """A choice as it stands."""
         shape, choice, prompt = self._shape, self.choices[index], self._prompt
-        place = prompt.index * shape.n + index
+        place = self._first + index
         scored: dict[str, Any] = {}
         if shape.scores:
             scored = {
@@ -176,12 +195,15 @@ class _Prompt:
             if shape.top:
                 scored["input_top_logprobs"] = _written(self._top_logprobs)
                 scored["output_top_logprobs"] = _written(choice.top_logprobs)
+            if shape.probed:
+                scored["input_token_ids_logprobs"] = []
+                scored["output_token_ids_logprobs"] = _written(choice.top_logprobs)
         text: Any = Raw(b'"' + choice.text + b'"')
         return SglangAnswer(
             text,
             _written(choice.ids),
             SglangMeta(
-                f"{shape.id}_{place}" if shape.several else shape.id,
+                shape.answer_id(place, index),
                 choice.finish,
                 len(prompt.tokens),
                 shape.weight_version,
@@ -199,12 +221,17 @@ def _written(values: JsonList) -> Any:
     return Raw(b"".join(array(values)))
 
 
+def _prompts(prompts: Sequence[ShapedPrompt], budget: AnswerBudget) -> list[_Prompt]:
+    return [_Prompt(shape, prompt, number, budget) for number, (shape, prompt) in enumerate(prompts)]
+
+
 class SglangCollector:
     """Collects a whole answer from batches that come with the number of their prompt."""
 
-    def __init__(self, shape: SglangShape, prompts: Sequence[Prompt], budget: AnswerBudget) -> None:
-        self._shape = shape
-        self._prompts = [_Prompt(shape, prompt, budget) for prompt in prompts]
+    def __init__(self, prompts: Sequence[ShapedPrompt], budget: AnswerBudget) -> None:
+        self._several = prompts[0][0].several
+        self._n = prompts[0][0].n
+        self._prompts = _prompts(prompts, budget)
 
     def take(self, batches: Sequence[tuple[int, list[Delta]]]) -> None:
         """Raises as :meth:`...http.whole_answer.AnswerBudget.add`, and :func:`...common.errors.generation_error`."""
@@ -213,11 +240,11 @@ class SglangCollector:
 
     def answer(self) -> bytes:
         """Raises GenerationFailed where a choice has not come to its end."""
-        choices = [(prompt, index) for prompt in self._prompts for index in range(self._shape.n)]
+        choices = [(prompt, index) for prompt in self._prompts for index in range(self._n)]
         if any(prompt.choices[index].finish is None for prompt, index in choices):
             raise GenerationFailed
         answers = [prompt.answer(index, numbered=False) for prompt, index in choices]
-        return encode(answers if self._shape.several else answers[0])
+        return encode(answers if self._several else answers[0])
 
 
 class SglangStream:
@@ -226,9 +253,9 @@ class SglangStream:
 
     failed = False
 
-    def __init__(self, shape: SglangShape, prompts: Sequence[Prompt], budget: AnswerBudget) -> None:
-        self._shape = shape
-        self._prompts = [_Prompt(shape, prompt, budget) for prompt in prompts]
+    def __init__(self, prompts: Sequence[ShapedPrompt], budget: AnswerBudget) -> None:
+        self._several = prompts[0][0].several
+        self._prompts = _prompts(prompts, budget)
 
     def encode(self, batches: Sequence[tuple[int, list[Delta]]]) -> bytes:
         """The events of these batches, joined: one for each choice and batch."""
@@ -237,7 +264,7 @@ class SglangStream:
             prompt = self._prompts[number]
             for index, ended in prompt.take(batch).items():
                 if ended or prompt.choices[index].due():
-                    frames.append(frame_of(prompt.answer(index, numbered=self._shape.several)))
+                    frames.append(frame_of(prompt.answer(index, numbered=self._several)))
         return b"".join(frames)
 
     def end(self) -> bytes:

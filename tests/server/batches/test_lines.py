@@ -24,6 +24,12 @@ def test_a_request_is_read_with_its_body() -> None:
     assert read_request(GOOD, 1) == BatchRequest("a", "/v1/completions", {"prompt": "x"})
 
 
+@pytest.mark.parametrize("path", ["/score", "/rerank", "/v2/rerank", "/classify", "/pooling", "/v2/embed"])
+def test_scores_and_vectors_may_be_asked_for_by_paths_without_v1(path: str) -> None:
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": path, "body": {}}).encode()
+    assert read_request(line, 1).url == path
+
+
 @pytest.mark.parametrize(
     ("line", "said", "named"),
     [

@@ -115,6 +115,12 @@ def test_what_turns_a_switch_off_elsewhere_does_so_here() -> None:
         _read("--enforce-eager", "--cuda-graphs")
 
 
+@pytest.mark.parametrize(("said", "meant"), [("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")])
+def test_a_dtype_may_have_vllm_s_other_name(said: str, meant: str) -> None:
+    config = _read("--dtype", said, "--embedding-dtype", said)
+    assert (config.engine.worker.dtype, config.embedding.dtype) == (meant, meant)
+
+
 def test_what_other_servers_have_is_no_option_here_and_what_is_named_is_one() -> None:
     known = {spelling for option in OPTIONS for spelling in option.spellings}
     told = {

@@ -103,6 +103,15 @@ async def test_thoughts_text_and_calls_are_told_apart(state: ServerState) -> Non
     assert engine_of(state).grammars == ["", ""], "an open choice of lenient tools holds the model to nothing"
 
 
+async def test_calls_are_read_behind_reasoning_that_stays_in_the_content(state: ServerState) -> None:
+    engine_of(state).answer = says(f"<think>hm</think>So: {CALL}")
+    answer = await ask(state, tools=[TOOL], separate_reasoning=False, rid="abc")
+    message = answer["choices"][0]["message"]
+    assert message["content"].strip() == "<think>hm</think>So:"
+    assert len(message["tool_calls"]) == 1
+    assert answer["id"] == "chatcmpl-abc"
+
+
 async def test_reasoning_may_be_left_out_and_is_counted_all_the_same(state: ServerState) -> None:
     engine_of(state).answer = says("<think>hm</think>Yes")
     answer = await ask(state, include_reasoning=False)
@@ -312,6 +321,11 @@ def prompt_of(state: ServerState) -> str:
         ({"logprob_token_ids": [1] * 129, "logprobs": True}, "logprob_token_ids"),
         ({"logprob_token_ids": [3, 2**30], "logprobs": True}, "logprob_token_ids"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"return_weight_versions": True}, "return_weight_versions"),
+        ({"return_mm_kwargs": True}, "return_mm_kwargs"),
+        ({"input_ids": [1]}, "input_ids"),
+        ({"session_params": {"id": "a"}}, "session_params"),
+        ({"separate_reasoning": False, "include_reasoning": False}, "separate_reasoning"),
         ({"stop_regex": "a+"}, "stop_regex"),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),
     ],

@@ -255,6 +255,43 @@ def test_a_request_that_cannot_be_served_says_which_field(llm: LLM) -> None:
     assert llm.generate("still here", GREEDY)
 
 
+def test_an_argument_that_no_request_has_is_refused_and_vllm_s_that_change_nothing_are_dropped(llm: LLM) -> None:
+    conversation = [{"role": "user", "content": "Hello"}]
+    with pytest.raises(RequestRefused, match="no argument `temprature`; did you mean temperature"):
+        llm.generate("x", GREEDY, temprature=1)
+    with pytest.raises(RequestRefused, match="no argument `blah`"):
+        llm.chat(conversation, GREEDY, blah=1)
+    with pytest.raises(RequestRefused, match="`lora_request` is not supported: name an adapter"):
+        llm.generate("x", GREEDY, lora_request=object())
+    plain = llm.generate("x", GREEDY)[0].outputs
+    assert llm.generate("x", GREEDY, use_tqdm=False, lora_request=None)[0].outputs == plain
+
+
+def test_a_program_may_bring_a_chat_template(llm: LLM) -> None:
+    template = "{{ messages[0]['content'] }}"
+    (answer,) = llm.chat([{"role": "user", "content": "Once upon a time"}], GREEDY, chat_template=template)
+    (plain,) = llm.generate("Once upon a time", GREEDY)
+    assert (answer.prompt_token_ids, answer.outputs[0].text) == (plain.prompt_token_ids, plain.outputs[0].text)
+
+
+def test_the_cache_is_emptied_and_the_workers_sleep_and_wake_as_in_vllm(llm: LLM) -> None:
+    params = stentor.SamplingParams(max_tokens=1, temperature=0)
+    prompt = "The sea is wide and the sea is deep, and nobody has ever counted all of its waves. " * 4
+    llm.generate(prompt, params)
+    assert llm.generate(prompt, params)[0].num_cached_tokens > 0
+    llm.reset_prefix_cache()
+    before = llm.generate(prompt, params)[0]
+    assert before.num_cached_tokens == 0
+    llm.sleep(level=1)
+    llm.wake_up(tags=["weights"])
+    llm.wake_up(tags=["kv_cache"])
+    assert llm.generate(prompt, params)[0].outputs == before.outputs
+    with pytest.raises(RequestRefused, match="--profiler-folder"):
+        llm.start_profile()
+    with pytest.raises(RequestRefused, match="level"):
+        llm.sleep(level=9)
+
+
 def test_options_are_those_of_the_server() -> None:
     with pytest.raises(ConfigError, match="--max-model-len: expected"):
         stentor.LLM(MODEL, max_model_len=0)

@@ -48,7 +48,9 @@ def test_what_the_model_does_not_do_is_refused_with_the_endpoint_s_words(llm: LL
     with pytest.raises(RequestRefused, match="takes at most 256"):
         llm.embed("the sea " * 300)
     (cut,) = llm.embed("the sea " * 300, truncate_prompt_tokens=-1)
-    assert len(cut.outputs.embedding) == 384
+    assert len(cut.outputs.embedding) == cut.outputs.hidden_size == 384
+    with pytest.raises(RequestRefused, match="`pooling_params` is not supported"):
+        llm.embed("the sea", pooling_params=object())
 
 
 def test_requests_hold_texts_or_token_ids_and_so_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,8 +355,33 @@ async def test_clients_of_the_beta_meet_its_names(by: str) -> None:
         assert "conversation.item.done" not in kinds
         for event in events:
             check_event(BetaEvent, event, BETA_EXTENSIONS)
-        await say(socket, type="session.update", session={"modalitys": []})
-        assert (await reported(socket, "error"))[-1]["error"]["param"] == "session.modalitys"
+        faults: list[tuple[dict[str, Any], str]] = [
+            ({"modalitys": []}, "session.modalitys"),
+            ({"modalities": ["text", "text"]}, "session.modalities"),
+            ({"input_audio_format": "mp3"}, "session.input_audio_format"),
+            ({"output_audio_format": 3}, "session.output_audio_format"),
+            ({"turn_detection": {"threshold": "x"}}, "session.turn_detection.threshold"),
+            ({"input_audio_transcription": {"model": "nobody"}}, "session.input_audio_transcription.model"),
+            ({"voice": 3}, "session.voice"),
+            ({"max_response_output_tokens": -1}, "session.max_response_output_tokens"),
+        ]
+        for given, field in faults:
+            await say(socket, type="session.update", session=given)
+            error = (await reported(socket, "error"))[-1]["error"]
+            assert error["param"] == field
+            assert "audio.input" not in error["message"]
+        await say(socket, type="response.create", response={"output_audio_format": "mp3"})
+        assert (await reported(socket, "error"))[-1]["error"]["param"] == "response.output_audio_format"
+
+
+async def test_a_message_that_is_no_event_is_called_a_message() -> None:
+    async with serving(answering()) as address, opened(address) as socket:
+        await reported(socket, "session.created")
+        for message in ("{", "[]", "", '{"type": "session.update", "session": NaN}'):
+            await socket.send(message)
+            said = (await reported(socket, "error"))[-1]["error"]["message"]
+            assert "message" in said or "`session`" in said
+            assert "body" not in said.lower()
 
 
 async def test_the_beta_has_client_secrets_of_its_own() -> None:
@@ -365,6 +390,8 @@ async def test_the_beta_has_client_secrets_of_its_own() -> None:
         assert response.status_code == 200
         session = response.json()
         assert (session["instructions"], session["modalities"]) == ("Hm.", ["text"])
+        refused = await made(address, {"model": "fake", "input_audio_format": "mp3"}, "sessions")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input_audio_format")
         headers = {"authorization": f"Bearer {session['client_secret']['value']}", "openai-beta": "realtime=v1"}
         async with opened(address, "?model=fake", additional_headers=headers) as socket:
             assert (await reported(socket, "session.created"))[-1]["session"]["instructions"] == "Hm."

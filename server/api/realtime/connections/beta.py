@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.common.encoding import encode
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,
@@ -19,12 +21,15 @@ from stentor.protocols.openai.realtime.client import (
     decode_event,
 )
 from stentor.protocols.openai.realtime.server import (
+    ErrorEvent,
     ItemDone,
     ServerEvent,
     SessionCreated,
     SessionUpdated,
 )
 from stentor.protocols.openai.realtime.session import TranscriptionSession
+
+from ....generation.error_fields import renamed
 
 Fields = dict[str, Any]
 
@@ -42,6 +47,25 @@ _EVENTS: Final = {
     "response.output_audio_transcript.done": "response.audio_transcript.done",
 }
 _SAME: Final = ("instructions", "tools", "tool_choice", "tracing", "model", "include", "metadata", "conversation")
+_PATHS: Final = {
+    "audio.input.format": "input_audio_format",
+    "audio.input.format.type": "input_audio_format",
+    "audio.input.transcription": "input_audio_transcription",
+    "audio.input.noise_reduction": "input_audio_noise_reduction",
+    "audio.input.turn_detection": "turn_detection",
+    "audio.output.format": "output_audio_format",
+    "audio.output.format.type": "output_audio_format",
+    "audio.output.voice": "voice",
+    "audio.output.speed": "speed",
+    "output_modalities": "modalities",
+    "max_output_tokens": "max_response_output_tokens",
+}
+"""Fields of sessions and responses, and their names in the beta."""
+_ERROR_FIELDS: Final = {
+    f"{where}.{now}": f"{where}.{then}" for where in ("session", "response") for now, then in _PATHS.items()
+}
+FLAT_ERROR_FIELDS: Final = {f"session.{now}": then for now, then in _PATHS.items()}
+"""Of a session that is a request's body."""
 _DROPPED: Final = ("temperature", "client_secret", "id", "object", "expires_at")
 """Fields without meaning today."""
 _TEMPERATURE: Final = 0.8
@@ -55,19 +79,22 @@ class BetaDialect:
         event = decode_event(message, limits)
         match event:
             case SessionUpdate(session=dict() as session):
-                return msgspec.structs.replace(event, session=session_now(session, "realtime"))
+                return replace(event, session=session_now(session, "realtime"))
             case TranscriptionSessionUpdate():
                 return SessionUpdate(event_id=event.event_id, session=session_now(event.session, "transcription"))
             case ItemCreate():
-                return msgspec.structs.replace(event, item=_item_now(event.item))
+                return replace(event, item=_item_now(event.item))
             case ResponseCreate(response=dict() as response):
-                return msgspec.structs.replace(event, response=_response_now(response))
+                return replace(event, response=_response_now(response))
             case _:
                 return event
 
     def encode(self, event: ServerEvent) -> bytes | None:
         if isinstance(event, ItemDone):
             return None
+        if isinstance(event, ErrorEvent):
+            message, param = renamed(event.error.message, event.error.param, _ERROR_FIELDS)
+            event = replace(event, error=replace(event.error, message=message, param=param))
         fields: Fields = msgspec.to_builtins(event)
         fields["type"] = _EVENTS.get(fields["type"], fields["type"])
         if isinstance(event, SessionCreated | SessionUpdated):
@@ -85,9 +112,9 @@ class BetaDialect:
 
 
 def session_now(session: Fields, kind: str) -> Fields:
-    """A session that a client of the beta sends."""
+    """A session that a client of the beta sends. Raises as :func:`_audio_now`."""
     now: Fields = {"type": kind}
-    audio_input, audio_output = _audio_now(session, now)
+    audio_input, audio_output = _audio_now(session, now, "session")
     audio = {name: part for name, part in (("input", audio_input), ("output", audio_output)) if part}
     if audio:
         now["audio"] = audio
@@ -97,8 +124,9 @@ def session_now(session: Fields, kind: str) -> Fields:
     return now
 
 
-def _audio_now(fields: Fields, now: Fields) -> tuple[Fields, Fields]:
-    """Moves fields to their current places; unknown ones stay and are refused by name."""
+def _audio_now(fields: Fields, now: Fields, where: str) -> tuple[Fields, Fields]:
+    """Moves fields to their current places; unknown ones stay and are refused by name. Raises BadRequest, by the
+    current name, for an unknown format."""
     audio_input: Fields = {}
     audio_output: Fields = {}
     for name, value in fields.items():
@@ -108,9 +136,9 @@ def _audio_now(fields: Fields, now: Fields) -> tuple[Fields, Fields]:
             case "max_response_output_tokens" | "max_output_tokens":
                 now["max_output_tokens"] = value
             case "input_audio_format":
-                audio_input["format"] = _format_now(value)
+                audio_input["format"] = _format_now(value, f"{where}.audio.input.format")
             case "output_audio_format":
-                audio_output["format"] = _format_now(value)
+                audio_output["format"] = _format_now(value, f"{where}.audio.output.format")
             case "input_audio_transcription":
                 audio_input["transcription"] = value
             case "input_audio_noise_reduction":
@@ -130,8 +158,12 @@ def _modalities_now(value: Any) -> Any:
     return value
 
 
-def _format_now(value: Any) -> Any:
-    return {"type": _FORMATS_NOW[value]} if isinstance(value, str) and value in _FORMATS_NOW else value
+def _format_now(value: Any, field: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in _FORMATS_NOW:
+        raise wrong(field, f"must be one of {', '.join(_FORMATS_NOW)}", "invalid_value")
+    return {"type": _FORMATS_NOW[value]}
 
 
 def _detection_now(value: Any) -> Any:
@@ -140,7 +172,7 @@ def _detection_now(value: Any) -> Any:
 
 def _response_now(response: Fields) -> Fields:
     now: Fields = {}
-    _, audio_output = _audio_now(response, now)
+    _, audio_output = _audio_now(response, now, "response")
     audio_output.pop("speed", None)
     if audio_output:
         now["audio"] = {"output": audio_output}
