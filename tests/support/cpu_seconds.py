@@ -1,9 +1,12 @@
-"""What a test takes: the CPU time of the process that runs it and of the processes that it has waited for; a server is
-counted where it ends. Of a test that is `alone` each second counts for two, also those in which it waits: another core
-stands still."""
+"""What a test takes: the CPU time of the process that runs it, of the processes that it has waited for, and of those
+below it that still run, such as a server that tests share. Of a test that is `alone` each second counts for two, also
+those in which it waits: another core stands still."""
 
+import os
 import resource
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -36,4 +39,22 @@ class CpuSeconds:
 
 def _cpu_seconds() -> float:
     each = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in each)
+    own = sum(usage.ru_utime + usage.ru_stime for usage in each)
+    return own + sum(map(_seconds_of, _below(Path("/proc/self"))))
+
+
+def _below(process: Path) -> Iterator[Path]:
+    """The processes that it has started, and that these have."""
+    with suppress(OSError):  # it has ended meanwhile
+        for task in (process / "task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield Path("/proc", child)
+                yield from _below(Path("/proc", child))
+
+
+def _seconds_of(process: Path) -> float:
+    """Its own, and of those that it has waited for."""
+    with suppress(OSError):
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0

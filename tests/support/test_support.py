@@ -16,6 +16,7 @@ import torch
 
 from stentor.kernels import native
 from stentor.tests.kernels.helpers import thread_count
+from stentor.tests.support.cpu_seconds import CpuSeconds
 from stentor.tests.support.machine import ExpectedSkips, Machine
 from stentor.tests.support.proof_seconds import (
     SECONDS,
@@ -425,3 +426,21 @@ def test_the_first_failure_ends_the_run_where_that_was_asked_for(tmp_path: Path)
     printed = _forked(tmp_path, "-x")
     assert "stopping after" in printed
     assert int(re.search(r"(\d+) failed", printed)[1]) <= 2, "of each process one at most"  # type: ignore[index]
+
+
+def test_a_process_that_a_test_has_started_is_counted_while_it_runs() -> None:
+    measured = CpuSeconds()
+    burns = "import time, sys\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\nsys.stdin.read()"
+    measured.pytest_runtest_logstart()
+    with subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1"; true', sys.executable, burns], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as below:
+        assert below.stdout is not None
+        assert below.stdout.readline() == b"1\n"
+        phase = measured.pytest_runtest_makereport()
+        next(phase)
+        report: Any = SimpleNamespace()
+        with pytest.raises(StopIteration):
+            phase.send(report)
+        below.communicate()
+    assert report.cpu_seconds >= 0.25

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import stentor
-from stentor.server.offline.llm import RequestRefused
+from stentor.server.offline.fields import RequestRefused
 from stentor.tests.parity.tiny import make
 
 GREEDY = stentor.SamplingParams(max_tokens=6, temperature=0)
