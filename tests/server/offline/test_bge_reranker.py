@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 import stentor
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.server.offline.llm import LLM, RequestRefused
+from stentor.server.offline.fields import RequestRefused
+from stentor.server.offline.llm import LLM
 
 QUERY: Final = "what is a cat?"
 DOCUMENTS: Final = ("a cat is a small animal", "stocks fell sharply on Tuesday", "", "the sea " * 20)

@@ -11,7 +11,8 @@ import torch
 
 import stentor
 from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL, resolve_model
-from stentor.server.offline.llm import LLM, RequestRefused
+from stentor.server.offline.fields import RequestRefused
+from stentor.server.offline.llm import LLM
 
 QUERY: Final = "what is a cat?"
 DOCUMENTS: Final = ("a cat is a small animal", "stocks fell sharply on Tuesday", "", "the sea " * 20)

@@ -16,7 +16,8 @@ from stentor.server.common.exit_codes import DONE, FAILED
 from stentor.server.config.config import ConfigError
 from stentor.server.http.listening import StartError
 from stentor.server.offline import run_batch as run_batch_module
-from stentor.server.offline.llm import LLM, Prompt, RequestRefused, flags_of
+from stentor.server.offline.fields import RequestRefused
+from stentor.server.offline.llm import LLM, Prompt, flags_of
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
 from stentor.tests.e2e.made_up import describe_talker

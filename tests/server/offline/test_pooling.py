@@ -11,7 +11,8 @@ import stentor
 from stentor.engine.loading.download.hub import DEMO_EMBEDDING_MODEL
 from stentor.server.common.exit_codes import DONE
 from stentor.server.offline import pooling
-from stentor.server.offline.llm import LLM, RequestRefused
+from stentor.server.offline.fields import RequestRefused
+from stentor.server.offline.llm import LLM
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
 
