@@ -74,7 +74,7 @@ def test_a_soft_cap_brings_scores_nearer_and_changes_no_choice() -> None:
     assert_close(chosen, (5 * (logits / 5).tanh()).softmax(1)[:, [2, 1]])
     for wrong in ({"softcap": -1.0}, {"softcap": 5.0, "score": "sigmoid", "corrects_logits": True}):
         with pytest.raises(ValueError, match="a softcap is not below 0"):
-            Router(2, **wrong)  # type: ignore[arg-type]
+            Router(2, **wrong)
 
 
 def test_each_choice_is_weighed_against_those_left_that_come_near_it() -> None:

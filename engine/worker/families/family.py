@@ -106,7 +106,7 @@ class Family(ABC):
 
     @abstractmethod
     def make(self, context: LayerContext, longest: int) -> Any:
-        """Make the model without weights. May raise :class:`..model_config.config_fields.ConfigError`."""
+        """Make the model without weights. May raise :class:`...model_config.config_fields.ConfigError`."""
 
     def made(self, context: LayerContext, longest: int) -> Any:
         """The model without weights. Raises :class:`..errors.SetupError` where its files cannot be read as one."""
