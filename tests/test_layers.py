@@ -36,6 +36,7 @@ HEAVY_MODULES = (
             "cohere2",
             "deepseek_ocr",
             "eagle",
+            "fuyu",
             "gemma4",
             "inkling",
             "keye",

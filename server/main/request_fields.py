@@ -204,8 +204,8 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/pause_generation",), PauseGenerationRequest),
     Request(("/release_memory_occupation", "/resume_memory_occupation"), MemoryRequest),
     Request(("/abort_request",), AbortGenerationRequest),
-    Request(("/v1/load_lora_adapter",), LoadAdapterRequest),
-    Request(("/v1/unload_lora_adapter",), UnloadAdapterRequest),
+    Request(("/v1/load_lora_adapter", "/load_lora_adapter"), LoadAdapterRequest),
+    Request(("/v1/unload_lora_adapter", "/unload_lora_adapter"), UnloadAdapterRequest),
 )
 
 _HEAD: Final = """# Fields of requests

@@ -429,6 +429,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
     "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),
     "Qwen2_5OmniThinkerForConditionalGeneration": ("qwen2_5_omni_thinker",),
+    "PixtralForConditionalGeneration": ("pixtral_own", "mistral_3_own"),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2_vl_film"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl",),
     "Qwen3ASRForConditionalGeneration": ("qwen3_asr",),

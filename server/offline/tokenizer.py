@@ -76,7 +76,7 @@ class LoadedTokenizer:
         """The prompt of a conversation as :meth:`.llm.LLM.chat` writes it: token ids, or without ``tokenize`` the text
         of these.
 
-        Raises :class:`.llm.RequestRefused` for a conversation that cannot be written.
+        Raises :class:`.fields.RequestRefused` for a conversation that cannot be written.
         """
         body: dict[str, Any] = {
             "messages": conversation,

@@ -340,12 +340,75 @@ def _interns2(folder: Path) -> Any:
 
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
+
+
+def _mistral_own(folder: Path, merge: int) -> Any:
+    """Pixtral, or with ``merge`` above 1 Mistral 3, as their makers' files have it."""
+    text = {"model_type": "mistral", **TEXT, "head_dim": 16, "sliding_window": None}
+    vision = {"model_type": "pixtral", **SIZES, "image_size": 2 * SIDE, "patch_size": PATCH, "hidden_act": "silu"}
+    if merge > 1:
+        config = transformers.Mistral3Config(
+            text_config={**text, "rms_norm_eps": 1e-5},
+            vision_config=vision,
+            image_token_index=token("[IMG]"),
+            spatial_merge_size=merge,
+            tie_word_embeddings=False,
+        )
+        model = randomised("mistral_3_own", lambda: transformers.Mistral3ForConditionalGeneration(config))
+    else:
+        config = transformers.LlavaConfig(
+            text_config={**text, "rms_norm_eps": 1e-5},
+            vision_config=vision,
+            image_token_index=token("[IMG]"),
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="full",
+        )
+        model = randomised("pixtral_own", lambda: transformers.LlavaForConditionalGeneration(config))
+    inner, found = model.config.text_config, {}
+    for name, tensor in model.state_dict().items():
+        if (told := name.removeprefix("model.language_model.")) != name:
+            found[f"model.{told}"] = tensor
+            continue
+        for begin, put in _OF_MISTRAL.items():
+            name = name.replace(begin, put)
+        if ".attention.wq." in name or ".attention.wk." in name:  # heads turn pair by pair
+            tensor = tensor.unflatten(0, (-1, 2, 8)).transpose(1, 2).flatten(0, 2)
+        found[name] = tensor
+    stored = hub.stored("mistral-own", found, inner)
+    save_file(stored, folder / "consolidated.safetensors")
+    encoder = {**SIZES, "image_size": 2 * SIDE, "patch_size": PATCH, "image_token_id": token("[IMG]")}
+    if merge > 1:
+        encoder |= {"spatial_merge_size": merge, "mm_projector_id": "patch_merge", "adapter_bias": False}
+        encoder |= {"add_pre_mm_projector_layer_norm": True}
+    told = {"dim": inner.hidden_size, "hidden_dim": inner.intermediate_size, "n_layers": inner.num_hidden_layers}
+    told |= {"n_heads": inner.num_attention_heads, "n_kv_heads": inner.num_key_value_heads, "head_dim": 16}
+    told |= {"norm_eps": 1e-5, "vocab_size": inner.vocab_size, "rope_theta": 10_000.0}
+    (folder / "params.json").write_text(json.dumps({**told, "vision_encoder": encoder}))
+    return model
+
+
+_OF_MISTRAL: Final[Mapping[str, str]] = {
+    **{"model.vision_tower.": "vision_encoder.", "model.multi_modal_projector.norm": "pre_mm_projector_norm"},
+    **{
+        f"model.multi_modal_projector.linear_{number}": f"vision_language_adapter.w_{way}"
+        for number, way in ((1, "in"), (2, "out"))
+    },
+    "model.multi_modal_projector.": "",
+    **{f"attention.{part}_proj": f"attention.w{part}" for part in "qkvo"},
+    **{
+        f"feed_forward.{part}_proj": f"feed_forward.w{number}" for part, number in (("gate", 1), ("down", 2), ("up", 3))
+    },
+}
 PUBLISHED: Final[Mapping[str, Published]] = {
     **HEARING,
     **IN_GRIDS,
     **IN_SLICES,
     **IN_TILES,
     "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
+    **{
+        name: Published("mistral_pixtral", partial(_mistral_own, merge=merge), PICTURES[like])
+        for name, merge, like in (("pixtral_own", 1, "pixtral"), ("mistral_3_own", 2, "mistral3"))
+    },
     "internvl_chat": Published("internvl_chat", partial(_internvl, name="internvl_chat"), PICTURES["internvl"]),
     "internvl_internlm2": Published(
         "internvl_chat", partial(_internvl, name="internvl_internlm2"), PICTURES["internvl"]

@@ -5,6 +5,8 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 
+BY_PARAMS: Final = "mistral_pixtral"
+"""Model type of dense models here, which may take pictures."""
 _NAMES: Final[Mapping[str, str]] = {
     "dim": "hidden_size",
     "hidden_dim": "intermediate_size",
@@ -32,6 +34,10 @@ _OF_YARN: Final[Mapping[str, str]] = {
     "beta": "beta_fast",
     "alpha": "beta_slow",
 }
+_OF_TOWER: Final = (
+    *("hidden_size", "num_channels", "image_size", "patch_size", "rope_theta", "intermediate_size"),
+    *("num_hidden_layers", "num_attention_heads"),
+)
 _SAME: Final = (
     *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "vocab_size"),
     *("max_position_embeddings", "llama_4_scaling", "quantization_config"),
@@ -56,13 +62,36 @@ def config_from_params(params: Mapping[str, object]) -> dict[str, object]:
     if yarn.values:
         rope |= {"rope_type": "yarn", **{ours: yarn.get(theirs) for theirs, ours in _OF_YARN.items()}}
         rope |= {"mscale": 1.0, "mscale_all_dim": 1.0} if yarn.flag("apply_scale", True) else {"attention_factor": 1.0}
+    vision: Mapping[str, object] = {}
+    if not latent and (table := fields.table("vision_encoder")) is not None:
+        vision = _with_pictures(Fields(table))
     architecture = "MistralLarge3ForCausalLM" if latent else "PixtralForConditionalGeneration"
     return {
         "architectures": [architecture],
-        "model_type": "mistral_large3" if latent else "mistral_pixtral",
+        "model_type": "mistral_large3" if latent else BY_PARAMS,
         "max_position_embeddings": 128_000,
         **{ours: params[theirs] for theirs, ours in _NAMES.items() if theirs in params},
         **{ours: experts.get(theirs) for theirs, ours in _OF_EXPERTS.items() if experts.has(theirs)},
         **{field: params[field] for field in (*_SAME, *(() if latent else ("head_dim",))) if field in params},
         "rope_parameters": rope,
+        **vision,
+    }
+
+
+def _with_pictures(encoder: Fields) -> dict[str, object]:
+    """Fields of the tower and of what projects its patches."""
+    merge = encoder.integer("spatial_merge_size", 1)
+    told = encoder.text("mm_projector_id", ""), encoder.flag("add_pre_mm_projector_layer_norm")
+    if told != (("patch_merge", True) if merge > 1 else ("", False)):
+        raise ConfigError(
+            f"vision_encoder in params.json has a spatial_merge_size of {merge} with mm_projector_id {told[0][:40]!r} "
+            f"and add_pre_mm_projector_layer_norm {str(told[1]).lower()}, expected 'patch_merge' and true above 1"
+        )
+    return {
+        "vision_config": {**{name: encoder.get(name) for name in _OF_TOWER if encoder.has(name)}, "hidden_act": "silu"},
+        "spatial_merge_size": merge,
+        "multimodal_projector_bias": encoder.flag("adapter_bias", True),
+        "image_token_id": encoder.integer("image_token_id", least=0),
+        "image_break_token_id": encoder.integer("image_break_token_id", 12, least=0),
+        "image_end_token_id": encoder.integer("image_end_token_id", 13, least=0),
     }

@@ -324,7 +324,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
-    "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own", takes=""),
+    "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),

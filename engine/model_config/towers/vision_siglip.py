@@ -375,6 +375,13 @@ def mistral_large4(model: VisionFields) -> VisionSpec:
     return replace(mistral3(replace(model, whole=whole)), names="mistral")
 
 
+def mistral_pixtral(model: VisionFields) -> VisionSpec:
+    """Pixtral and Mistral 3 under Mistral's own names."""
+    if model.whole.integer("spatial_merge_size", 1, most=MOST_SIDE) > 1:
+        return mistral_large4(model)
+    return replace(_pixtral(model, ProjectorSpec(two_products(model, biased=True))), names="mistral")
+
+
 def paddleocr_vl(model: VisionFields) -> VisionSpec:
     """PaddleOCR-VL: SigLIP over pictures of any shape, also rotated by row and column."""
     model = replace(model, vision=Fields({**_PADDLE_TOWER, **model.vision.values}))

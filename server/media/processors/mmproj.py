@@ -12,6 +12,7 @@ from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.gguf.file import GGUFFile
 from stentor.engine.model_config.config_fields import ConfigError, Fields
+from stentor.engine.model_config.hf.mistral_params import BY_PARAMS
 from stentor.engine.model_config.hf.thinker import thinker
 
 from .model_files import GivenFiles
@@ -310,9 +311,29 @@ def _conformer(fields: Fields) -> Values:
     }
 
 
+def _given_by_params(described: Fields) -> GivenFiles:
+    """For files of Mistral's own, which have params.json in place of a processor's."""
+    vision = Fields(described.table("vision_config") or {})
+    patch, side = vision.integer("patch_size", 16), vision.integer("image_size", 1024)
+    of_images = {
+        **{"image_processor_type": "PixtralImageProcessorPil", "size": {"longest_edge": side}},
+        "patch_size": {"height": patch, "width": patch},
+    }
+    settings = {"patch_size": patch, "spatial_merge_size": described.integer("spatial_merge_size", 1)}
+    files = {
+        "processor_config.json": {"processor_class": "PixtralProcessor", **settings},
+        "preprocessor_config.json": of_images,
+        "config.json": {**described.values},
+    }
+    ids = (described.integer(f"image_{which}token_id", least=0) for which in ("", "break_", "end_"))
+    return GivenFiles(files, dict(zip(_MARKS["PixtralProcessor"], ids, strict=True)), {})
+
+
 def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
-    """For a model with a projector file; None for any other. Raises :class:`CheckpointError`."""
+    """For a model with a projector file or params.json; None for any other. Raises :class:`CheckpointError`."""
     tower = checkpoint.tower
+    if tower is not None and tower.described.get("model_type") == BY_PARAMS:
+        return _given_by_params(Fields(tower.described))
     if tower is None or tower.projector is None:
         return None
     with GGUFFile(checkpoint.files[0]) as model, GGUFFile(tower.files[0]) as projector:

@@ -1,6 +1,7 @@
 """Mistral's own tokenizers and conversations, by the library of their makers (extra ``mistral``)."""
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ FILES: Final = ("tekken.json", "tokenizer.model.v*", "*.model.v*", "tokenizer.mo
 """Files of a tokenizer of this kind; the first that exists is used."""
 _MESSAGE_CHARS: Final = 300
 _AUDIO: Final = "audio"
+_IMAGE: Final = "image"
 _KNOWN: Final = ("role", "content", "tool_calls", "tool_call_id", "name", "prefix")
 
 
@@ -33,6 +35,8 @@ class MistralRenderer:
         instruct: Any = self._tokenizer.instruct_tokenizer
         if (encoder := getattr(instruct, "audio_encoder", None)) is not None:
             instruct.audio_encoder = _CountedAudio(encoder.special_ids.begin_audio, encoder.special_ids.audio)
+        if (seen := getattr(instruct, "image_encoder", None)) is not None:
+            instruct.image_encoder = _WrittenImage(seen.special_ids)
         self._thinks = getattr(self._tokenizer.instruct_tokenizer, "BEGIN_THINK", None) is not None
         """Only tokenizers of models that reason can write it."""
         ours, theirs = pool.tokenizer.vocab_size, self._tokenizer.instruct_tokenizer.tokenizer.n_words
@@ -43,7 +47,7 @@ class MistralRenderer:
         return True
 
     async def render(self, conversation: RenderRequest) -> list[int]:
-        refuse_template(conversation, "mistral", (_AUDIO,))
+        refuse_template(conversation, "mistral", (_AUDIO, _IMAGE))
         return await self._pool.run(functools.partial(self._write, conversation))
 
     def _write(self, conversation: RenderRequest) -> list[int]:
@@ -53,12 +57,12 @@ class MistralRenderer:
         messages = [_message(message, self._thinks) for message in conversation.messages]
         try:
             request = ChatCompletionRequest.from_openai(
-                messages=[_without_audio(message) for message in messages],
+                messages=[_without_media(message) for message in messages],
                 tools=[dict(tool) for tool in conversation.tools] or None,
                 continue_final_message=conversation.continue_final_message,
             )
             if conversation.media is not None:
-                _put_audio(request, messages, conversation.media)
+                _put_media(request, messages, conversation.media)
             tokens: list[int] = self._tokenizer.encode_chat_completion(request).tokens
         except (MistralCommonException, AssertionError, ValueError, KeyError, TypeError) as error:
             line = " ".join(str(error).split())[:_MESSAGE_CHARS]
@@ -80,21 +84,39 @@ class _CountedAudio:
         return AudioEncoding(tokens, None)  # type: ignore[arg-type]  # it has no samples, which nobody asks for
 
 
-def _put_audio(request: Any, messages: Sequence[Mapping[str, Any]], media: MediaText) -> None:
-    """Renders each sound of a request as a text with the number of its tokens; mutates
-    :attr:`..templates.placeholders.MediaText.order`."""
-    from mistral_common.protocol.instruct.chunk import AudioChunk, RawAudio
+class _WrittenImage:
+    """Writes the tokens of a picture, whose text stands in place of its address."""
 
-    following = iter(media.texts(_AUDIO))
+    def __init__(self, ids: Any) -> None:
+        self._ids = {"[IMG]": ids.img, "[IMG_BREAK]": ids.img_break, "[IMG_END]": ids.img_end}
+
+    def __call__(self, content: Any) -> Any:
+        import numpy as np  # which the library needs
+        from mistral_common.tokens.tokenizers.image import ImageEncoding
+
+        tokens = [self._ids[each] for each in re.findall(r"\[IMG(?:_BREAK|_END)?\]", content.image_url)]
+        return ImageEncoding(tokens, np.empty(0))  # nobody asks for its pixels
+
+
+def _put_media(request: Any, messages: Sequence[Mapping[str, Any]], media: MediaText) -> None:
+    """Renders each sound of a request as a text with the number of its tokens, and each picture as the text of its
+    tokens; mutates :attr:`..templates.placeholders.MediaText.order`."""
+    from mistral_common.protocol.instruct.chunk import AudioChunk, ImageURLChunk, RawAudio
+
+    following = {modality: iter(media.texts(modality)) for modality in (_AUDIO, _IMAGE)}
     written = media.written.get(_AUDIO, "")
     media.order = []
     for message, read in zip(messages, request.messages, strict=True):
         for place, kind in enumerate(_kinds(message)):
-            if kind == _AUDIO:
-                media.order.append(_AUDIO)
-                count = str(next(following).count(written))
+            if kind not in following:
+                continue
+            media.order.append(kind)
+            text = next(following[kind])
+            if kind == _IMAGE:
+                read.content[place] = ImageURLChunk.model_construct(image_url=text)
+            else:
                 # the library supports sounds only with another library that decodes them
-                data = RawAudio.model_construct(data=count, format="wav")
+                data = RawAudio.model_construct(data=str(text.count(written)), format="wav")
                 read.content[place] = AudioChunk.model_construct(input_audio=data)
 
 
@@ -103,12 +125,17 @@ def _kinds(message: Mapping[str, Any]) -> list[str]:
     return [part.get("type", "") for part in content] if isinstance(content, list) else []
 
 
-def _without_audio(message: dict[str, Any]) -> dict[str, Any]:
-    """With a text in place of each sound."""
-    if _AUDIO not in _kinds(message):
+def _without_media(message: dict[str, Any]) -> dict[str, Any]:
+    """With a text in place of each sound and picture."""
+    if not {_AUDIO, _IMAGE} & {*_kinds(message)}:
         return message
-    stands = {"type": "text", "text": _AUDIO}
-    return {**message, "content": [stands if part.get("type") == _AUDIO else part for part in message["content"]]}
+    return {
+        **message,
+        "content": [
+            {"type": "text", "text": kind} if (kind := part.get("type")) in (_AUDIO, _IMAGE) else part
+            for part in message["content"]
+        ],
+    }
 
 
 def find_file(folder: Path) -> Path | None:

@@ -13,6 +13,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.mistral_params import config_from_params
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import check_whole
 from stentor.tests.parity.paged import PagedDecoder
@@ -102,7 +103,11 @@ def test_the_published_params_json_describes_mistral_large_3() -> None:
 
 PIXTRAL: dict[str, Any] = {
     **{"dim": 5120, "n_layers": 40, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8},
-    **{"rope_theta": 1e9, "norm_eps": 1e-5, "vocab_size": 131072, "vision_encoder": {"hidden_size": 1024}},
+    **{"rope_theta": 1e9, "norm_eps": 1e-5, "vocab_size": 131072},
+    "vision_encoder": {
+        **{"hidden_size": 1024, "num_channels": 3, "image_size": 1024, "patch_size": 16, "rope_theta": 10000.0},
+        **{"intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "image_token_id": 10},
+    },
 }
 """What Pixtral 12B's says."""
 
@@ -116,7 +121,7 @@ def test_a_dense_model_with_params_json_gives_transformers_logits(tmp_path: Path
         **{"dim": config.hidden_size, "hidden_dim": config.intermediate_size, "n_layers": config.num_hidden_layers},
         **{"n_heads": config.num_attention_heads, "n_kv_heads": config.num_key_value_heads},
         **{"head_dim": config.head_dim, "norm_eps": config.rms_norm_eps, "vocab_size": config.vocab_size},
-        **{"rope_theta": config.rope_parameters["rope_theta"], "vision_encoder": {"hidden_size": 2}},
+        "rope_theta": config.rope_parameters["rope_theta"],
     }
     (tmp_path / "params.json").write_text(json.dumps(told))
     check_whole(model, PagedDecoder(tmp_path))
@@ -129,6 +134,19 @@ def test_the_published_params_json_describes_pixtral() -> None:
     assert mixer.rope is not None
     assert (mixer.rope.theta, mixer.rope.interleaved, spec.norm_eps) == (1e9, True, 1e-5)
     assert round(spec.parameters / 1e9, 1) == 12.2
+    tower = vision_spec_from_hf(config_from_params(PIXTRAL), spec.hidden_size)
+    assert (len(tower.layers), tower.merge, round(tower.parameters / 1e6)) == (24, 1, 435)
+
+
+SMALL: dict[str, Any] = {"spatial_merge_size": 2, "mm_projector_id": "patch_merge", "adapter_bias": False}
+
+
+@pytest.mark.parametrize("change", [{"mm_projector_id": ""}, {"add_pre_mm_projector_layer_norm": False}])
+def test_a_projector_of_pictures_in_another_form_is_refused(change: dict[str, Any]) -> None:
+    encoder = {**PIXTRAL["vision_encoder"], **SMALL, "add_pre_mm_projector_layer_norm": True}
+    assert config_from_params({**PIXTRAL, "vision_encoder": encoder})["spatial_merge_size"] == 2
+    with pytest.raises(ConfigError, match=r"a spatial_merge_size of 2 with mm_projector_id .* expected 'patch_merge'"):
+        config_from_params({**PIXTRAL, "vision_encoder": {**encoder, **change}})
 
 
 @pytest.mark.parametrize(

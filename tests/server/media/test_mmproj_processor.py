@@ -51,6 +51,22 @@ def test_pictures_are_processed_as_by_the_files_of_the_model(family: str, tmp_pa
             assert own.image(picture(*size), options, alone=True) == theirs.image(picture(*size), options, alone=True)
 
 
+@pytest.mark.parametrize(("own_name", "name"), [("pixtral_own", "pixtral"), ("mistral_3_own", "mistral3")])
+def test_pictures_of_mistrals_own_files_are_processed_as_in_transformers_form(
+    own_name: str, name: str, tmp_path: Path
+) -> None:
+    folders = tmp_path / "own", tmp_path / "theirs"
+    for folder, maker in zip(folders, (MAKERS[own_name], FAMILIES[name]), strict=True):
+        folder.mkdir()
+        maker(folder)
+    given = given_files(open_checkpoint(folders[0]))
+    assert given is not None
+    own, theirs = ModelProcessor(given), ModelProcessor(folders[1])
+    assert own.written == theirs.written == {"image": "[IMG]"}
+    for size in SIZES:
+        assert own.image(picture(*size), {}, alone=True) == theirs.image(picture(*size), {}, alone=True)
+
+
 def _lfm2_vl(folder: Path) -> Any:
     images = Lfm2VlImages(encoder_patch_size=PATCH)
     write_processor(folder, "Lfm2VlProcessor", images, CHATML.replace("IMAGE", "<image>"))

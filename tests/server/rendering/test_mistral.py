@@ -1,16 +1,21 @@
 """Mistral's conversations, by its makers' library and the tokenizers that it brings for its own tests."""
 
 import json
+from base64 import b64encode
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import MistralRenderer, RendererError, find_file
-from stentor.server.text.tokenizers.loading import number_tokenizer
+from stentor.server.text.templates.placeholders import MediaText
+from stentor.server.text.tokenizers.loading import load_tokenizer, number_tokenizer
 from stentor.tests.fakes import byte_pool
 
 mistral_common = pytest.importorskip("mistral_common")
@@ -49,22 +54,50 @@ async def test_a_conversation_with_calls_is_written_by_the_library(renderer: Mis
     assert "Be brief." in said
 
 
-def thinking_file(folder: Path) -> Path:
-    """A small tokenizer of the version that knows thinking, of bytes and special tokens."""
+def small_file(folder: Path, version: str = "v13", **more: object) -> Path:
+    """A small tokenizer of bytes and special tokens; the default version knows thinking."""
     from mistral_common.tokens.tokenizers.base import SpecialTokens
 
     source = json.loads((FILE.parent / "tekken_240911.json").read_text())
     names = [token.value for token in SpecialTokens]
     special = [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(names)]
     sizes = {"num_vocab_tokens": 256, "default_vocab_size": 256 + len(names), "default_num_special_tokens": len(names)}
-    config = {**source["config"], **sizes, "version": "v13"}
+    config = {**source["config"], **sizes, "version": version}
     file = folder / "tekken.json"
-    file.write_text(json.dumps({"config": config, "vocab": source["vocab"][:256], "special_tokens": special}))
+    file.write_text(json.dumps({"config": config, "vocab": source["vocab"][:256], "special_tokens": special, **more}))
     return file
 
 
+async def test_pictures_are_written_as_by_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mistral_common.protocol.instruct.request import ChatCompletionRequest
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    # its pixels, which another test compares, need OpenCV
+    monkeypatch.setattr("mistral_common.tokens.tokenizers.image.transform_image", lambda *_: np.empty(0))
+    file = small_file(tmp_path, "v3", image={"image_patch_size": 16, "max_image_size": 1024})
+    renderer = MistralRenderer(TokenizerPool(load_tokenizer(tmp_path)), file)
+    pictures = [Image.new("RGB", size) for size in ((32, 40), (20, 16))]
+    texts = ["[IMG][IMG][IMG_BREAK][IMG][IMG][IMG_BREAK][IMG][IMG][IMG_END]", "[IMG][IMG][IMG_END]"]
+    parts: list[dict[str, Any]] = [{"type": "image"}, {"type": "text", "text": "See [IMG]"}, {"type": "image"}]
+    media = MediaText({"image": "[IMG]"}, {"image": texts})
+    tokens = await renderer.render(RenderRequest(messages=[{"role": "user", "content": parts}], media=media))
+    encoded = [b64encode(_png(each)).decode() for each in pictures]
+    urls = iter([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in encoded])
+    told = [{"role": "user", "content": [next(urls) if part["type"] == "image" else part for part in parts]}]
+    theirs = MistralTokenizer.from_file(str(file)).encode_chat_completion(ChatCompletionRequest.from_openai(told))
+    assert tokens == theirs.tokens
+    assert media.order == ["image", "image"]
+    assert renderer._pool.tokenizer.name_of(tokens[2]) == "[IMG]"
+
+
+def _png(picture: Image.Image) -> bytes:
+    file = BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
 async def test_reasoning_is_written_where_the_tokenizer_can(renderer: MistralRenderer, tmp_path: Path) -> None:
-    thinking = MistralRenderer(TokenizerPool(number_tokenizer(1024)), thinking_file(tmp_path))
+    thinking = MistralRenderer(TokenizerPool(number_tokenizer(1024)), small_file(tmp_path))
     for name in ("reasoning", "reasoning_content"):
         messages = [
             {"role": "user", "content": "a"},
