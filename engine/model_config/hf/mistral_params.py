@@ -42,6 +42,13 @@ _SAME: Final = (
     *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "vocab_size"),
     *("max_position_embeddings", "llama_4_scaling", "quantization_config"),
 )
+_KNOWN: Final = frozenset(
+    {
+        *(*_NAMES, *_SAME, "head_dim", "moe", "yarn", "rope_theta", "vision_encoder", "sliding_window", "quantization"),
+        *("causal", "max_batch_size", "max_seq_len", "model_type"),
+    }
+)
+"""Fields of dense models, some of which say nothing of what is computed."""
 
 
 def config_from_params(params: Mapping[str, object]) -> dict[str, object]:
@@ -55,16 +62,24 @@ def config_from_params(params: Mapping[str, object]) -> dict[str, object]:
             "params.json is of a model with one of latent attention and shared experts, or other experts, expected "
             "Mistral Large 3 or a dense model; take the files of this model that have a config.json"
         )
-    for table, field in ((fields, "sliding_window"), (fields, "quantization")):
-        if table.has(field):
-            raise ConfigError(f"{field} in params.json is {str(table.get(field))[:40]!r}, expected null")
+    for field in ("sliding_window", "quantization", *(() if latent else ("yarn", "llama_4_scaling"))):
+        if fields.has(field):
+            raise ConfigError(f"{field} in params.json is {str(fields.get(field))[:40]!r}, expected null")
+    unknown = [name for name, value in params.items() if value not in (None, False) and name not in _KNOWN]
+    if not fields.flag("causal", True):
+        unknown.append("causal")
+    if unknown and not latent:
+        raise ConfigError(
+            f"{unknown[0][:40]} in params.json is of another kind of model than is known; take the files of this model "
+            "that have a config.json"
+        )
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": fields.number("rope_theta", 10_000.0)}
     if yarn.values:
         rope |= {"rope_type": "yarn", **{ours: yarn.get(theirs) for theirs, ours in _OF_YARN.items()}}
         rope |= {"mscale": 1.0, "mscale_all_dim": 1.0} if yarn.flag("apply_scale", True) else {"attention_factor": 1.0}
     vision: Mapping[str, object] = {}
-    if not latent and (table := fields.table("vision_encoder")) is not None:
-        vision = _with_pictures(Fields(table))
+    if not latent and (encoder := fields.table("vision_encoder")) is not None:
+        vision = _with_pictures(Fields(encoder))
     architecture = "MistralLarge3ForCausalLM" if latent else "PixtralForConditionalGeneration"
     return {
         "architectures": [architecture],

@@ -315,12 +315,12 @@ def _given_by_params(described: Fields) -> GivenFiles:
     """For files of Mistral's own, which have params.json in place of a processor's."""
     vision = Fields(described.table("vision_config") or {})
     patch, side = vision.integer("patch_size", 16), vision.integer("image_size", 1024)
-    of_images = {
+    of_images: Values = {
         **{"image_processor_type": "PixtralImageProcessorPil", "size": {"longest_edge": side}},
         "patch_size": {"height": patch, "width": patch},
     }
     settings = {"patch_size": patch, "spatial_merge_size": described.integer("spatial_merge_size", 1)}
-    files = {
+    files: dict[str, Values] = {
         "processor_config.json": {"processor_class": "PixtralProcessor", **settings},
         "preprocessor_config.json": of_images,
         "config.json": {**described.values},

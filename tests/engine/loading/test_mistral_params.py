@@ -141,6 +141,19 @@ def test_the_published_params_json_describes_pixtral() -> None:
 SMALL: dict[str, Any] = {"spatial_merge_size": 2, "mm_projector_id": "patch_merge", "adapter_bias": False}
 
 
+@pytest.mark.parametrize("field", ["yarn", "llama_4_scaling", "sliding_window", "quantization"])
+def test_what_a_dense_model_does_not_have_yet_is_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} in params.json is .* expected null"):
+        config_from_params({**PIXTRAL, field: {"factor": 4}})
+
+
+@pytest.mark.parametrize("field", ["multimodal", "_sliding_window"])
+def test_a_field_of_a_dense_model_that_is_not_known_is_refused_by_its_name(field: str) -> None:
+    assert config_from_params({**PIXTRAL, field: None, "use_biases": False, "causal": True, "max_seq_len": 128})
+    with pytest.raises(ConfigError, match=f"{field} in params.json is of another kind of model"):
+        config_from_params({**PIXTRAL, field: [4096]})
+
+
 @pytest.mark.parametrize("change", [{"mm_projector_id": ""}, {"add_pre_mm_projector_layer_norm": False}])
 def test_a_projector_of_pictures_in_another_form_is_refused(change: dict[str, Any]) -> None:
     encoder = {**PIXTRAL["vision_encoder"], **SMALL, "add_pre_mm_projector_layer_norm": True}

@@ -83,7 +83,7 @@ async def test_pictures_are_written_as_by_the_library(tmp_path: Path, monkeypatc
     tokens = await renderer.render(RenderRequest(messages=[{"role": "user", "content": parts}], media=media))
     encoded = [b64encode(_png(each)).decode() for each in pictures]
     urls = iter([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in encoded])
-    told = [{"role": "user", "content": [next(urls) if part["type"] == "image" else part for part in parts]}]
+    told: list[Any] = [{"role": "user", "content": [next(urls) if part["type"] == "image" else part for part in parts]}]
     theirs = MistralTokenizer.from_file(str(file)).encode_chat_completion(ChatCompletionRequest.from_openai(told))
     assert tokens == theirs.tokens
     assert media.order == ["image", "image"]
