@@ -196,6 +196,7 @@ async def test_a_form_of_the_answer_is_held(name: str, form: str) -> None:
         ({"text": "a", "image_data": "x"}, "image_data"),
         ({"text": "a", "sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"text": "a", "sampling_params": {"top_p": "x"}}, "sampling_params.top_p"),
+        ({"text": "a", "sampling_params": {"max_tokens": 3}}, "sampling_params"),
         ({"text": "a", "sampling_params": {"max_new_tokens": 9999}}, "sampling_params.max_new_tokens"),
         ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "sampling_params.stop_regex"),
         ({"text": "a", "sampling_params": {"json_schema": '{"type": "x"}'}}, "sampling_params.json_schema.type"),
