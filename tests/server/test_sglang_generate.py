@@ -200,6 +200,7 @@ async def test_a_form_of_the_answer_is_held(name: str, form: str) -> None:
         ({"text": "a", "sampling_params": {"max_new_tokens": 9999}}, "sampling_params.max_new_tokens"),
         ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "sampling_params.stop_regex"),
         ({"text": "a", "sampling_params": {"json_schema": '{"type": "x"}'}}, "sampling_params.json_schema.type"),
+        ({"text": "a", "return_logprob": True, "logprob_start_len": 2}, "logprob_start_len"),
         ({"text": "a", "sampling_params": [{"n": 1}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}]}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params"),
