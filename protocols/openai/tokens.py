@@ -9,7 +9,7 @@ from msgspec import Meta
 from ..common.bounds import items_at_most, prompt_chars_at_most
 from ..common.errors import BadRequest, refused, wrong
 from ..common.limits import Limits
-from .chat import ChatRequest, Messages, check_template
+from .chat import ChatRequest, Messages, ReasoningEffort, check_template
 from .messages import check_messages
 from .sampling import Name, TokenId
 
@@ -31,6 +31,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     mm_processor_kwargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, Any] | None = None
     tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    """These two have an effect on some templates, as in chat."""
 
     # llama.cpp's
     content: str | None = None
@@ -77,8 +80,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
                 raise wrong("return_token_strs", "needs a `prompt` that is one text")
         prompt_chars_at_most(self.texts or [self.text], limits.max_prompt_chars, self.field)
         check_template(self, [] if self.messages is None else [self.messages], limits)
-        if self.messages is None and self.tools:
-            raise wrong("tools", "needs `messages`; a text has none")
+        for name in ("tools", "reasoning_effort"):
+            if self.messages is None and getattr(self, name):
+                raise wrong(name, "needs `messages`; a text has none")
         if self.messages is not None:
             check_messages(self.messages)
 

@@ -35,8 +35,9 @@ _Rid = Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)]
 _StartLen = Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)]
 
 
-class SglangSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """None means that the field is absent: the model's default applies."""
+class SglangSampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """None means that the field is absent: the model's default applies. Unknown fields are refused, as SGLang does:
+    ``max_tokens`` would be one."""
 
     max_new_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | UnsetType | None = UNSET
     """None: the rest of the context. Without it at most 128, and no more than there is room for."""
@@ -63,6 +64,8 @@ class SglangSampling(msgspec.Struct, frozen=True, kw_only=True):
     ebnf: str | None = None
     structural_tag: str | dict[str, Any] | None = None
     custom_params: Any = None
+    stream_interval: Any = None
+    """Ignored."""
 
     @property
     def max_tokens(self) -> int | None:

@@ -82,6 +82,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     repetition_detection: dict[str, int] | None = None
+    thinking_token_budget: int | None = None
+    """Of :meth:`LLM.chat` alone."""
     structured_outputs: dict[str, Any] | StructuredOutputsParams | None = None
 
     def fields(self) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class EmbeddingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The vector of one text."""
 
     outputs: EmbeddingOutput
+    request_id: str
+    finished: bool = True
 
 
 class ClassificationOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class ClassificationOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClassificationRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     outputs: ClassificationOutput
+    request_id: str
+    finished: bool = True
 
 
 class ScoringOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,8 @@ class ScoringOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 class ScoringRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     outputs: ScoringOutput
+    request_id: str
+    finished: bool = True
 
 
 class PoolingOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,8 @@ class PoolingOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     outputs: PoolingOutput
+    request_id: str
+    finished: bool = True
 
 
 def bodies(prompts: Sequence[Prompt], fields: dict[str, Any]) -> Iterator[bytes]:
@@ -73,23 +81,39 @@ def bodies(prompts: Sequence[Prompt], fields: dict[str, Any]) -> Iterator[bytes]
 def vectors(body: dict[str, Any]) -> list[EmbeddingRequestOutput]:
     """From a response of ``/v1/embeddings`` in base64."""
     return [
-        EmbeddingRequestOutput(outputs=EmbeddingOutput(embedding=_floats(each["embedding"]))) for each in body["data"]
+        EmbeddingRequestOutput(
+            outputs=EmbeddingOutput(embedding=_floats(each["embedding"])), request_id=_id(body, each)
+        )
+        for each in body["data"]
     ]
 
 
 def classes(body: dict[str, Any]) -> list[ClassificationRequestOutput]:
     return [
-        ClassificationRequestOutput(outputs=ClassificationOutput(probs=each["probs"], label=each["label"]))
+        ClassificationRequestOutput(
+            outputs=ClassificationOutput(probs=each["probs"], label=each["label"]), request_id=_id(body, each)
+        )
         for each in body["data"]
     ]
 
 
 def scores(body: dict[str, Any]) -> list[ScoringRequestOutput]:
-    return [ScoringRequestOutput(outputs=ScoringOutput(score=each["score"])) for each in body["data"]]
+    return [
+        ScoringRequestOutput(outputs=ScoringOutput(score=each["score"]), request_id=_id(body, each))
+        for each in body["data"]
+    ]
 
 
 def pooled(body: dict[str, Any]) -> list[PoolingRequestOutput]:
-    return [PoolingRequestOutput(outputs=PoolingOutput(data=each["data"])) for each in body["data"]]
+    return [
+        PoolingRequestOutput(outputs=PoolingOutput(data=each["data"]), request_id=_id(body, each))
+        for each in body["data"]
+    ]
+
+
+def _id(body: dict[str, Any], each: dict[str, Any]) -> str:
+    """Of one text of a request."""
+    return f"{body['id']}-{each['index']}"
 
 
 def _floats(text: str) -> list[float]:

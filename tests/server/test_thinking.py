@@ -104,6 +104,12 @@ async def test_a_thinking_budget_reaches_the_engine() -> None:
     assert opened.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), True)
 
 
+async def test_an_effort_has_the_same_effect_where_a_conversation_is_tokenized() -> None:
+    async with in_memory(fake_state(pool=TokenizerPool(byte_tokenizer(TEMPLATE)), output=OUTPUT)) as client:
+        told = await client.post("/tokenize", json={"messages": HELLO, "reasoning_effort": "low"})
+    assert bytes(told.json()["tokens"]).decode().endswith("<assistant>(low)<think>\n")
+
+
 async def test_reasoning_may_stay_in_the_content() -> None:
     asked = await ask("<think>Hm</think>Hi", separate_reasoning=False)
     assert asked.message["content"] == "<think>Hm</think>Hi"

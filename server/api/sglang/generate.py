@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from stentor.protocols.common.decoding import converted, decode
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.completions import CompletionRequest
 from stentor.protocols.sglang.request import SglangOne, SglangSampling, decoder
 
@@ -54,7 +55,9 @@ async def sglang_generate(chat: ChatModel, request: Request, content: bytes, con
             prepared = await _prepared(chat, request, part, context)
         jobs += prepared.jobs
         shape = _shape(chat, request, part, context, several)
-        prompts += [(shape, job.prompt) for job in prepared.jobs]
+        for job in prepared.jobs:
+            _check_first(shape, len(job.prompt.tokens))
+            prompts.append((shape, job.prompt))
     budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
     batches = merge([job.batches for job in jobs])
     if body.stream:
@@ -64,6 +67,14 @@ async def sglang_generate(chat: ChatModel, request: Request, content: bytes, con
         async for arrived in batches:
             collector.take(arrived)
     return WholeAnswer([collector.answer()])
+
+
+def _check_first(shape: SglangShape, tokens: int) -> None:
+    """Raises BadRequest."""
+    if shape.first_scored is not None and shape.first_scored > tokens:
+        raise wrong(
+            "logprob_start_len", f"is {shape.first_scored}, and the prompt has {tokens} tokens", "invalid_value"
+        )
 
 
 def _shape(chat: ChatModel, request: Request, part: SglangOne, context: RequestContext, several: bool) -> SglangShape:

@@ -345,6 +345,9 @@ async def test_tools_are_told_where_the_template_does_not_know_them_and_one_may_
     assert counted.json()["tokens"] == engine_of(state).streams[-1].prompt
     await ask(state, tools=[TOOL], tool_choice="none")
     assert '"name":"f"' not in prompt_of(state)
+    async with in_memory(state) as client:
+        unused = {"messages": HELLO, "tools": [TOOL], "tool_choice": "none"}
+        assert (await client.post("/tokenize", json=unused)).json()["tokens"] == engine_of(state).streams[-1].prompt
 
 
 @pytest.mark.parametrize(

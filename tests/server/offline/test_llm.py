@@ -268,6 +268,14 @@ def test_an_argument_that_no_request_has_is_refused_and_vllm_s_that_change_nothi
     assert llm.generate("x", GREEDY, use_tqdm=False, lora_request=None)[0].outputs == plain
 
 
+def test_a_budget_of_thoughts_is_for_conversations(llm: LLM) -> None:
+    params = stentor.SamplingParams(max_tokens=2, temperature=0, thinking_token_budget=1)
+    with pytest.raises(RequestRefused, match="`thinking_token_budget` is not supported"):
+        llm.generate("x", params)
+    (answer,) = llm.chat([{"role": "user", "content": "Hello"}], params)  # this model does not think
+    assert len(answer.outputs[0].token_ids) == 2
+
+
 def test_a_program_may_bring_a_chat_template(llm: LLM) -> None:
     template = "{{ messages[0]['content'] }}"
     (answer,) = llm.chat([{"role": "user", "content": "Once upon a time"}], GREEDY, chat_template=template)

@@ -28,6 +28,8 @@ def test_vectors_come_in_order_of_texts_and_token_ids(llm: LLM) -> None:
     found = llm.embed(prompts)
     vectors = np.array([each.outputs.embedding for each in found])
     assert vectors.shape == (3, 384)
+    assert len({each.request_id for each in found}) == 3
+    assert all(each.finished for each in found)
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
     assert vectors[0] @ vectors[2] < 0.9
     (alone,) = llm.embed("the sea")
