@@ -17,8 +17,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 Device = Literal["auto", "cpu", "cuda"]
 CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
-"""``auto`` is the dtype of the activations; ``fp8`` is float8_e4m3 with a scale a head, ``int8`` has one a token and
-head."""
+"""``auto``: that of the activations; ``fp8``: float8_e4m3 with a scale a head; ``int8`` has one a token and head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
@@ -470,8 +469,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             1000000,
         ),
     ] = 5
-    """Also the limit of consecutive requests that crashed an engine. Crashes that the search for one causes do not
-    count."""
+    """Also the limit of consecutive requests that crashed an engine; crashes by the search for one do not count."""
 
     @property
     def start_patience(self) -> float:
