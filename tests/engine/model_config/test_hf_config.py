@@ -199,9 +199,15 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "attention_multiplier": 0.0625,
             "logits_scaling": 8.0,
         },
-        {"input": TokenInputSpec(scale=12.0), "residual_scale": 0.22, "scale": 0.0625, "logits_divisor": 8.0},
+        {
+            "input": TokenInputSpec(scale=12.0),
+            "scales_media": True,
+            "residual_scale": 0.22,
+            "scale": 0.0625,
+            "logits_divisor": 8.0,
+        },
     ),
-    ("GraniteConfig", "GraniteForCausalLM", {}, {"scale": 1.0}),
+    ("GraniteConfig", "GraniteForCausalLM", {}, {"scale": 1.0, "scales_media": True}),
     (
         "Olmo3Config",
         "Olmo3ForCausalLM",
@@ -265,7 +271,10 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "position_embedding_type": "nope",
             "mamba_n_heads": 8,
         },
-        {"inner": 80, "scale": 1.0, "still": (True,) * 3, "mlp_into": GRANITE4[:1], "mlp_out": GRANITE4[1]},
+        {
+            **{"inner": 80, "scale": 1.0, "scales_media": True, "still": (True,) * 3},
+            **{"mlp_into": GRANITE4[:1], "mlp_out": GRANITE4[1]},
+        },
     ),
 ]
 
