@@ -8,6 +8,7 @@ from msgspec import Meta, Raw
 from ..common import limits
 from ..common.errors import missing, wrong
 from ..openai.sampling import Name, TokenId, refuse
+from .request import NULL
 
 IGNORED: Final = ("log_metrics", "modalities", "sampling_params", "routing_key")
 REFUSED: Final = ("input_embeds", "image_data", "audio_data", "video_data", "embed_overrides")
@@ -62,21 +63,18 @@ class SglangVector(msgspec.Struct, frozen=True):
     meta_info: SglangEncodeMeta
 
 
-_NULL: Final = Raw(b"null")
-
-
 class ClassifyFields(msgspec.Struct, frozen=True):
     """The fields that show whose ``/classify`` a request is for."""
 
-    input: Raw = _NULL
-    messages: Raw = _NULL
-    text: Raw = _NULL
-    input_ids: Raw = _NULL
+    input: Raw = NULL
+    messages: Raw = NULL
+    text: Raw = NULL
+    input_ids: Raw = NULL
 
     @property
     def of_sglang(self) -> bool:
-        other = self.input != _NULL or self.messages != _NULL
-        return not other and (self.text != _NULL or self.input_ids != _NULL)
+        other = self.input != NULL or self.messages != NULL
+        return not other and (self.text != NULL or self.input_ids != NULL)
 
 
 encode_decoder: Final = msgspec.json.Decoder(SglangEncodeRequest)

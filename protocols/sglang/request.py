@@ -250,22 +250,22 @@ class SglangOne:
         }
 
 
-_NULL: Final = Raw(b"null")
+NULL: Final = Raw(b"null")
 
 
 class GenerateFields(msgspec.Struct, frozen=True):
     """The fields that show whose ``/generate`` a request is for."""
 
-    inputs: Raw = _NULL
-    text: Raw = _NULL
-    input_ids: Raw = _NULL
-    input_embeds: Raw = _NULL
-    sampling_params: Raw = _NULL
+    inputs: Raw = NULL
+    text: Raw = NULL
+    input_ids: Raw = NULL
+    input_embeds: Raw = NULL
+    sampling_params: Raw = NULL
 
     @property
     def of_sglang(self) -> bool:
         own = (self.text, self.input_ids, self.input_embeds, self.sampling_params)
-        return self.inputs == _NULL and any(value != _NULL for value in own)
+        return self.inputs == NULL and any(value != NULL for value in own)
 
 
 decoder: Final = msgspec.json.Decoder(SglangRequest)

@@ -10,6 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from stentor.engine.client.media import Media
+from stentor.engine.model_config.towers.media_spec import prompt_token
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
@@ -161,7 +162,7 @@ async def _embedded(chat: ChatModel, body: CompletionRequest, memory: MemoryShar
             except Refusal as refusal:
                 raise BadRequest(f"`{field}`: {refusal}.", field, "invalid_value") from None
         memory.add(len(media.data), field)
-        made.append(([chat.vocab_size - 1] * media.length, media))
+        made.append(([prompt_token(chat.vocab_size)] * media.length, media))
     return made
 
 

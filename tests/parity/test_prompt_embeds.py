@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from stentor.engine.model_config.towers.media_spec import prompt_token
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup.setup import open_family
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -31,7 +32,7 @@ def ask(engine: LocalEngine, model: Any, rows: torch.Tensor) -> int:
     """A request whose prompt they are."""
     data = base64.b64encode(save({"rows": rows})).decode()
     media = made_of_prompt(data, rows.shape[1], "prompt_embeds")
-    token = model.config.get_text_config().vocab_size - 1
+    token = prompt_token(model.config.get_text_config().vocab_size)
     params = SamplingParams(max_tokens=ANSWER, temperature=0.0, logprobs=TOP)
     return engine.submit([token] * len(rows), params, media=[media])
 

@@ -6,21 +6,10 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.client.request import EngineRequest
-from stentor.tests.fakes import FakeEngine, FakeStream, fake_state
+from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import COMPLETIONS, in_memory
 
 pytestmark = pytest.mark.anyio
-
-
-class KeepingEngine(FakeEngine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[EngineRequest] = []
-
-    def submit(self, request: EngineRequest) -> FakeStream:
-        self.kept.append(request)
-        return super().submit(request)
 
 
 async def post(engine: FakeEngine, start: tuple[int, ...], **body: Any) -> Any:
@@ -30,12 +19,11 @@ async def post(engine: FakeEngine, start: tuple[int, ...], **body: Any) -> Any:
 
 
 async def test_the_encoder_gets_the_prompt_and_the_decoder_begins_as_the_model_says() -> None:
-    engine = KeepingEngine()
+    engine = FakeEngine()
     response = await post(engine, (7, 8), prompt=[11, 12, 13], decoder_prompt=[9], max_tokens=3)
     assert response.status_code == 200, response.text
-    (request,) = engine.kept
-    assert request.prompt == [7, 8, 9]
-    (text,) = request.media
+    assert [stream.prompt for stream in engine.streams] == [[7, 8, 9]]
+    ((text,),) = engine.media
     assert array("i", bytes(text.data)).tolist() == [11, 12, 13]
     assert (text.start, text.length, len(text.digest)) == (-1, 0, 16)
     assert response.json()["usage"]["prompt_tokens"] == 3

@@ -10,9 +10,8 @@ import pytest
 from openai.types import Completion
 from safetensors.numpy import load
 
-from stentor.engine.client.request import EngineRequest
 from stentor.protocols.common.limits import Limits
-from stentor.tests.fakes import FakeEngine, FakeStream, fake_state
+from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import COMPLETIONS, in_memory
 
 pytestmark = pytest.mark.anyio
@@ -30,16 +29,6 @@ ROWS = np.arange(12, dtype=np.float32).reshape(3, WIDTH)
 OTHERS = np.ones((2, WIDTH), np.float16)
 
 
-class KeepingEngine(FakeEngine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[EngineRequest] = []
-
-    def submit(self, request: EngineRequest) -> FakeStream:
-        self.kept.append(request)
-        return super().submit(request)
-
-
 async def post(engine: FakeEngine, width: int = WIDTH, **body: Any) -> Any:
     state = fake_state(engine, limits=Limits(max_prompts=3))
     async with in_memory(replace(state, chat=replace(state.chat, prompt_width=width))) as client:
@@ -47,34 +36,29 @@ async def post(engine: FakeEngine, width: int = WIDTH, **body: Any) -> Any:
 
 
 async def test_embeddings_stand_at_tokens_that_are_seldom_written_before_the_prompts_that_are_texts() -> None:
-    engine = KeepingEngine()
+    engine = FakeEngine()
     response = await post(engine, prompt_embeds=[told(ROWS), told(OTHERS)], prompt=[7, 8], max_tokens=3, logprobs=1)
     assert response.status_code == 200, response.text
     completion = Completion.model_validate_json(response.content, strict=True)
     assert [choice.index for choice in completion.choices] == [0, 1, 2]
     assert completion.usage is not None
     assert completion.usage.prompt_tokens == 3 + 2 + 2
-    first, second, third = sorted(engine.kept, key=lambda request: -len(request.media) * len(request.prompt))
-    assert len({*first.prompt, *second.prompt}) == 1
-    assert (len(first.prompt), len(second.prompt), third.prompt) == (3, 2, [7, 8])
-    (media,) = first.media
-    assert (media.start, media.length, media.causal, media.field) == (0, 3, True, "prompt_embeds[0]")
-    assert np.array_equal(load(bytes(media.data))["image_embeds"], ROWS)
-    assert not third.media
+    asked = zip((stream.prompt for stream in engine.streams), engine.media, strict=True)
+    (first, media), (second, _), (third, none) = sorted(asked, key=lambda each: (-len(each[1]), -len(each[0])))
+    assert len({*first, *second}) == 1
+    assert (len(first), len(second), third, none) == (3, 2, [7, 8], ())
+    (brought,) = media
+    assert (brought.start, brought.length, brought.causal, brought.field) == (0, 3, True, "prompt_embeds[0]")
+    assert np.array_equal(load(bytes(brought.data))["image_embeds"], ROWS)
 
 
-@pytest.mark.parametrize("prompt", [None, "", []])
-async def test_they_need_no_other_prompt_and_stream_as_others_do(prompt: Any) -> None:
-    engine = KeepingEngine()
-    body = {} if prompt is None else {"prompt": prompt}
-    if prompt == []:
-        refused = await post(engine, prompt_embeds=told(ROWS), **body)
-        assert refused.json()["error"]["param"] == "prompt"
-        return
+@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"prompt": ""}])
+async def test_they_need_no_other_prompt_and_stream_as_others_do(body: dict[str, Any]) -> None:
+    engine = FakeEngine()
     response = await post(engine, prompt_embeds=told(ROWS[None]), max_tokens=3, stream=True, **body)
     assert response.status_code == 200, response.text
     assert response.text.endswith("data: [DONE]\n\n")
-    assert [len(request.prompt) for request in engine.kept] == [3]
+    assert [len(stream.prompt) for stream in engine.streams] == [3]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +68,7 @@ async def test_they_need_no_other_prompt_and_stream_as_others_do(prompt: Any) ->
         ({"prompt_embeds": [told(ROWS), "no base64!"]}, "prompt_embeds[1]", "it is no base64"),
         ({"prompt_embeds": told(np.full((3, WIDTH), np.nan))}, "prompt_embeds", "not finite"),
         ({"prompt_embeds": []}, "prompt_embeds", "length"),
+        ({"prompt_embeds": told(ROWS), "prompt": []}, "prompt", "length"),
         ({"prompt_embeds": [told(ROWS)] * 4}, "prompt_embeds", "allows at most 3"),
         ({"prompt_embeds": [told(ROWS)] * 3, "prompt": "a"}, "prompt_embeds", "has 3 items"),
         ({"prompt_embeds": told(ROWS), "truncate_prompt_tokens": 2}, "truncate_prompt_tokens", "cuts through"),

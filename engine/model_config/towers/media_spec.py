@@ -132,6 +132,12 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     return MediaSpec(found, _changed_layers(config), axes, _marks(config), joined, joined, canvas)
 
 
+def prompt_token(vocab_size: int) -> int:
+    """The token that stands for each embedding of a prompt of these: the last one, which is seldom written, so that
+    penalties on a prompt's tokens change nothing."""
+    return vocab_size - 1
+
+
 def check_canvas(config: Mapping[str, object]) -> None:
     """Raise :class:`..config_fields.ConfigError` if a file leaves out a token around pictures on a canvas."""
     if _AXES.get(config.get("model_type")) == "canvas":

@@ -28,7 +28,7 @@ from ...model_config.hf.mllama import states_of_picture
 from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.mlp import MoESpec
 from ...model_config.spec.model import Backbone, ModelSpec
-from ...model_config.towers.media_spec import MediaSpec, media_spec
+from ...model_config.towers.media_spec import MediaSpec, media_spec, prompt_token
 from ...model_config.towers.vision_hf import vision_spec_from_hf
 from ...model_config.towers.vision_spec import VisionSpec
 from ...models.decoder import Decoder
@@ -87,8 +87,7 @@ def with_prompts(media: MediaSpec | None, checkpoint: Checkpoint) -> MediaSpec:
             f"--enable-prompt-embeds: layers of {spec.architecture} read more of a prompt than the embeddings of its "
             "tokens; leave it out"
         )
-    # the last token of a vocabulary is seldom written, so that penalties on a prompt's tokens change nothing
-    return replace(media or MediaSpec({}), prompt=spec.vocab_size - 1)
+    return replace(media or MediaSpec({}), prompt=prompt_token(spec.vocab_size))
 
 
 class MediaEncoder:
