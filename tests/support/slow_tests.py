@@ -16,7 +16,7 @@ import pytest
 from stentor.tests.support.cpu_seconds import seconds_of
 
 SLOW_TESTS: Final = Path(__file__).resolve().parent.parent / "slow_tests.txt"
-LEAST: Final = 0.2
+LEAST: Final = 0.1
 """CPU seconds of all cases of a test; one that takes less runs in every turn."""
 LEAST_FILE: Final = 2.0
 """CPU seconds of a file that is measured as a whole."""
