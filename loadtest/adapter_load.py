@@ -34,13 +34,13 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.models.decoder import Decoder
 from stentor.protocols.ipc.config import LoadFormat
 
-from .client import HOST, STREAMED, StreamError, complete
+from .client import STREAMED, StreamError, complete
 from .media_load import gaps
 from .peers.figures import streams_round
 from .processes import pss_bytes, tree
 from .record import Record, Spread
 from .recovery import Load
-from .server_process import ServerProcess
+from .server_process import HOST, ServerProcess
 from .serving.measure import spread
 from .tool import ToolError, at_least, make_parser, run_tool, table
 

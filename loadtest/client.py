@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
+from .server_process import HOST
 from .serving.api import APIS, Event, decode_chunk, describe_error
 from .serving.http import Address, HttpClient
 from .serving.meter import Meter
 from .serving.stream import Stream
 
-HOST: Final = "127.0.0.1"
 SILENT_SECONDS: Final = 1800.0
 STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
 

@@ -33,12 +33,12 @@ from PIL import Image
 from rich.console import Console
 
 from . import hostile_files
-from .client import HOST, STREAMED, StreamError, complete
+from .client import STREAMED, StreamError, complete
 from .processes import cpu_seconds, named, pss_bytes, tree
 from .record import Record, Spread
 from .recovery import Load
 from .seeing_model import write_seeing_model
-from .server_process import ServerProcess
+from .server_process import HOST, ServerProcess
 from .serving.measure import spread
 from .tool import ToolError, UsageError, at_least, make_parser, run_tool, table
 

@@ -18,10 +18,10 @@ import httpx
 from rich.console import Console
 
 from . import bare_server
-from .client import HOST, STREAMED, Answer, complete
+from .client import STREAMED, Answer, complete
 from .processes import cpu_seconds, named, user_seconds
 from .record import Record
-from .server_process import ServerProcess
+from .server_process import HOST, ServerProcess
 from .tool import ToolError, add_flag, make_parser, run_tool, table
 
 _ECHO = "stentor.tests.echo_server"

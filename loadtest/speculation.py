@@ -28,7 +28,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.gguf.file import GGUFFile
 from stentor.protocols.ipc.config import SpeculativeConfig
 
-from .client import HOST, STREAMED, StreamError, complete
+from .client import STREAMED, StreamError, complete
 from .peers.figures import Column, Measure, Round, SidesRecord, medians
 from .peers.measuring import entry_of, fail, interrupted_by_sigterm, show_sides, take_turns
 from .peers.places import llama_binary, root
@@ -36,6 +36,7 @@ from .peers.running import Server, ServerError
 from .peers.sides import MODEL, SIDES, Launch, Room, Side
 from .peers.weights import Weights, WeightsError
 from .quality.command import ORDER, TEXTS
+from .server_process import HOST
 from .serving.http import Address, HttpClient
 from .serving.measure import rise
 from .serving.run import scrape

@@ -11,10 +11,11 @@ import pytest
 from prometheus_client.core import Metric
 
 from stentor.server.main.reference_pages import metric_families, metric_name
-from stentor.server.middleware.auth import OPEN_PATHS
+from stentor.server.middleware.auth import PROBES
 from stentor.server.observability.processes import ROLES
 from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import SERVICE_LINK
+from stentor.server.web import PATHS
 from stentor.tests.fakes import fake_state
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -173,7 +174,7 @@ def test_the_codes_of_statuses_are_those_of_the_program() -> None:
 
 
 def test_open_routes_are_named_where_keys_are_explained() -> None:
-    for path in {"/page/" if path.startswith("/page/") else path for path in OPEN_PATHS}:
+    for path in {"/page/" if path.startswith("/page/") else path for path in (*PROBES, *PATHS)}:
         assert f"`{path}`" in PAGES["security.md"]
 
 

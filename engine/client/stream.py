@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
+    EngineEvent,
     Fault,
     Finished,
     FinishReason,
@@ -22,9 +23,6 @@ from stentor.protocols.ipc.actors import (
 from ..channel.pieces import PromptParts
 from ..core.grammar.constraint import is_constrained
 from .media import StreamedMedia
-
-Event = PromptPart | PromptDone | SequenceTokens | Finished
-"""A part only of the results of streamed audio, which are read as they come."""
 
 
 class RoutedExperts:
@@ -121,15 +119,15 @@ class RequestStream:
         """Bytes of results of streamed audio, and positions computed, that the reader has been sent."""
         first = submit.params.routed_experts
         self._experts = None if first is None else RoutedExperts(first, len(submit.prompt))
-        self._events: list[Event] = []
+        self._events: list[EngineEvent] = []
         self._unread: dict[int, SequenceTokens] = {}
         """Unread tokens by sequence, to which more are appended."""
-        self._reader: asyncio.Future[list[Event]] | None = None
+        self._reader: asyncio.Future[list[EngineEvent]] | None = None
 
     def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> Awaitable[list[Event]]:
+    def __anext__(self) -> Awaitable[list[EngineEvent]]:
         # no coroutine around the future, which would cost time at every token
         reader = asyncio.get_running_loop().create_future()
         if self._events:
@@ -290,7 +288,7 @@ class RequestStream:
         outputs = [self._open.get(index, []) for index in sequences]
         return msgspec.structs.replace(submit, resumed=Resumed(outputs, ended, self._prompt_done))
 
-    def _take(self) -> list[Event]:
+    def _take(self) -> list[EngineEvent]:
         events, self._events = self._events, []
         self._unread.clear()
         return events

@@ -403,7 +403,7 @@ class EngineLoop:
             self._telling -= 1
 
     async def _send_batch(self, batch: TokensBatch) -> None:
-        if not (batch.tokens or batch.finished or batch.prompts or batch.parts):
+        if not any(msgspec.structs.astuple(batch)):
             return
         frames, refused = batch_frames(batch, max_frame=self._max_frame)
         if refused:
@@ -463,7 +463,7 @@ def _log_arrival(request: Submit) -> None:
 
 def _clear(batch: TokensBatch) -> None:
     """Empty a batch that was sent."""
-    for values in (batch.prompts, batch.tokens, batch.finished, batch.parts, batch.experts):
+    for values in msgspec.structs.astuple(batch):
         values.clear()
 
 
@@ -471,8 +471,5 @@ def _add(batch: TokensBatch, more: TokensBatch | None) -> None:
     """Append ``more``, if there is any, to ``batch``, so that a round sends one message; mutates ``batch``."""
     if more is None:
         return
-    batch.prompts.extend(more.prompts)
-    batch.tokens.extend(more.tokens)
-    batch.finished.extend(more.finished)
-    batch.parts.extend(more.parts)
-    batch.experts.extend(more.experts)
+    for values, new in zip(msgspec.structs.astuple(batch), msgspec.structs.astuple(more), strict=True):
+        values.extend(new)

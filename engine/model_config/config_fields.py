@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 LARGEST_SIZE = (1 << 31) - 1
 LARGEST_NUMBER = 1e30
@@ -90,6 +92,13 @@ class Fields:
         if not isinstance(value, str):
             raise self._wrong(name, "a text")
         return value
+
+    def one_of(self, name: str, kinds: Mapping[str, T], default: str | None = None) -> T:
+        """What a text stands for."""
+        value = self.text(name, default)
+        if value not in kinds:
+            raise self._wrong(name, f"one of {', '.join(kinds)}")
+        return kinds[value]
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         value = self.get(name)

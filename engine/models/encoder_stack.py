@@ -141,3 +141,18 @@ class EncoderStack:
         for layer in self._layers:
             layer.in_pieces(residual, batch, self._piece if pieces else whole, pause, adapted)
         return EncodedWindows(self._norm.plain(residual), lengths)
+
+    def one_by_one(
+        self,
+        windows: Windows,
+        embed: Callable[[bytes | memoryview], torch.Tensor],
+        after_layer: Callable[[], None] | None,
+        adapters: Sequence[int],
+    ) -> EncodedWindows:
+        """Encode the positions [positions, hidden] that ``embed`` makes of each window alone."""
+        found = []
+        for window in windows:
+            found.append(embed(window))
+            if after_layer is not None:
+                after_layer()
+        return self(torch.cat(found), [len(each) for each in found], after_layer, adapters)

@@ -32,6 +32,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from stentor.protocols.common.encoding import encode
+
 from .process import DYING_SECONDS, STATUS, become_child
 
 MAX_FDS: Final = 16
@@ -56,7 +58,6 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-encode: Final = msgspec.json.Encoder().encode
 answers: Final[msgspec.json.Decoder[Forked | Refused]] = msgspec.json.Decoder(Forked | Refused)
 _requests: Final = msgspec.json.Decoder(Request)
 

@@ -10,9 +10,10 @@ from typing import Final
 
 import anyio
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.flag import OPTION_PREFIX
 
-from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers, encode
+from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers
 from .process import AdoptedChild, Child, cpu_seconds_of, spawn
 
 WORKER_ENVIRONMENT: Final = {

@@ -314,7 +314,7 @@ def _reap_left_behind() -> None:
                 _left_behind.append(process)
 
 
-def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
+def become_child(name: str) -> Inherited:
     """Tie this process to the one that spawned it, and read the command line.
 
     ``name`` (at most 15 bytes) is what ``top`` and ``ps`` show. Exits at once if the parent is gone. A process forked
@@ -324,7 +324,7 @@ def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--channel-fds", type=_descriptors, required=True)
     parser.add_argument("--fork-server-pid", type=int)
-    known, rest = parser.parse_known_args(argv)
+    known, rest = parser.parse_known_args()
     libc = ctypes.CDLL(None, use_errno=True)
     _prctl(libc, PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != (known.fork_server_pid or known.parent_pid):

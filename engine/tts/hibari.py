@@ -5,11 +5,10 @@ from typing import Any, Final
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from .backend import Part, Stop, Stopped, keep_whole
+from .backend import CannotSpeak, Part, Stop, Stopped, keep_whole
 from .english import EnglishPhonemes, kokoro_vocabulary
-from .onnx import RUNS, check_graph, open_session, run, runs
+from .onnx import RUNS, open_session, pcm_of, run, runs
 
-_PEAK: Final = 32767.0
 _SEED: Final = 0
 """Seed of every sentence's noise: equal text gives equal samples."""
 _MOST_PHONEMES: Final = 400
@@ -30,7 +29,7 @@ class HibariSynthesizer:
         self._sessions: dict[str, Any] = {}
         for place in voices:
             session = self._sessions[place.path] = open_session(place.path, threads)
-            check_graph(session, place.path, _INPUTS, _OUTPUTS, "a voice of Hibari")
+            _check_graph(session, place.path)
         self._vocabulary = kokoro_vocabulary()
         for place in voices:
             self.speak(_WARM_UP, place, 1.0, Stop())
@@ -51,6 +50,15 @@ class HibariSynthesizer:
             spectra = [output[0] for output in run(self._sessions[voice.path], fed, stop)]
             if stop.is_set:
                 raise Stopped
-            wave = dsp.synth(*spectra, noise)
-            pieces.append((np.clip(wave, -1.0, 1.0) * _PEAK).astype("<i2").tobytes())
+            pieces.append(pcm_of(dsp.synth(*spectra, noise)))
         return b"".join(pieces)
+
+
+def _check_graph(session: Any, path: str) -> None:
+    """Raise :class:`CannotSpeak` if the graph's inputs or outputs are others."""
+    inputs, outputs = ([each.name for each in ends] for ends in (session.get_inputs(), session.get_outputs()))
+    if sorted(inputs) != sorted(_INPUTS) or outputs != [*_OUTPUTS]:
+        raise CannotSpeak(
+            f"{path} takes {', '.join(inputs)} and gives {', '.join(outputs)}, where a voice of Hibari takes "
+            f"{', '.join(_INPUTS)} and gives {', '.join(_OUTPUTS)}: serve another export"
+        )

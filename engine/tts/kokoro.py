@@ -9,9 +9,8 @@ from stentor.protocols.ipc.speech import VoicePlace
 
 from .backend import CannotSpeak, Part, Stop, keep_whole
 from .english import EnglishPhonemes, kokoro_vocabulary
-from .onnx import RUNS, open_session, run, runs
+from .onnx import RUNS, open_session, pcm_of, run, runs
 
-_PEAK: Final = 32767.0
 _MOST_PHONEMES: Final = 320
 """Of one run: about twenty seconds of speech. The model takes 510."""
 _LEAST_PHONEMES: Final = 100
@@ -57,7 +56,7 @@ class KokoroSynthesizer:
                 "speed": np.array([speed], np.float32),
             }
             samples = np.asarray(run(self._session, fed, stop)[0], np.float32).reshape(-1)
-            pieces.append((np.clip(samples, -1.0, 1.0) * _PEAK).astype("<i2").tobytes())
+            pieces.append(pcm_of(samples))
         return b"".join(pieces)
 
 

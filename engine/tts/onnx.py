@@ -1,6 +1,6 @@
 """Voices as ONNX graphs: sessions that leave other processes their cores, and runs that can be stopped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from .backend import CannotSpeak, Stop, Stopped
@@ -8,6 +8,7 @@ from .backend import CannotSpeak, Stop, Stopped
 RUNS: Final = 4
 """Most runs of full length for one sentence. Only a script that the voice cannot read needs more, because it is spelled
 letter by letter; the rest is left out, since others wait."""
+PEAK: Final = 32767.0
 P = TypeVar("P", str, list[str])
 
 
@@ -61,11 +62,8 @@ def runs(phonemes: P, most: int) -> Iterator[P]:
         yield phonemes
 
 
-def check_graph(session: Any, path: str, inputs: Sequence[str], outputs: Sequence[str], form: str) -> None:
-    """Raise :class:`CannotSpeak` if the graph's inputs or outputs are others."""
-    found = [each.name for each in session.get_inputs()], [each.name for each in session.get_outputs()]
-    if sorted(found[0]) != sorted(inputs) or found[1] != [*outputs]:
-        raise CannotSpeak(
-            f"{path} takes {', '.join(found[0])} and gives {', '.join(found[1])}, where {form} takes "
-            f"{', '.join(inputs)} and gives {', '.join(outputs)}: serve another export"
-        )
+def pcm_of(samples: Any) -> bytes:
+    """A numpy array of floats as 16-bit PCM; beyond [-1, 1] it is clipped."""
+    import numpy as np
+
+    return bytes((np.clip(samples, -1.0, 1.0) * PEAK).astype("<i2").tobytes())

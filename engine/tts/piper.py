@@ -14,9 +14,8 @@ from typing import Any, Final
 from stentor.protocols.ipc.speech import VoicePlace
 
 from .backend import CannotSpeak, Part, Stop, keep_whole
-from .onnx import RUNS, open_session, run, runs
+from .onnx import PEAK, RUNS, open_session, run, runs
 
-_PEAK: Final = 32767.0
 _SILENCE: Final = 1e-8
 _MOST_PHONEMES: Final = 320
 """Most phonemes of one run at a speed of 1: about twenty seconds of speech, for half a gigabyte of memory."""
@@ -68,8 +67,8 @@ class PiperSynthesizer:
             samples = self._run(loaded, phonemes, voice.speaker, speed, stop)
             peak = float(np.max(np.abs(samples))) if samples.size else 0.0
             if peak >= _SILENCE:
-                samples = samples * (_PEAK / peak)  # as Piper does, since voices differ in loudness
-            pieces.append(np.clip(samples, -_PEAK, _PEAK).astype("<i2").tobytes())
+                samples = samples * (PEAK / peak)  # as Piper does, since voices differ in loudness
+            pieces.append(np.clip(samples, -PEAK, PEAK).astype("<i2").tobytes())
         return b"".join(pieces)
 
     def _run(self, loaded: Any, phonemes: list[str], speaker: int | None, speed: float, stop: Stop) -> Any:

@@ -10,8 +10,8 @@ PROMPT_SECONDS: Final = 30.0
 """Of a voice's recording; the rest is cut off."""
 
 
-def read_recording(file: Path, rate: int, seconds: float = PROMPT_SECONDS) -> Any:
-    """The first ``seconds`` of a recording at ``rate``: a numpy array of float32 within [-1, 1].
+def read_recording(file: Path, rate: int) -> Any:
+    """The first :data:`PROMPT_SECONDS` of a recording at ``rate``: a numpy array of float32 within [-1, 1].
 
     Raises :class:`CannotSpeak`.
     """
@@ -23,7 +23,7 @@ def read_recording(file: Path, rate: int, seconds: float = PROMPT_SECONDS) -> An
             if opened.getsampwidth() != 2 or opened.getnchannels() != 1:
                 raise CannotSpeak(f"{file} is not of 16 bits and one channel: convert it")
             own = opened.getframerate()
-            pcm = opened.readframes(int(seconds * own))
+            pcm = opened.readframes(int(PROMPT_SECONDS * own))
     except (OSError, EOFError, wave.Error) as error:
         raise CannotSpeak(f"{file} cannot be read: {error}") from error
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..client import HOST, STREAMED
+from ..client import STREAMED
+from ..server_process import HOST
 from .places import installed, llama_binary, script
 from .prompts import Prompt
 from .weights import Form

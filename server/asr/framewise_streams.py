@@ -7,13 +7,12 @@ from typing import Final
 
 from stentor.engine.client.request import EngineRequest
 from stentor.engine.model_config.speech.framewise import STREAM_SECONDS
-from stentor.protocols.ipc.actors import PromptPart
+from stentor.protocols.ipc.actors import EngineEvent, PromptPart
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..text.output.slices import EngineEvent
 from .framewise_vocabulary import FramewiseVocabulary
 from .streaming import TextToken, Transcribed
 

@@ -15,12 +15,11 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError, Fields
 from stentor.engine.model_config.speech.kyutai import CODEC_RATE, kyutai_config_from_hf
-from stentor.protocols.ipc.actors import SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.errors import TokenizerError
-from ..text.output.slices import EngineEvent
 from ..text.tokenizers.loading import load_tokenizer
 from .streaming import TextToken, Transcribed
 

@@ -18,12 +18,11 @@ from stentor.engine.model_config.speech.voxtral_realtime import (
     VoxtralRealtimeConfig,
     voxtral_realtime_config_from_hf,
 )
-from stentor.protocols.ipc.actors import SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.errors import TokenizerError
-from ..text.output.slices import EngineEvent
 from ..text.tokenizers.loading import load_tokenizer
 from ..text.tokenizers.tekken import TEKKEN, Tekken
 from .streaming import TextToken, Transcribed

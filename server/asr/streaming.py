@@ -11,13 +11,12 @@ import msgspec
 
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone
+from stentor.protocols.ipc.actors import EngineEvent, EngineReady, Finished, PromptDone
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 from ..audio.quiet import cut_quietly
 from ..common.errors import MediaFull, Unavailable, generation_error
 from ..text.output.generation import EngineEventStream
-from ..text.output.slices import EngineEvent
 from .observers import OpenAccount, RequestObserver
 
 if TYPE_CHECKING:

@@ -163,7 +163,6 @@ async def transcribe_turn(
     options: TranscriptionOptions,
     *,
     after: Sequence[int] = (),
-    open_account: OpenAccount | None = None,
 ) -> TranscribedTurn:
     """One window without timestamps, at the first temperature only: for turns, and for partial transcripts.
 
@@ -176,7 +175,7 @@ async def transcribe_turn(
         return TranscribedTurn(
             model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en"
         )
-    decoder = decoder_for(model, options, open_account)
+    decoder = decoder_for(model, options, None)
     window = window_of(pcm, options.salt)
     detected = (
         Detected(options.language, 1.0)

@@ -6,19 +6,18 @@ All but ``pcm`` and ``wav`` use PyAV's encoders, with containers that never seek
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
+
+from stentor.protocols.openai.speech import SpeechFormat
 
 from .resample import Resampler
 
 if TYPE_CHECKING:
     import av
 
-AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
-"""Names in OpenAI's speech endpoint."""
-FORMATS: Final[tuple[AudioFormat, ...]] = get_args(AudioFormat)
-MEDIA_TYPES: Final[dict[AudioFormat, str]] = {
+MEDIA_TYPES: Final[dict[SpeechFormat, str]] = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg; codecs=opus",
     "aac": "audio/aac",
@@ -51,7 +50,7 @@ class _Codec:
 
 
 _MPEG_RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-_CODECS: Final[dict[AudioFormat, _Codec]] = {
+_CODECS: Final[dict[SpeechFormat, _Codec]] = {
     # the first frame has the length for players, and would have to be written last
     "mp3": _Codec("mp3", "libmp3lame", _MPEG_RATES, 96_000, (("write_xing", "0"), ("id3v2_version", "0"))),
     # a page a tenth of a second: of one a second the first would be late
@@ -68,7 +67,7 @@ class AudioEncoder:
     the event loop.
     """
 
-    def __init__(self, format: AudioFormat, rate: int) -> None:
+    def __init__(self, format: SpeechFormat, rate: int) -> None:
         """``rate`` in samples a second; an encoder that does not take it is given another. Raises ``ValueError``."""
         self.format: Final = format
         self.media_type: Final = MEDIA_TYPES[format]
@@ -98,7 +97,7 @@ class AudioEncoder:
         return head + pcm
 
 
-async def encoded(pieces: AsyncIterator[bytes], format: AudioFormat, rate: int) -> AsyncGenerator[bytes, None]:
+async def encoded(pieces: AsyncIterator[bytes], format: SpeechFormat, rate: int) -> AsyncGenerator[bytes, None]:
     """Pieces of pcm as pieces of a file, each encoded in a thread; those that would be empty are left out."""
     encoder = await anyio.to_thread.run_sync(AudioEncoder, format, rate)
     async for piece in pieces:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import msgspec
 
 from stentor.protocols.common.decoding import decode_json
+from stentor.protocols.common.encoding import encode
 
 MAX_LINE_BYTES: Final = 64 << 20
 MAX_ANSWER_BYTES: Final = MAX_LINE_BYTES - (64 << 10)
@@ -61,7 +62,6 @@ class BadLine(Exception):
 _BESIDE_V1: Final = ("/score", "/rerank", "/v2/rerank", "/v2/embed", "/classify", "/pooling", "/generative_scoring")
 """Paths that vLLM's files of requests have too."""
 _requests: Final = msgspec.json.Decoder(BatchRequest)
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class _Named(msgspec.Struct):
@@ -176,4 +176,4 @@ def _new_id() -> str:
 
 
 def _line(result: BatchResult) -> bytes:
-    return _encode(result) + b"\n"
+    return encode(result) + b"\n"

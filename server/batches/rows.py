@@ -3,18 +3,17 @@
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from stentor.protocols.common.encoding import encode
 from stentor.protocols.openai.batches import Batch, RequestCounts, batch_decoder
 
 from ..storage import batches, files
 
 if TYPE_CHECKING:
     import sqlite3
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 def insert(db: "sqlite3.Connection", row: batches.StoredBatch) -> None:
@@ -25,7 +24,7 @@ def insert(db: "sqlite3.Connection", row: batches.StoredBatch) -> None:
 def change(db: "sqlite3.Connection", name: str, fields: Mapping[str, object], *, open: bool = True) -> Batch:
     """In one transaction, because cancelling and counting change the same object."""
     batch: Batch = msgspec.structs.replace(batch_decoder.decode(_row(db, name).object), **fields)
-    batches.update(db, name, _encode(batch), open=open)
+    batches.update(db, name, encode(batch), open=open)
     return batch
 
 

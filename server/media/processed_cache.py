@@ -8,7 +8,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from .processors.processor_process import Modality
+from stentor.engine.model_config.towers.media_spec import Modality
 
 DIGEST_BYTES: Final = 16
 _ENTRY_BYTES: Final = 512

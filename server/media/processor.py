@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
+from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.protocols.common.errors import BadRequest
 
 from ..config.limits import ProcessorLimits
@@ -23,7 +24,7 @@ from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
 from .processors.model_files import Source
-from .processors.processor_process import Described, MediaRefused, Modality, NoProcessor, ProcessorJob, ProcessorProcess
+from .processors.processor_process import Described, MediaRefused, NoProcessor, ProcessorJob, ProcessorProcess
 
 logger = logging.getLogger(__name__)
 

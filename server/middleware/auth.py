@@ -22,7 +22,6 @@ from .hosts import Hosts
 from .origins import Origins
 
 PROBES: Final = frozenset({"/health", "/ping"})
-OPEN_PATHS: Final = frozenset({*PROBES, *PATHS})
 _READING: Final = frozenset({"GET", "HEAD"})
 
 SECRET_PATHS: Final = frozenset({("websocket", "/v1/realtime"), ("http", "/v1/realtime/calls")})

@@ -28,13 +28,13 @@ class QueueSlot:
 
     __slots__ = ("_closed", "_queue", "_tokens", "_waits", "memory")
 
-    def __init__(self, queue: "AdmissionQueue", memory: MemoryShare, waits: bool = True) -> None:
-        """``waits``: false for a request without an engine, which takes no slot."""
+    def __init__(self, queue: "AdmissionQueue", memory: MemoryShare) -> None:
         self._queue = queue
         self.memory: Final = memory
         """Held until the response's last byte: prompts and parameters, here and in the engine, and loaded objects."""
         self._tokens = 0
-        self._waits = waits
+        self._waits = False
+        """A request without an engine takes no slot."""
         self._closed = False
 
     def arrived(self) -> None:
@@ -95,7 +95,7 @@ class AdmissionQueue:
         Raises Overloaded if the queue is full.
         """
         self._check_requests()
-        slot = QueueSlot(self, memory or MemoryBudget(0).share(), waits=False)
+        slot = QueueSlot(self, memory or MemoryBudget(0).share())
         if not body_to_come:
             slot.arrived()
         return slot
@@ -116,7 +116,7 @@ class AdmissionQueue:
 
     def pass_by(self) -> QueueSlot:
         """A slot outside the queue, for a request without an engine."""
-        return QueueSlot(self, MemoryBudget(0).share(), waits=False)
+        return QueueSlot(self, MemoryBudget(0).share())
 
     def _check_tokens(self, tokens: int, own: int) -> None:
         if not self._max_tokens or self.tokens == own or self.tokens + tokens <= self._max_tokens:

@@ -146,10 +146,10 @@ class EventLog:
         while self._base <= count and not self.ended:
             await self._changed.wait()
 
-    def written_by_others(self, events: int) -> None:
-        """``events`` more events are stored than passed through here; those held here never will be."""
+    def ended_by_others(self) -> None:
+        """One more event is stored than passed through here; those held here never will be."""
         self._held.clear()
-        self._base += events
+        self._base += 1
         self._wake()
 
     async def read(self, after: int = -1) -> AsyncGenerator[list[bytes], None]:

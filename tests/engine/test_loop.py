@@ -1,6 +1,7 @@
 """The engine loop between a client and a worker that are played by the test."""
 
 import anyio
+import msgspec
 import pytest
 
 from stentor.engine.channel import PeerDied
@@ -15,13 +16,14 @@ from stentor.protocols.ipc.actors import (
     Failed,
     Finished,
     PromptDone,
+    SequenceExperts,
     Shutdown,
     Submit,
     TokensBatch,
 )
 from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import PromptLogprobs, StepResult, TokenLogprobs
+from stentor.protocols.ipc.steps import PromptLogprobs, RowExperts, StepResult, TokenLogprobs
 from stentor.tests.engine.loop_stage import Received, stage
 from stentor.tests.engine.odd_worker import answer
 
@@ -145,6 +147,26 @@ async def test_a_result_in_parts_is_taken_as_one_and_passed_on_in_pieces() -> No
                                 parts.add(part)
                             done += batch.prompts
             assert parts.joined(done[0]).logprobs == [None, *entries]
+            tasks.cancel_scope.cancel()
+
+
+async def test_the_experts_of_a_prompts_first_chunk_reach_the_client() -> None:
+    with stage() as on:
+        params = SamplingParams(max_tokens=1, routed_experts=0)
+        assert on.client.try_send(encoder.encode(Submit(0, list(range(100)), params, [1], 0, "", 0.0)))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            first, _ = await on.plans(2)
+            (row,) = first.rows
+            routed = [RowExperts(row.slot, row.start, row.count, bytes(row.count))]
+            await on.worker.send(encoder.encode(msgspec.structs.replace(answer(first), routed=routed)))
+            told: list[SequenceExperts] = []
+            with anyio.fail_after(60):
+                while not told:
+                    for frame in await on.client.receive():
+                        if isinstance(batch := decode_client.decode(frame), TokensBatch):
+                            told += batch.experts
+            assert [(each.index, each.start, each.count) for each in told] == [(-1, 0, row.count)]
             tasks.cancel_scope.cancel()
 
 

@@ -12,14 +12,13 @@ from openai.types.chat import ChatCompletion
 
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.beams import Beams
 from stentor.server.text.output.beam_search import BeamSubmitter
 from stentor.server.text.output.generation import GenerationRequest, generate
-from stentor.server.text.output.slices import EngineEvent
 from stentor.tests.fakes import EOS
 from stentor.tests.parity import tiny
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory, until

@@ -20,7 +20,7 @@ from ..rotary import RotaryTables
 from .compressor import Compressor, rotated
 from .entries import EntryBlocks, PassTokens, completed
 from .entry_index import EntryIndex
-from .token_history import TokenHistory
+from .token_history import TokenHistory, keep_inputs_
 
 _BYTES_AT_ONCE: Final = 64 << 20
 """Most bytes of keys that are brought together at once on a device."""
@@ -100,26 +100,14 @@ class CompressedAttention:
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
             if self._index is not None and self._index.chooses(most):
                 chosen = self._index(x, low, tokens.positions, attention, cache, blocks)
-            self._keep_inputs(inputs.x, batch)
-            batch.states.note(self._keep_inputs, inputs.x)
+            keep_inputs_(inputs.x, batch, self._layer, 1)
         attend = self._attended if self._by_token else self._attended_together
         found = attend(q, window, tokens, cache, blocks, chosen)
-        self._keep_window(vector, batch)
-        batch.states.note(self._keep_window, vector)
+        keep_inputs_(vector, batch, self._layer)
         found = self._rotated(found, batch.positions, back=True)
         groups = found.view(len(x), spec.out_groups, -1)
         weight = self._grouped.view(spec.out_groups, spec.out_rank, -1)
         return kernels.linear_heads(groups, weight, invariant=self._invariant).flatten(1)
-
-    def _keep_window(self, vector: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Write the last vectors [tokens, head_dim] of each row to its state."""
-        TokenHistory(vector, batch.states.of_layer[self._layer][0], batch.states.rows).keep_()
-        return vector
-
-    def _keep_inputs(self, inputs: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Write what the next entry of each row is made of, [tokens, channels], to its state."""
-        TokenHistory(inputs, batch.states.of_layer[self._layer][1], batch.states.rows).keep_()
-        return inputs
 
     def _rotated(self, x: torch.Tensor, positions: torch.Tensor, *, back: bool = False) -> torch.Tensor:
         """x [tokens, heads, head_dim] with its last dimensions rotated by ``positions`` [tokens], or ``back``."""

@@ -14,7 +14,7 @@ from ..linear.layer_context import LayerContext
 from ..linear.quantized import Stream
 from ..linear.weights import WeightMap
 from .entries import PassTokens
-from .token_history import TokenHistory
+from .token_history import TokenHistory, keep_inputs_
 
 
 class Convolved:
@@ -83,14 +83,8 @@ class Convolved:
         q = _normed(mixed[:, : spec.heads] + of_queries.flatten(1, 2))
         k = _normed(mixed[:, spec.heads :] + of_keys) * self._key_scales[:, None]
         current = made[:, spec.q_size + spec.kv_size : -spec.kv_size // 2].float()
-        self._keep(inputs, batch)
-        batch.states.note(self._keep, inputs)
+        keep_inputs_(inputs, batch, self._layer)
         return torch.cat((q.flatten(1), k.flatten(1), current, delayed), dim=1)
-
-    def _keep(self, inputs: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Write the last inputs [tokens, channels] of each row to its state."""
-        TokenHistory(inputs, batch.states.of_layer[self._layer][0], batch.states.rows).keep_()
-        return inputs
 
 
 def _normed(heads: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Keys of an index that several tokens have together (GLM 5.3 Flash)."""
 
-from typing import Any
-
 import torch
 
 from stentor import kernels
@@ -11,7 +9,7 @@ from ..forward_batch import ForwardBatch, LayerCache
 from ..linear.layer_context import LayerContext
 from ..linear.weights import WeightMap
 from .entries import EntryBlocks, PassTokens, completed, gated_sums
-from .token_history import TokenHistory
+from .token_history import TokenHistory, keep_inputs_
 
 
 class PooledKeys:
@@ -41,10 +39,4 @@ class PooledKeys:
             keys, gates = made.inputs.float().chunk(2, dim=2)
             blocks = EntryBlocks(batch.attention[cache.group].block_tables, cache.block, pool)
             made.write_(gated_sums(keys, gates + self._bias).to(cache.index.dtype), cache.index, blocks)
-        self._keep_inputs(inputs, batch)
-        batch.states.note(self._keep_inputs, inputs)
-
-    def _keep_inputs(self, inputs: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Write what the next pool of each row is made of, [tokens, keys and gates], to its state."""
-        TokenHistory(inputs, batch.states.of_layer[self._layer][0], batch.states.rows).keep_()
-        return inputs
+        keep_inputs_(inputs, batch, self._layer)

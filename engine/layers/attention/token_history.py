@@ -1,6 +1,7 @@
 """The inputs of the last tokens of each row, oldest first, as a recurrent state."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -52,3 +53,17 @@ class TokenHistory:
         same = torch.where(writes.amax() >= 0, last.index_select(0, row[None]), self.state.index_select(0, slot))
         kept = writes >= 0
         self.state.index_copy_(0, torch.where(kept, writes, slot), torch.where(kept[:, None, None], last, same))
+
+
+def keep_inputs_(inputs: torch.Tensor, batch: Any, layer: int, state: int = 0) -> None:
+    """Write the last inputs [tokens, channels] of each row to a state of the layer, and again if drafts prove wrong.
+
+    ``batch``: a :class:`..forward_batch.ForwardBatch` with states.
+    """
+
+    def keep(inputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        TokenHistory(inputs, batch.states.of_layer[layer][state], batch.states.rows).keep_()
+        return inputs
+
+    keep(inputs, batch)
+    batch.states.note(keep, inputs)

@@ -4,7 +4,9 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from .log_mel import SAMPLE_RATE, htk_filters
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
+from .log_mel import htk_filters
 
 _FLOOR = 1e-10
 _STACKED = 2

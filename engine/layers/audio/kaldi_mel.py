@@ -4,7 +4,9 @@ import math
 
 import torch
 
-from .log_mel import HOP, SAMPLE_RATE, WINDOW
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
+from .log_mel import HOP, WINDOW
 
 _FFT = 512
 _EMPHASIS = 0.97

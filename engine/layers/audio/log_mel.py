@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
 WINDOW = 400
 HOP = 160
-SAMPLE_RATE = 16_000
 _HIGHEST = SAMPLE_RATE / 2
 _FLOOR = 1e-10
 _RANGE = 8.0

@@ -75,7 +75,7 @@ def _resolve(model: str, revision: str | None, cache: Path | None, progress: Fet
     return _hugging_face(_Repository(repo, part, revision), progress)
 
 
-def resolve_tokenizer(tokenizer: str, *, cache: Path | None = None, progress: FetchProgress = ignore_progress) -> Path:
+def resolve_tokenizer(tokenizer: str, *, progress: FetchProgress = ignore_progress) -> Path:
     """The folder or ``.gguf`` file of a tokenizer: as :func:`resolve_model`, but without weights.
 
     Raises:
@@ -83,7 +83,7 @@ def resolve_tokenizer(tokenizer: str, *, cache: Path | None = None, progress: Fe
     """
     path = Path(tokenizer).expanduser()
     if tokenizer.startswith(PREFIX):
-        return resolve_model(tokenizer, cache=cache, progress=progress)
+        return resolve_model(tokenizer, progress=progress)
     if path.exists():
         return path
     repo, part = _parse_repository(tokenizer, "tokenizer")

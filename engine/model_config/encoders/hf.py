@@ -47,10 +47,7 @@ def _architecture(config: Mapping[str, object]) -> str:
 
 
 def _activation(fields: Fields, name: str, default: str = "gelu") -> Activation:
-    given = fields.text(name, default)
-    if given not in _ACTIVATIONS:
-        raise ConfigError(f"{name} is {given[:40]!r}, expected one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[given]
+    return fields.one_of(name, _ACTIVATIONS, default)
 
 
 def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:

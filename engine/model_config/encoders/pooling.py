@@ -299,9 +299,7 @@ def _eurobert_head(config: Mapping[str, object], labels: tuple[str, ...], activa
 
 def stated_pooling(config: Mapping[str, object]) -> PoolingMode:
     """The pooling that NVIDIA's config.json states. Raises :class:`ConfigError`."""
-    if (named := Fields(config).text("pooling")) not in _STATED:
-        raise ConfigError(f"pooling is {named[:40]!r}, expected one of {', '.join(_STATED)}")
-    return _STATED[named]
+    return Fields(config).one_of("pooling", _STATED)
 
 
 def projection_of(config: Mapping[str, object], backbone: Backbone) -> TokenProjection | None:

@@ -106,9 +106,7 @@ def common(
 
 def activation_of(fields: Fields, field: str, default: str) -> Activation:
     """The activation that a field names. Raises :class:`ConfigError` for an unknown one."""
-    if (activation := fields.text(field, default)) not in _ACTIVATIONS:
-        raise ConfigError(f"{field} is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[activation]
+    return fields.one_of(field, _ACTIVATIONS, default)
 
 
 def attention_bias(fields: Fields, spec: ModelSpec) -> ModelSpec:

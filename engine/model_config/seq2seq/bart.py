@@ -139,13 +139,11 @@ def stack_of(
         norms = Norms(mixer_in=first, cross_in=cross, mlp_in=last, kind="layer", bias=True)
     else:
         norms = Norms(mixer_sum=first, cross_sum=cross, mlp_sum=last, kind="layer", bias=True)
-    activation = fields.text("activation_function", family.activation)
-    if activation not in _ACTIVATIONS:
-        raise ConfigError(f"activation_function is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    activation = fields.one_of("activation_function", _ACTIVATIONS, family.activation)
     inner = fields.integer(f"{side}_ffn_dim", family.inner)
     layer = LayerSpec(
         attention,
-        MLPSpec(inner, _ACTIVATIONS[activation], True, ("fc1",), "fc2", gated=False),
+        MLPSpec(inner, activation, True, ("fc1",), "fc2", gated=False),
         norms,
         cross=replace(attention, name="encoder_attn") if decodes else None,
     )

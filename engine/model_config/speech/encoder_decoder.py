@@ -4,11 +4,14 @@ Torch-free."""
 from abc import abstractmethod
 from dataclasses import dataclass
 
+from ..spec.layer import LayerSpec
+from ..spec.model import Backbone
 from ..spec.seq2seq import Seq2SeqConfig
 
 MOST_POSITIONS = 1 << 20
 LONGEST_TRANSCRIPT = 448
 """Tokens of a prompt and its transcript that are asked for, at most: Whisper's context."""
+_EPS = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,18 @@ class EncoderDecoderConfig(Seq2SeqConfig):
     """(decoder layer, head) of cross-attention that follows the speech; see :attr:`aligning_heads`."""
     median_filter: int = 7
     """Width, in positions, of the median filter on aligning heads' weights; odd."""
+
+    def backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
+        """Layers of the decoder's size."""
+        return Backbone(
+            architecture=self.architecture,
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            layers=layers,
+            max_position=max_position,
+            norm_eps=_EPS,
+            prefix=prefix,
+        )
 
     @property
     def aligns(self) -> bool:

@@ -156,15 +156,7 @@ class FastConformerConfig(EncoderDecoderConfig):
         )
         mlp = MLPSpec(self.intermediate_size, self.activation, True, ("mlp.fc1",), "mlp.fc2", gated=False)
         layer = LayerSpec(mixer, mlp, norms, cross=replace(mixer, name="encoder_attn"))
-        return Backbone(
-            architecture=self.architecture,
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            layers=(layer,) * self.num_layers,
-            max_position=self.max_position,
-            norm_eps=_EPS,
-            prefix="model.decoder.layers",
-        )
+        return self.backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)
 
     @property
     def decoder_norm(self) -> str:

@@ -61,18 +61,6 @@ class MoonshineDecoderConfig(EncoderDecoderConfig):
         heads, bias = self.num_heads, self.attention_bias
         return AttentionSpec(heads, heads, self.head_dim, self.head_dim**-0.5, rope, qkv_bias=bias, name=name)
 
-    def backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
-        """Layers of the decoder's size."""
-        return Backbone(
-            architecture=self.architecture,
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            layers=layers,
-            max_position=max_position,
-            norm_eps=_EPS,
-            prefix=prefix,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class MoonshineConfig(MoonshineDecoderConfig):
@@ -156,10 +144,7 @@ _ACTIVATIONS: Final[Mapping[str, Activation]] = {"gelu": "gelu", "silu": "silu",
 
 def activation_of(fields: Fields, name: str, default: Activation) -> Activation:
     """Raises :class:`ConfigError` for an unknown one."""
-    found = fields.text(name, default)
-    if found not in _ACTIVATIONS:
-        raise ConfigError(f"{name} is {found!r}, expected one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[found]
+    return fields.one_of(name, _ACTIVATIONS, default)
 
 
 def moonshine_rope(config: Mapping[str, object], head_dim: int) -> RopeConfig:

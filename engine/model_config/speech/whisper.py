@@ -50,14 +50,14 @@ class WhisperConfig(EncoderDecoderConfig):
     def encoder(self) -> Backbone:
         """The encoder as layers over positions of audio instead of tokens."""
         layer = whisper_layer(self.hidden_size, self.encoder_heads, self.encoder_intermediate_size)
-        return self._backbone("model.encoder.layers", (layer,) * self.encoder_layers, self.source_positions)
+        return self.backbone("model.encoder.layers", (layer,) * self.encoder_layers, self.source_positions)
 
     @property
     def decoder(self) -> Backbone:
         layer = whisper_layer(self.hidden_size, self.num_heads, self.intermediate_size)
         cross = replace(layer.attention, name="encoder_attn")
         layer = replace(layer, cross=cross, norms=replace(layer.norms, cross_in="encoder_attn_layer_norm"))
-        return self._backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)
+        return self.backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)
 
     @property
     def decoder_norm(self) -> str:
@@ -66,17 +66,6 @@ class WhisperConfig(EncoderDecoderConfig):
     @property
     def decoder_input(self) -> TokenInputSpec:
         return TokenInputSpec(positions="model.decoder.embed_positions")
-
-    def _backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
-        return Backbone(
-            architecture=self.architecture,
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            layers=layers,
-            max_position=max_position,
-            norm_eps=_EPS,
-            prefix=prefix,
-        )
 
     @property
     def aligns(self) -> bool:

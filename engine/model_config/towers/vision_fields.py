@@ -31,10 +31,7 @@ class VisionFields:
 
 
 def activation_of(fields: Fields, name: str, default: str) -> ProductActivation:
-    given = fields.text(name, default)
-    if given not in _ACTIVATIONS:
-        raise ConfigError(f"{name} is {given[:40]!r}, expected one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[given]
+    return fields.one_of(name, _ACTIVATIONS, default)
 
 
 def side_of(fields: Fields, name: str, default: int) -> int:

@@ -20,9 +20,7 @@ def internvl(model: VisionFields) -> VisionSpec:
     if not vision.flag("use_absolute_position_embeddings", True) or not vision.flag("use_mean_pooling", True):
         raise ConfigError("a tower without learned positions, or with a norm behind its layers, has no native form")
     kinds: Mapping[str, NormKind] = {"layer_norm": "layer", "rms_norm": "rms"}
-    kind = kinds.get(named := vision.text("norm_type", "layer_norm"))
-    if kind is None:
-        raise ConfigError(f"norm_type is {named[:40]!r}, expected one of {', '.join(kinds)}")
+    kind = vision.one_of("norm_type", kinds, "layer_norm")
     hidden, size = vision.integer("hidden_size", 1024), side_of(vision, "patch_size", 14)
     side = side_of(vision, "image_size", 448) // size
     bias = vision.flag("attention_bias")

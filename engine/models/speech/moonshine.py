@@ -12,7 +12,7 @@ from ...layers.audio.log_mel import samples_of
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
 from ...model_config.speech.moonshine import CONVOLUTIONS, MoonshineConfig
-from ..encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
+from ..encoder_stack import EncodedWindows, EncoderStack, Windows
 
 _EPS = 1e-5
 
@@ -46,11 +46,7 @@ class MoonshineEncoder:
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
     ) -> EncodedWindows:
-        pause, found = after_layer or go_on, []
-        for window in windows:  # a norm is over all of a window
-            found.append(self._embedded(window))
-            pause()
-        return self._stack(torch.cat(found), [len(each) for each in found], after_layer, adapters)
+        return self._stack.one_by_one(windows, self._embedded, after_layer, adapters)  # a norm is over all of a window
 
     def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
         """[positions, hidden]"""

@@ -11,7 +11,7 @@ from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightMap
 from ...layers.sinusoids import sinusoid_table
 from ...model_config.speech.speech_to_text import FEWEST_SAMPLES, Speech2TextConfig
-from ..encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
+from ..encoder_stack import EncodedWindows, EncoderStack, Windows
 
 
 class Speech2TextEncoder:
@@ -40,11 +40,8 @@ class Speech2TextEncoder:
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
     ) -> EncodedWindows:
-        pause, found = after_layer or go_on, []
-        for window in windows:  # features are normed over a window
-            found.append(self._embedded(window))
-            pause()
-        return self._stack(torch.cat(found), [len(each) for each in found], after_layer, adapters)
+        # features are normed over a window
+        return self._stack.one_by_one(windows, self._embedded, after_layer, adapters)
 
     def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
         """[positions, hidden]"""

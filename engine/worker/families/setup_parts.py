@@ -30,7 +30,7 @@ from ...models.transformers.decoder import TransformersDecoder
 from ...quantization.choose import LinearTraits, select
 from ...quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from ...sharing.cpu_plan import CpuPlan, WorkerPlace, plan_cpus
-from ...sharing.cpu_topology import CpuTopology, read_topology
+from ...sharing.cpu_topology import read_topology
 from ..adapters.store import AdapterStore
 from ..cached_weights import CachedWeights
 from ..caches import BlockGroup
@@ -307,11 +307,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def choose_cpus(config: WorkerConfig, most: int, topology: CpuTopology | None = None) -> CpuPlan:
+def choose_cpus(config: WorkerConfig, most: int) -> CpuPlan:
     """The CPUs and threads: as ``--threads`` says, else by the processor, at most ``most`` threads."""
     number = config.worker_number
     worker = WorkerPlace(config.cpu_place + number, config.cpu_places, number, config.workers)
-    return plan_cpus(topology or read_topology(), config.threads, worker, most)
+    return plan_cpus(read_topology(), config.threads, worker, most)
 
 
 def hold(plan: CpuPlan) -> CpuPlan:

@@ -10,6 +10,7 @@ import numpy as np
 from stentor.protocols.ipc.steps import NewRow
 
 from .ngram_hash import hash_of, hashes_of
+from .proposer import row_at
 
 CANDIDATES: Final = 8
 """Most earlier occurrences that one lookup compares, the latest first."""
@@ -141,19 +142,13 @@ class NgramProposer:
         self._rows[slot] = None
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
-        row = self._row(slot)
+        row = row_at(self._rows, slot)
         for token in tokens:
             row.append(token)
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, list[int]]:
-        found = {slot: self._row(slot).propose(most) for slot, most in wanted.items()}
+        found = {slot: row_at(self._rows, slot).propose(most) for slot, most in wanted.items()}
         return {slot: drafts for slot, drafts in found.items() if drafts}
 
     def verified(self, slot: int, drafted: int, accepted: int) -> None:
-        self._row(slot).verified(accepted)
-
-    def _row(self, slot: int) -> NgramIndex:
-        row = self._rows[slot]
-        if row is None:
-            raise ValueError(f"slot {slot} holds no row; one must enter before tokens are proposed for it")
-        return row
+        row_at(self._rows, slot).verified(accepted)

@@ -1,9 +1,11 @@
 """The interface of draft proposers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from stentor.protocols.ipc.steps import NewRow
+
+Row = TypeVar("Row")
 
 
 class Proposer(Protocol):
@@ -29,3 +31,11 @@ class Proposer(Protocol):
 
     def verified(self, slot: int, drafted: int, accepted: int) -> None:
         """Report how many of the row's last proposal were computed and accepted; called before :meth:`append`."""
+
+
+def row_at(rows: Sequence[Row | None], slot: int) -> Row:
+    """What a proposer holds of the row in a slot. Raises ValueError for a free slot."""
+    row = rows[slot]
+    if row is None:
+        raise ValueError(f"slot {slot} holds no row; one must enter before tokens are proposed for it")
+    return row

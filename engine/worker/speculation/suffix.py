@@ -10,6 +10,7 @@ from stentor.protocols.ipc.steps import NewRow
 
 from .ngram import CANDIDATES, NgramIndex
 from .past_answers import PastAnswers
+from .proposer import row_at
 
 _RING_BITS: Final = 20
 """Ring of a million tokens: 28 MiB."""
@@ -46,16 +47,16 @@ class SuffixProposer:
             self._past.add(row.domain, row.text.tokens[row.prompt_len :])
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
-        row = self._row(slot)
+        row = row_at(self._rows, slot)
         for token in tokens:
             row.text.append(token)
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, list[int]]:
-        found = {slot: self._drafts(self._row(slot), most) for slot, most in wanted.items()}
+        found = {slot: self._drafts(row_at(self._rows, slot), most) for slot, most in wanted.items()}
         return {slot: drafts for slot, drafts in found.items() if drafts}
 
     def verified(self, slot: int, drafted: int, accepted: int) -> None:
-        self._row(slot).text.verified(accepted)
+        row_at(self._rows, slot).text.verified(accepted)
 
     def _drafts(self, row: _Row, most: int) -> list[int]:
         text, past = row.text, self._past
@@ -68,12 +69,6 @@ class SuffixProposer:
         ways = [list(islice(text.behind(place, most), most)) for place in own] if own_same == same else []
         ways += [past.behind(place, most) for place in others] if past_same == same else []
         return agreed(ways, self._config.suffix_decoding_min_token_prob)
-
-    def _row(self, slot: int) -> _Row:
-        row = self._rows[slot]
-        if row is None:
-            raise ValueError(f"slot {slot} holds no row; one must enter before tokens are proposed for it")
-        return row
 
 
 def agreed(ways: Sequence[Sequence[int]], least: float) -> list[int]:

@@ -10,13 +10,12 @@ from typing import Any, Final
 import msgspec
 
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, SequenceTokens
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
 
 from ...state.event_log import Step, kind_of
 from ...text.output.generation import EngineEventStream, Submitter
-from ...text.output.slices import EngineEvent
 
 _BEGINNINGS: Final = (
     b"response.mcp_call_arguments.done",

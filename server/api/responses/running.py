@@ -205,7 +205,7 @@ class ResponseTask:
             if isinstance(error, Diverged) and self._give_up is not None:
                 with anyio.CancelScope(shield=True):
                     await self._give_up()
-                log.written_by_others(1)
+                log.ended_by_others()
                 log.close()
                 return
             if isinstance(error, ShutDown | EngineUnavailable) and self._survives:

@@ -45,11 +45,6 @@ def check_image(width: int, height: int, limits: DecodedLimits, what: str = "ima
         raise too_much(what, f"{width} x {height} pixels", f"{limits.edge} in a row")
 
 
-def check_audio(seconds: float, limits: DecodedLimits) -> None:
-    """Raises :class:`..refusal.Refusal`, also for a length that is no number of seconds."""
-    _check_seconds("audio", seconds, limits.audio_seconds)
-
-
 def check_video(width: int, height: int, seconds: float, frames: int, limits: DecodedLimits) -> None:
     """Raises :class:`..refusal.Refusal`, also for a length that is no number of seconds."""
     check_image(width, height, limits, "video")
@@ -57,14 +52,10 @@ def check_video(width: int, height: int, seconds: float, frames: int, limits: De
         raise Refusal("the video has no frames")
     if frames > limits.frames:
         raise too_much("video", f"{frames} frames", str(limits.frames))
-    _check_seconds("video", seconds, limits.video_seconds)
-
-
-def _check_seconds(what: str, seconds: float, limit: float) -> None:
     if not seconds >= 0:  # also for NaN
-        raise Refusal(f"the {what} has no length")
-    if seconds > limit:
-        raise too_much(what, f"{seconds:.0f} seconds", f"{limit:g}")
+        raise Refusal("the video has no length")
+    if seconds > limits.video_seconds:
+        raise too_much("video", f"{seconds:.0f} seconds", f"{limits.video_seconds:g}")
 
 
 def too_much(what: str, has: str, most: str) -> Refusal:

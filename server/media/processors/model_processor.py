@@ -22,7 +22,7 @@ from tokenizers.models import WordLevel
 from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.text_part import described_part
 from stentor.engine.model_config.hf.thinker import thinker
-from stentor.engine.model_config.towers.media_spec import lacks_timm
+from stentor.engine.model_config.towers.media_spec import Modality, lacks_timm
 
 from ..decoding.decode_audio import SAMPLE_RATE
 from ..decoding.decode_video import Choose, DecodedVideo
@@ -82,7 +82,6 @@ from .pictures import (
 )
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
-from .processor_process import Modality
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor

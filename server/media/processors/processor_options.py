@@ -1,11 +1,9 @@
 """A request's options for a model's processor."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from stentor.protocols.common.errors import wrong
-
-Detail = Literal["low", "high", "auto"]
 
 _FLAGS: Final = frozenset({"do_image_splitting", "do_pan_and_scan", "crop_to_patches"})
 _COUNTS: Final = frozenset(

@@ -6,9 +6,11 @@ cannot open anything, and is replaced when it dies or is late.
 
 import socket
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
+
+from stentor.engine.model_config.towers.media_spec import Modality
 
 from ...sandbox.child import receive, receive_bytes, send, send_bytes
 from ...sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild, Starved
@@ -21,8 +23,6 @@ MAX_PAYLOAD: Final = 320 << 20
 """Bytes of tensors of one piece of media. The largest pictures of Qwen's models have 308 million."""
 _START_SECONDS: Final = 300.0
 """To import transformers: 2 seconds of the processor, and a minute on a machine that has too much to do."""
-
-Modality = Literal["image", "video", "audio"]
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True):

@@ -12,13 +12,12 @@ import msgspec
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.beams import Beams
 
 from .beams import Beam, BeamSearch, Ranked
 from .generation import EngineEventStream, Submitter
-from .slices import EngineEvent
 
 _RID: Final = -1
 """Results of a search belong to no one request of the engine."""

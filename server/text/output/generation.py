@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, assert_never
 import msgspec
 
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, PromptPart, SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, EngineReady, Finished, PromptDone, PromptPart, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.openai.beams import Beams
 from stentor.protocols.openai.sampling import RepetitionDetection
@@ -18,7 +18,7 @@ from ..pool import TokenizerPool
 from ..tokenizers.detokenizer import PROMPT_TAIL
 from .choice import OutputChoice
 from .parsed import Parsed
-from .slices import EngineEvent, entries, slices_of
+from .slices import entries, slices_of
 from .stop import StopMatcher, compiled_stops
 
 if TYPE_CHECKING:

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, PromptPart, SequenceTokens
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ...common.loop_turns import SLICE_ENTRIES
-
-EngineEvent = PromptPart | PromptDone | SequenceTokens | Finished
 
 
 def entries(event: EngineEvent) -> int:

@@ -97,14 +97,14 @@ def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(tmp_path
 def test_chat_models_that_are_asked_for_transcripts_transcribe_too(tmp_path: Path) -> None:
     for name in ("Qwen3ASRForConditionalGeneration", "WhisperForConditionalGeneration"):
         (tmp_path / name).mkdir()
-        check_transcribes("--transcription-model", "owner/ears", folder(tmp_path / name, {"architectures": [name]}))
+        check_transcribes("owner/ears", folder(tmp_path / name, {"architectures": [name]}))
     model = MAKERS["qwen3_asr"](tmp_path)
     pair = write_pair(tmp_path, model, "qwen3_asr")
-    check_transcribes("--transcription-model", "owner/ears", pair)
+    check_transcribes("owner/ears", pair)
     (tmp_path / "gguf" / "mmproj-m.gguf").unlink()
     with pytest.raises(CheckpointError, match=r"owner/text is a chat model, .*; name it as MODEL instead"):
-        check_transcribes("--transcription-model", "owner/text", pair)
+        check_transcribes("owner/text", pair)
     (tmp_path / "text").mkdir()
     text = folder(tmp_path / "text", {"architectures": ["LlamaForCausalLM"]})
     with pytest.raises(CheckpointError, match=r"owner/text is a chat model, .*; name it as MODEL instead"):
-        check_transcribes("--transcription-model", "owner/text", text)
+        check_transcribes("owner/text", text)

@@ -1,6 +1,7 @@
 """Encoders: what they write is a file of its format that holds the sound, however it came."""
 
 from collections.abc import AsyncIterator
+from typing import get_args
 
 import anyio
 import numpy as np
@@ -8,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.audio.encode import (
-    FORMATS,
-    MEDIA_TYPES,
-    PCM_RATE,
-    AudioEncoder,
-    AudioFormat,
-    encoded,
-    wav_header,
-)
+from stentor.protocols.openai.speech import SpeechFormat
+from stentor.server.audio.encode import MEDIA_TYPES, PCM_RATE, AudioEncoder, encoded, wav_header
 from stentor.tests.examples import examples
 from stentor.tests.server.audio.voices import samples_of, tone
 from stentor.tests.support.whole_audio import encode_whole
@@ -29,7 +23,7 @@ SLACK = {"mp3": 3 * 1152 / 22_050, "opus": 0.001, "aac": 3 * 1024 / 22_050, "fla
 CONTAINERS = {"mp3": "mp3", "opus": "ogg", "aac": "aac", "flac": "flac", "wav": "wav"}
 
 
-def length(file: bytes, format: AudioFormat) -> float:
+def length(file: bytes, format: SpeechFormat) -> float:
     if format == "pcm":
         return len(file) / 2 / PCM_RATE
     count, rate = samples_of(file, CONTAINERS[format])
@@ -37,8 +31,8 @@ def length(file: bytes, format: AudioFormat) -> float:
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 24_000, 44_100])
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_file_decodes_to_the_length_of_its_sound(format: AudioFormat, rate: int) -> None:
+@pytest.mark.parametrize("format", get_args(SpeechFormat))
+def test_a_file_decodes_to_the_length_of_its_sound(format: SpeechFormat, rate: int) -> None:
     file = encode_whole(tone(2.5, rate), format, rate)
     assert file.startswith(MAGIC.get(format, b""))
     slack = SLACK.get(format, 0.001) * max(1, 22_050 / rate)
@@ -46,8 +40,8 @@ def test_a_file_decodes_to_the_length_of_its_sound(format: AudioFormat, rate: in
 
 
 @settings(max_examples=examples(15), deadline=None)
-@given(format=st.sampled_from(FORMATS), cuts=st.lists(st.integers(0, 22_050), max_size=6).map(sorted))
-def test_pieces_give_what_the_whole_gives(format: AudioFormat, cuts: list[int]) -> None:
+@given(format=st.sampled_from(get_args(SpeechFormat)), cuts=st.lists(st.integers(0, 22_050), max_size=6).map(sorted))
+def test_pieces_give_what_the_whole_gives(format: SpeechFormat, cuts: list[int]) -> None:
     pcm = tone(0.5, 22_050)
     encoder = AudioEncoder(format, 22_050)
     pieces = [encoder.push(pcm[start:end]) for start, end in zip([0, *cuts], [*cuts, len(pcm)], strict=True)]
@@ -62,15 +56,15 @@ def test_pieces_give_what_the_whole_gives(format: AudioFormat, cuts: list[int]) 
 
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac"])
-def test_what_can_be_heard_leaves_before_the_sound_ends(format: AudioFormat) -> None:
+def test_what_can_be_heard_leaves_before_the_sound_ends(format: SpeechFormat) -> None:
     encoder = AudioEncoder(format, 24_000)
     early = b"".join(encoder.push(tone(0.1, 24_000)) for _ in range(4))
     count, rate = samples_of(early, CONTAINERS[format])
     assert count / rate >= 0.2
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_one_sample_and_none_make_files_too(format: AudioFormat) -> None:
+@pytest.mark.parametrize("format", get_args(SpeechFormat))
+def test_one_sample_and_none_make_files_too(format: SpeechFormat) -> None:
     assert len(encode_whole(bytes(2), format, 24_000)) >= 2
     nothing = encode_whole(b"", format, 24_000)
     assert len(nothing) < 9000
@@ -93,16 +87,16 @@ def test_a_wav_that_is_sent_while_it_is_made_says_no_length() -> None:
     assert samples_of(header + tone(1, 22_050), "wav") == (22_050, 22_050)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_an_encoder_that_has_finished_takes_nothing_more(format: AudioFormat) -> None:
+@pytest.mark.parametrize("format", get_args(SpeechFormat))
+def test_an_encoder_that_has_finished_takes_nothing_more(format: SpeechFormat) -> None:
     encoder = AudioEncoder(format, 24_000)
     encoder.finish()
     with pytest.raises(ValueError, match="has finished"):
         encoder.push(bytes(2))
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_stream_of_pieces_is_a_whole_file(format: AudioFormat) -> None:
+@pytest.mark.parametrize("format", get_args(SpeechFormat))
+def test_a_stream_of_pieces_is_a_whole_file(format: SpeechFormat) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(5):
             yield tone(0.2, 22_050)
@@ -116,5 +110,5 @@ def test_a_stream_of_pieces_is_a_whole_file(format: AudioFormat) -> None:
 
 
 def test_every_format_has_a_media_type() -> None:
-    assert set(MEDIA_TYPES) == set(FORMATS)
+    assert set(MEDIA_TYPES) == set(get_args(SpeechFormat))
     assert AudioEncoder("mp3", 24_000).media_type == "audio/mpeg"

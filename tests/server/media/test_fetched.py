@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.media.decoding.decoded import DecodedLimits, check_audio, check_image, check_video
+from stentor.server.media.decoding.decoded import DecodedLimits, check_image, check_video
 from stentor.server.media.fetching.local_urls import decode_data_url, read_file_url
 from stentor.server.media.refusal import Refusal
 
@@ -174,8 +174,6 @@ LIMITS = DecodedLimits(pixels=100, edge=60, audio_seconds=10, video_seconds=5, f
 def test_what_is_within_its_limits_may_be_decoded() -> None:
     check_image(10, 10, LIMITS)
     check_image(1, 60, LIMITS)
-    check_audio(10, LIMITS)
-    check_audio(0, LIMITS)
     check_video(10, 5, 5, 3, LIMITS)
 
 
@@ -193,7 +191,5 @@ def test_an_image_beyond_them_may_not(width: int, height: int, frames: int) -> N
 
 @pytest.mark.parametrize("seconds", [10.01, float("inf"), float("nan"), -1])
 def test_a_length_beyond_them_may_not(seconds: float) -> None:
-    with pytest.raises(Refusal):
-        check_audio(seconds, LIMITS)
     with pytest.raises(Refusal):
         check_video(1, 1, seconds, 1, LIMITS)

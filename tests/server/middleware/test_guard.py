@@ -16,9 +16,10 @@ from stentor.server.app.application import create_app
 from stentor.server.common.keys import Keyring
 from stentor.server.http.error_shapes import shape_of
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.middleware.auth import OPEN_PATHS, PROBES, AdminRoute, is_open
+from stentor.server.middleware.auth import PROBES, AdminRoute, is_open
 from stentor.server.middleware.hosts import Hosts
 from stentor.server.middleware.origins import Origins
+from stentor.server.web import PATHS
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
@@ -60,7 +61,7 @@ def bearer(key: str) -> dict[str, str]:
 async def test_the_walk_finds_every_route_that_the_server_has() -> None:
     paths = {path for _, path, _ in walk(app_with_control(keyring()).routes)}
     assert {CHAT, "/v1/models", "/v1/models/model", "/metrics", "/version", "/health", "/control"} <= paths
-    assert paths >= OPEN_PATHS
+    assert paths >= {*PROBES, *PATHS}
 
 
 async def test_every_route_but_the_probes_and_the_page_wants_a_key() -> None:

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.text.output.generation import GenerationRequest, generate
-from stentor.server.text.output.slices import EngineEvent
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.examples import examples
 from stentor.tests.fakes import EOS, byte_tokenizer

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from stentor.protocols.ipc.actors import SequenceTokens
+from stentor.protocols.ipc.actors import EngineEvent, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -20,7 +20,6 @@ from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.text.output.generation import GenerationRequest, generate
-from stentor.server.text.output.slices import EngineEvent
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizers.detokenizer import Detokenizers
 from stentor.server.text.tokenizers.tokenizer import Tokenizer
