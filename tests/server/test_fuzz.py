@@ -68,6 +68,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "UnloadAdapterRequest": {"lora_name": "a"},
     "GenerateRequest": {"inputs": "hi"},
     "SglangRequest": {"text": "hi"},
+    "SglangEncodeRequest": {"text": "a b"},
     "TokensRequest": {"token_ids": [1, 2], "sampling_params": {}},
     "EmbedInputsRequest": {"inputs": ["a b"]},
     "TokenEmbedRequest": {"inputs": ["a b"]},
@@ -149,6 +150,21 @@ def target() -> Iterator[Target]:
     with asyncio.Runner() as runner:
         yield Target(runner, client, engine, pooler, state.responses)
         runner.run(client.aclose())
+
+
+def test_every_body_is_among_those_that_random_requests_begin_with() -> None:
+    accepted = [
+        operation.get("requestBody", {}).get("content", {}).get("application/json")
+        for operations in document()["paths"].values()
+        for operation in operations.values()
+    ]
+    named = {
+        each["$ref"].removeprefix(REFERENCE)
+        for content in accepted
+        if content is not None
+        for each in content["schema"].get("anyOf", [content["schema"]])
+    }
+    assert named <= {*GOOD}
 
 
 @st.composite
