@@ -64,6 +64,8 @@ class PromptJob:
     max_tokens: int
     """Delivered tokens of each choice."""
     batches: Batches[list[Delta]]
+    generation: ObservedGeneration | None = None
+    """What makes the batches; None: nothing is generated."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,7 @@ async def _job(request: _Request, index: int, given: _Given) -> PromptJob:
     check_start(params.routed_experts, len(prompt))
     echo = await _echo(chat, raw, prompt, len(prompt) == len(tokens)) if body.echo else None
     batches: Batches[list[Delta]]
+    generation = None
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
@@ -320,12 +323,12 @@ async def _job(request: _Request, index: int, given: _Given) -> PromptJob:
         spans = media.within(first, end).spans
         wanted = generation_request(*common, spans, adapter=adapter, decoder_prompt=decoder_prompt)
         size = sum(len(span.data) for span in spans)
-        batches = ObservedGeneration(
+        batches = generation = ObservedGeneration(
             chat, wanted, context.arrival, context.queue_slot, field="prompt", media_bytes=size
         )
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
-    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
+    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches, generation)
 
 
 async def _echo(chat: ChatModel, raw: RawPrompt | None, prompt: list[int], whole: bool) -> str:

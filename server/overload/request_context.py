@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -31,6 +31,8 @@ class RequestContext:
         self._cut: CutShort | None = None
         self.ended_by: CutShort | None = None
         """Why it ended before it was done, once it has."""
+        self.parts: Final[dict[str, Callable[[], None]]] = {}
+        """How each of its prompts that has an id of its own is ended, which leaves the others."""
         self._scope: anyio.CancelScope | None = None
 
     @contextmanager

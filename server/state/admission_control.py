@@ -159,7 +159,8 @@ class AdmissionControl:
     def abort(self, request_ids: Collection[str] | None = None) -> int:
         """Ends live requests for generation with an error: those of the ids, or all. How many they are.
 
-        An id is that of the header ``x-request-id``, or that of an answer, which is the same behind a prefix.
+        An id is that of the header ``x-request-id``, or that of an answer, which is the same behind a prefix. A prompt
+        with an id of its own ends with what it has, without an error.
         """
         wanted = None if request_ids is None else {*request_ids, *(each.partition("-")[2] for each in request_ids)}
         found = [
@@ -169,7 +170,10 @@ class AdmissionControl:
         ]
         for context in found:
             context.cut_short(Aborted())
-        return len(found)
+        parts = [end for context in self._live for id, end in context.parts.items() if wanted and id in wanted]
+        for end in parts:
+            end()
+        return len(found) + len(parts)
 
     def _count_refusal(self, refusal: Unavailable | Overloaded) -> None:
         if refusal.code is not None:
