@@ -1,5 +1,6 @@
 """The rules for chat messages. Bringing them into a template's form is the renderer's business."""
 
+import re
 from typing import Any, Final
 
 from ..common.errors import missing, refused, wrong
@@ -7,6 +8,9 @@ from .media_parts import MEDIA_PARTS, check_media_part, refuse_closed
 from .sampling import not_served
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+"""OpenAI's. A chat template may know others, such as ``ipython`` or ``document 1``."""
+_ROLE: Final = re.compile(r"[\w.-](?:[\w .-]{0,62}[\w.-])?")
+"""A name that no template can take for one of its markers."""
 TEXT_PARTS: Final = ("text", "refusal")
 """Part types; the field that holds the text has the same name."""
 
@@ -21,8 +25,9 @@ def check_messages(messages: list[dict[str, Any]], where: str = "messages") -> N
 
 def _check_message(message: dict[str, Any], where: str) -> None:
     role = message.get("role")
-    if role not in ROLES:
-        raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+    if not (isinstance(role, str) and _ROLE.fullmatch(role)):
+        others = "or another name of up to 64 letters, digits and spaces that the chat template knows"
+        raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}, {others}")
     for field in ("name", "tool_call_id", "refusal", "reasoning", "reasoning_content"):
         if not isinstance(message.get(field), str | None):
             raise wrong(f"{where}.{field}", "must be a string")
