@@ -8,6 +8,7 @@ import anyio
 
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.actors import Stats
 
 from ..common.errors import PAUSED, Aborted, Overloaded, ShutDown, Unavailable, engine_gone
 from ..config.limits import OverloadConfig
@@ -85,6 +86,11 @@ class AdmissionControl:
         """How many engines run the model that serves this kind; the main one where it has none of its own."""
         runner = self._runners.get(kind, self._runners.get("chat"))
         return runner.size if isinstance(runner, EngineReplicas) else 1
+
+    def stats_of(self, kind: ModelRole) -> Stats | None:
+        """Of the engines of that model, as :meth:`engines_of`; None for what is no engine."""
+        stats = getattr(self._runners.get(kind, self._runners.get("chat")), "stats", None)
+        return stats if isinstance(stats, Stats) else None
 
     def check_ready(self) -> None:
         """Raises Unavailable unless every model is ready and no crashed process is being replaced. Meanwhile new
