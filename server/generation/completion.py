@@ -105,7 +105,7 @@ async def prepare_completion(
     decoder_prompt = await _decoder_prompt(chat, body)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
     experts = first_position(chat, body, wanted_tokens=body.max_tokens)
-    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
+    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, body.max_tokens_field, "prompt")
     if fill_context:
         budget = Budget(None, body.max_tokens, "max_tokens", "prompt")
     params = _SharedParams(chat, body, context, experts)
@@ -127,7 +127,7 @@ async def prompts_of(chat: ChatModel, body: CompletionRequest) -> list[list[int]
         raise refused("prompt_embeds", "embeddings have no tokens", "unsupported")
     if body.suffix:
         body = infill_prompts(chat, body, body.suffix)
-    budget, context = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt"), context_length(chat)
+    budget, context = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, body.max_tokens_field, "prompt"), context_length(chat)
     prompts = []
     for tokens in await _encode(chat, body, body.prompts):
         first, end = kept_tokens(len(tokens), body, budget, context)
