@@ -18,7 +18,10 @@ _INSTEAD_OF_CONTENT: Final = ("tool_calls", "function_call", "refusal", "reasoni
 
 
 def check_messages(messages: list[dict[str, Any]], where: str = "messages") -> None:
-    """Raises BadRequest naming the field (``messages[1].content[0].text``); ``where`` is the conversation's own."""
+    """Raises BadRequest naming the field (``messages[1].content[0].text``); ``where`` is the conversation's own.
+
+    Content parts in vLLM's other shapes become those of OpenAI: see :func:`_typed_part`.
+    """
     for index, message in enumerate(messages):
         _check_message(message, f"{where}[{index}]")
 
@@ -49,9 +52,29 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         if not content:
             raise wrong(f"{where}.content", "must hold at least one part")
         for index, part in enumerate(content):
-            check_part(part, f"{where}.content[{index}]")
+            content[index] = _typed_part(part)
+            check_part(content[index], f"{where}.content[{index}]")
     elif not isinstance(content, str):
         raise wrong(f"{where}.content", "must be a string or a list of content parts")
+
+
+def _typed_part(part: Any) -> Any:
+    """The part as an object with its type, if it is a text, or an object without a type, or a part of Responses."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") is None:
+        kind = next((name for name in (*TEXT_PARTS, *MEDIA_PARTS) if name in part), None)
+        return part if kind is None else {**part, "type": kind}
+    match part:
+        case {"type": "input_text" | "output_text"}:
+            return {**part, "type": "text"}
+        case {"type": "input_image", "image_url": str(url), "detail": str(detail)}:
+            return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
+        case {"type": "input_image"}:
+            return {**part, "type": "image_url"}
+    return part
 
 
 def check_part(part: Any, where: str) -> None:

@@ -39,9 +39,32 @@ def test_media_of_openai_s_and_vllm_s_shapes_are_taken(part: dict[str, Any], rol
 
 
 @pytest.mark.parametrize(
+    ("part", "openai"),
+    [
+        ("a", {"type": "text", "text": "a"}),
+        ({"text": "a"}, {"type": "text", "text": "a"}),
+        ({"type": None, "text": "a", "lang": "en"}, {"type": "text", "text": "a", "lang": "en"}),
+        ({"type": "input_text", "text": "a"}, {"type": "text", "text": "a"}),
+        ({"type": "output_text", "text": "a"}, {"type": "text", "text": "a"}),
+        ({"image_url": PNG}, {"type": "image_url", "image_url": PNG}),
+        ({"image_url": None, "uuid": "a"}, {"type": "image_url", "image_url": None, "uuid": "a"}),
+        (
+            {"type": "input_image", "image_url": PNG, "detail": "low"},
+            {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
+        ),
+    ],
+)
+def test_parts_of_vllm_s_other_shapes_become_openai_s(part: Any, openai: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": [part]}]
+    check_messages(messages)
+    assert messages == [{"role": "user", "content": [openai]}]
+
+
+@pytest.mark.parametrize(
     ("part", "field"),
     [
         ({"type": "image_url"}, ".image_url"),
+        ({"type": "input_image", "image_url": ""}, ".image_url"),
         ({"type": "image_url", "image_url": 5}, ".image_url"),
         ({"type": "image_url", "image_url": ""}, ".image_url"),
         ({"type": "image_url", "image_url": {}}, ".image_url.url"),
@@ -68,7 +91,7 @@ def test_media_of_openai_s_and_vllm_s_shapes_are_taken(part: dict[str, Any], rol
         ({"type": "audio_embeds", "audio_embeds": "AAAA"}, ""),
         ({"type": "smell_url"}, ""),
         ({"type": ["image_url"]}, ""),
-        ("text", ""),
+        (5, ""),
     ],
 )
 def test_a_part_that_is_none_is_refused_by_its_field(part: Any, field: str) -> None:
