@@ -9,6 +9,7 @@ from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
 from stentor.protocols.anthropic.batches import MessageBatchCreate
+from stentor.protocols.cohere import chat as cohere_chat
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
@@ -131,6 +132,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         ("user",),
         {**_VECTORS_PARTLY, "embedding_type": "only `float` or `base64`"},
     ),
+    Request(("/v2/chat",), cohere_chat.CohereChatRequest, cohere_chat.REFUSED, partly=cohere_chat.PARTLY),
     Request(("/v2/embed",), cohere.EmbedRequest),
     Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/v1/moderations",), ModerationRequest),
