@@ -33,7 +33,6 @@ IGNORED_FIELDS: Final = (
     "prompt_cache_options",
     "prediction",
     "verbosity",
-    "session_id",
     "stream_interval",
     *("routed_dp_rank", "data_parallel_rank", "custom_labels"),
 )
@@ -144,6 +143,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
+    session_id: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
+    """Requests of one session go to one engine; it precedes the header ``X-Session-ID``."""
 
     # The form of the answer: see :mod:`.structured`.
     response_format: dict[str, Any] | None = None

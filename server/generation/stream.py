@@ -58,6 +58,7 @@ def generation_request(
         thinking=constraints.thinking,
         priority=request.priority,
         salt=caller.cache_salt(request.cache_salt),
+        session=(request.session_id or "").encode(),
         media=tuple(media),
         adapter=adapter,
         beams=beams,
