@@ -20,7 +20,8 @@ _INSTEAD_OF_CONTENT: Final = ("tool_calls", "function_call", "refusal", "reasoni
 def check_messages(messages: list[dict[str, Any]], where: str = "messages") -> None:
     """Raises BadRequest naming the field (``messages[1].content[0].text``); ``where`` is the conversation's own.
 
-    Content parts in vLLM's other shapes become those of OpenAI: see :func:`_typed_part`.
+    Content parts in vLLM's other shapes become those of OpenAI: see :func:`_typed_part`. Parts of type ``thinking``
+    become the assistant's reasoning.
     """
     for index, message in enumerate(messages):
         _check_message(message, f"{where}[{index}]")
@@ -51,11 +52,33 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     elif isinstance(content, list):
         if not content:
             raise wrong(f"{where}.content", "must hold at least one part")
+        thoughts = []
         for index, part in enumerate(content):
-            content[index] = _typed_part(part)
-            check_part(content[index], f"{where}.content[{index}]")
+            content[index] = part = _typed_part(part)
+            place = f"{where}.content[{index}]"
+            if role == "assistant" and _is_thought(part):
+                thoughts.append(_thought(part.get("thinking"), f"{place}.thinking"))
+            else:
+                check_part(part, place)
+        if thoughts:
+            message["content"] = [part for part in content if not _is_thought(part)] or None
+            if not (message.get("reasoning") or message.get("reasoning_content")):
+                message["reasoning_content"] = "".join(thoughts)
     elif not isinstance(content, str):
         raise wrong(f"{where}.content", "must be a string or a list of content parts")
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "thinking"
+
+
+def _thought(value: Any, where: str) -> str:
+    """The text of a part of type ``thinking``: vLLM's and Cohere's are texts, Mistral's lists of parts."""
+    if isinstance(value, list) and all(isinstance(each, dict) and isinstance(each.get("text"), str) for each in value):
+        return "".join(each["text"] for each in value)
+    if not isinstance(value, str):
+        raise wrong(where, "must be a string or a list of text parts")
+    return value
 
 
 def _typed_part(part: Any) -> Any:

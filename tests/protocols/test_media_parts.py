@@ -60,6 +60,25 @@ def test_parts_of_vllm_s_other_shapes_become_openai_s(part: Any, openai: dict[st
     assert messages == [{"role": "user", "content": [openai]}]
 
 
+@pytest.mark.parametrize("thinking", ["Hm", [{"type": "text", "text": "H"}, {"type": "text", "text": "m"}]])
+def test_thinking_in_the_content_of_the_assistant_is_its_reasoning(thinking: Any) -> None:
+    thought, said = {"type": "thinking", "thinking": thinking}, {"type": "text", "text": "a"}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": [thought, said]},
+        {"role": "assistant", "content": [thought], "reasoning": "before"},
+    ]
+    check_messages(messages)
+    assert messages == [
+        {"role": "assistant", "content": [said], "reasoning_content": "Hm"},
+        {"role": "assistant", "content": None, "reasoning": "before"},
+    ]
+    with pytest.raises(BadRequest) as refused:
+        check_messages([{"role": "assistant", "content": [said, {"type": "thinking", "thinking": [5]}]}])
+    assert refused.value.param == "messages[0].content[1].thinking"
+    with pytest.raises(BadRequest):
+        check_messages([{"role": "user", "content": [thought]}])
+
+
 @pytest.mark.parametrize(
     ("part", "field"),
     [

@@ -98,7 +98,14 @@ async def test_a_stream_says_what_the_whole_answer_says(burst: int) -> None:
 
 async def test_fields_reach_the_engine_and_the_template() -> None:
     engine = FakeEngine(answer=says("one STOP two"))
-    sampling = {"k": 3, "p": 0.9, "temperature": 0.5, "seed": 4, "frequency_penalty": 0.5, "presence_penalty": 0.25}
+    sampling: dict[str, Any] = {
+        "k": 3,
+        "p": 0.9,
+        "temperature": 0.5,
+        "seed": 4,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.25,
+    }
     answer = await post(
         engine,
         template=TEMPLATE,

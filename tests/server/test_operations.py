@@ -145,7 +145,8 @@ async def test_an_answer_tells_balancers_the_load_in_the_form_that_they_want(str
             body = {"messages": HELLO, "max_tokens": 1, "stream": stream}
             response = await client.post(CHAT, json=body, headers={"endpoint-load-metrics-format": form})
             assert response.status_code == 200
-            return response.headers.get("endpoint-load-metrics")
+            header: str | None = response.headers.get("endpoint-load-metrics")
+            return header
 
         text = "TEXT named_metrics.kv_cache_usage_perc=0.5, named_metrics.num_requests_waiting=2.0"
         assert await told("text") == text

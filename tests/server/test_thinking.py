@@ -99,7 +99,8 @@ async def test_reasoning_that_nobody_wants_to_see_still_counts() -> None:
 
 @pytest.mark.parametrize("name", ["thinking_token_budget", "thinking_budget_tokens"])
 async def test_a_thinking_budget_reaches_the_engine(name: str) -> None:
-    asked = await ask("<think>Hm</think>Hi", **{name: 7})
+    body: dict[str, Any] = {name: 7}
+    asked = await ask("<think>Hm</think>Hi", **body)
     assert asked.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), False)
     opened = await ask("Hm</think>Hi", thinking_token_budget=7, reasoning_effort="high")
     assert opened.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), True)
@@ -112,8 +113,9 @@ async def test_an_effort_has_the_same_effect_where_a_conversation_is_tokenized()
 
 
 async def test_reasoning_may_stay_in_the_content() -> None:
-    for name, value in (("separate_reasoning", False), ("reasoning_format", "none")):  # SGLang's and llama.cpp's
-        asked = await ask("<think>Hm</think>Hi", **{name: value})
+    bodies: list[dict[str, Any]] = [{"separate_reasoning": False}, {"reasoning_format": "none"}]
+    for body in bodies:  # SGLang's and llama.cpp's
+        asked = await ask("<think>Hm</think>Hi", **body)
         assert asked.message["content"] == "<think>Hm</think>Hi"
         assert "reasoning" not in asked.message
 

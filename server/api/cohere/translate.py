@@ -97,21 +97,13 @@ def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
         return {**message, "content": [_of_result(part) for part in parts]} if parts else message
     if role != "assistant":
         return message
-    thoughts = [part.get("thinking") for part in parts if _is(part, "thinking")]
-    said = [part for part in parts if not _is(part, "thinking")]
     told = {name: message[name] for name in ("role", "tool_calls") if message.get(name)}
-    reasoning = message.get("tool_plan") or "".join(text for text in thoughts if isinstance(text, str))
-    if reasoning:
-        told["reasoning_content"] = reasoning
-    return {**told, "content": (said or None) if parts else content}
-
-
-def _is(part: Any, kind: str) -> bool:
-    return isinstance(part, dict) and part.get("type") == kind
+    return {**told, "reasoning_content": message.get("tool_plan"), "content": content}
 
 
 def _of_result(part: Any) -> Any:
     """A document that a tool returns, as JSON."""
-    if not _is(part, "document") or not isinstance(part.get("document"), dict):
-        return part
-    return {"type": "text", "text": encode(part["document"]).decode()}
+    match part:
+        case {"type": "document", "document": dict(document)}:
+            return {"type": "text", "text": encode(document).decode()}
+    return part
