@@ -321,7 +321,8 @@ async def _job(request: _Request, index: int, given: _Given) -> PromptJob:
         adapter = chat.registry.adapter_of(chat.resolve(body.model))
         common = body, prompt, params, request.caller, request.constraints
         spans = media.within(first, end).spans
-        wanted = generation_request(*common, spans, adapter=adapter, decoder_prompt=decoder_prompt)
+        priority = context.priority(body.priority)
+        wanted = generation_request(*common, spans, adapter=adapter, decoder_prompt=decoder_prompt, priority=priority)
         size = sum(len(span.data) for span in spans)
         batches = generation = ObservedGeneration(
             chat, wanted, context.arrival, context.queue_slot, field="prompt", media_bytes=size

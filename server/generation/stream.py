@@ -38,8 +38,13 @@ def generation_request(
     media: Sequence[Media] = (),
     adapter: AdapterRef | None = None,
     decoder_prompt: Sequence[int] = (),
+    *,
+    priority: int | None = None,
 ) -> GenerationRequest:
-    """Raises BadRequest for a beam search whose beams would have to obey something."""
+    """``priority``: in place of the request's.
+
+    Raises BadRequest for a beam search whose beams would have to obey something.
+    """
     beams = wanted_beams(request)
     if beams is not None and (constraints.grammar or constraints.thinking):
         raise wrong("use_beam_search", "excludes forced and strict tools, and a thinking budget", "unsupported")
@@ -56,7 +61,7 @@ def generation_request(
         visible=constraints.visible,
         grammar=constraints.grammar,
         thinking=constraints.thinking,
-        priority=request.priority,
+        priority=request.priority if priority is None else priority,
         salt=caller.cache_salt(request.cache_salt),
         session=(request.session_id or "").encode(),
         media=tuple(media),

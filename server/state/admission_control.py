@@ -107,11 +107,16 @@ class AdmissionControl:
 
     @contextmanager
     def admit(
-        self, timeout: float | None = None, kind: ModelRole = "chat", *, body_to_come: bool = False
+        self,
+        timeout: float | None = None,
+        kind: ModelRole = "chat",
+        *,
+        body_to_come: bool = False,
+        priority: int | None = None,
     ) -> Iterator[RequestContext]:
         """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes;
         None: as many as the operator gives every request. With ``body_to_come``, its slot is taken by
-        :meth:`..overload.queue_slots.QueueSlot.arrived`.
+        :meth:`..overload.queue_slots.QueueSlot.arrived`. ``priority``: that of its head, if any.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
         """
@@ -124,7 +129,7 @@ class AdmissionControl:
             self._count_refusal(refusal)
             raise
         seconds = self.overload.request_timeout if timeout is None else timeout
-        context = RequestContext(queue_slot, seconds)
+        context = RequestContext(queue_slot, seconds, priority)
         self._live[context] = current_record.get()
         with self._counted(context):
             yield context

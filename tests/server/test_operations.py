@@ -154,6 +154,23 @@ async def test_an_answer_tells_balancers_the_load_in_the_form_that_they_want(str
         assert await told("xml") is None
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_gateway_s_header_gives_a_request_its_priority(path: str) -> None:
+    engine = FakeEngine()
+    async with in_memory(fake_state(engine)) as client:
+
+        async def ask(**headers: str) -> httpx.Response:
+            body = {"messages": HELLO} if path == CHAT else {"prompt": "hello"}
+            return await client.post(path, json={**body, "max_tokens": 1, "priority": 3}, headers=headers)
+
+        for headers in ({}, {"x-vllm-priority": "-7"}):
+            assert (await ask(**headers)).status_code == 200
+        for wrong in ("high", "1.5", "99999999999", "--1"):
+            refused = await ask(**{"x-vllm-priority": wrong})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-vllm-priority")
+    assert [priority for _, priority, _ in engine.submitted] == [3, -7]
+
+
 async def test_version_is_the_packages() -> None:
     async with in_memory(fake_state()) as client:
         assert (await client.get("/version")).json() == {"version": stentor.__version__}

@@ -26,7 +26,7 @@ from ...http.root_path import route_path
 from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
 from ...overload.memory_budget import MemoryShare
-from ...overload.request_context import RequestContext, engine_choice_of, timeout_of
+from ...overload.request_context import RequestContext, engine_choice_of, priority_of, timeout_of
 from ...state.admission_control import AdmissionControl
 
 Begin = Callable[[Request, MemoryShare, RequestContext], Awaitable[Awaitable[ASGIApp]]]
@@ -62,7 +62,8 @@ class GenerationEndpoint:
         admission = self._admission
         timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
         engine_choice.set(engine_choice_of(scope["headers"], admission.engines_of(self._kind)))
-        with admission.admit(timeout, self._kind, body_to_come=True) as context:
+        priority = priority_of(scope["headers"])
+        with admission.admit(timeout, self._kind, body_to_come=True, priority=priority) as context:
             with context.bounded():
                 with admission.memory.share() as share:
                     handling = await self._begin(Request(scope, receive, send), share, context)
