@@ -364,6 +364,7 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/apply-template", {"messages": HELLO}),
         ("post", "/v1/chat/completions/input_tokens", {"messages": HELLO}),
         *[("get", path, None) for path in ("/props", "/slots", "/lora-adapters")],
+        ("post", "/v2/chat", {"model": "fake", "messages": HELLO, "max_tokens": 3, "logprobs": True}),
         ("post", "/api/chat", {"model": "fake", "messages": HELLO, "stream": False, "logprobs": True}),
         ("post", "/api/generate", {"model": "fake", "prompt": "x", "stream": False}),
         ("post", "/api/show", {"model": "fake"}),
