@@ -1,7 +1,6 @@
 """The first steps of every endpoint: reads the body within its limits, counts the request as live."""
 
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
@@ -70,7 +69,9 @@ class GenerationEndpoint:
                     _take_slot(context, handling)
                     response = await unless_disconnected(receive, handling)
                 del handling
-            await response(scope, receive, _with_headers(send, partial(self._headers, scope)))
+            if headers := self._headers(scope):
+                send = _with_headers(send, headers)
+            await response(scope, receive, send)
 
     def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """What the head of an answer says of its engine."""
@@ -90,10 +91,10 @@ def load_report(stats: Stats, form: str) -> bytes:
     return f"TEXT {', '.join(f'named_metrics.{name}={value}' for name, value in metrics.items())}".encode()
 
 
-def _with_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
+def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
     async def with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start" and (more := headers()):
-            message = {**message, "headers": [*message["headers"], *more]}
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *headers]}
         await send(message)
 
     return with_headers
