@@ -151,7 +151,8 @@ class EngineReplicas:
         if wish.engine is not None:
             able = [wish.engine]
         loads = {number: self._clients[number].live_requests for number in able}
-        session = (request.salt, wish.session) if wish.session else None
+        named = request.session or wish.session
+        session = (request.salt, named) if named else None
         root = (request.salt, None if request.adapter is None else request.adapter.number)
         return self._clients[self._router.choose(request.prompt, root, loads, session)].submit(request)
 

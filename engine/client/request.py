@@ -24,6 +24,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     """Lower runs earlier."""
     salt: str = ""
     """Requests share cached prefixes only under the same salt."""
+    session: bytes = b""
+    """Requests of one session go to one engine, as in :class:`.replicas.EngineChoice`, before which this counts."""
     name: str = ""
     """The request's id, for logs."""
     arrival: float | None = None

@@ -10,24 +10,16 @@ from ..common import limits
 from ..common.bounds import items_at_most, total_chars_at_most
 from ..common.errors import refused, wrong
 from ..common.limits import Limits
-from ..openai.sampling import Name, TokenId, TopLogprobs, not_served
+from ..openai.sampling import METHODS_PARTLY, Name, TokenId, TopLogprobs, UnservedMethods, not_served
 
 IGNORED: Final = (
     *("cache_prompt", "id_slot", "n_keep", "n_discard", "n_cache_reuse", "min_keep", "samplers", "repeat_last_n"),
     *("timings_per_token", "return_progress", "t_max_prompt_ms", "speculative.n_max"),
 )
 """They say how the answer is computed; prompts are always cached, and a penalty counts the whole sequence."""
-_OFF: Final[dict[str, float]] = {
-    "typical_p": 1,
-    "mirostat": 0,
-    "dynatemp_range": 0,
-    "dry_multiplier": 0,
-    "xtc_probability": 0,
-    "n_indent": 0,
-}
-"""Unsupported sampling methods, and the value that disables each."""
 PARTLY: Final = {
-    **{name: f"only {value:g}" for name, value in _OFF.items()},
+    **METHODS_PARTLY,
+    "n_indent": "only 0",
     "post_sampling_probs": "only `false` with `n_probs`",
 }
 _RANDOM: Final = 2**32 - 1
@@ -60,7 +52,7 @@ class PromptObject(msgspec.Struct, frozen=True):
     multimodal_data: Any = None
 
 
-class LlamaFields(msgspec.Struct, kw_only=True):
+class LlamaFields(UnservedMethods, kw_only=True):
     """None means that the field is absent: the model's default applies."""
 
     model: Name | None = None
@@ -86,19 +78,14 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     response_fields: list[str] | None = None
     """Paths with slashes; the answer then has only these fields, by their paths."""
     post_sampling_probs: bool = False
-    typical_p: float | None = None
-    mirostat: float | None = None
-    dynatemp_range: float | None = None
-    dry_multiplier: float | None = None
-    xtc_probability: float | None = None
     n_indent: float | None = None
     lora: Any = None
 
     def check(self) -> None:
         """Raises BadRequest."""
-        for name, off in _OFF.items():
-            if getattr(self, name) not in (None, off):
-                raise not_served(name, f"`{name}` other than {off:g}")
+        self.check_methods()
+        if self.n_indent:
+            raise not_served("n_indent", "`n_indent` other than 0")
         if self.lora:
             raise not_served("lora")
         if self.n_probs and self.post_sampling_probs:
@@ -206,7 +193,7 @@ def _text_of(prompt: PromptObject, where: str) -> str:
 class LlamaInfillRequest(LlamaFields, kw_only=True):
     input_prefix: str = ""
     input_suffix: str = ""
-    input_extra: list[ExtraFile] = []
+    input_extra: list[ExtraFile] = msgspec.field(default_factory=list)
     """Other files of the project, placed before the prefix."""
     prompt: str = ""
     """Text behind the prefix: the beginning of the middle."""

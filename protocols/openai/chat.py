@@ -108,6 +108,12 @@ class ChatFields(SamplingFields, kw_only=True):
     reasoning: ReasoningOptions | None = None
     """OpenRouter's too."""
 
+    # llama.cpp's
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    """``none``: as ``separate_reasoning`` false."""
+    thinking_budget_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
+    """Another name of ``thinking_token_budget``; -1: none."""
+
     # vLLM's
     echo: bool | None = None
     """The answer begins with the last message, if that is the assistant's."""
@@ -115,6 +121,10 @@ class ChatFields(SamplingFields, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reasoning_format == "none":
+            self.separate_reasoning = False
+        if self.thinking_token_budget is None and self.thinking_budget_tokens != -1:
+            self.thinking_token_budget = self.thinking_budget_tokens
         asked = self.reasoning
         if asked is None:
             return
@@ -126,7 +136,7 @@ class ChatFields(SamplingFields, kw_only=True):
 
     @property
     def max_tokens_field(self) -> str:
-        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return super().max_tokens_field if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -154,7 +164,7 @@ class ChatRequest(ChatFields, kw_only=True):
     def check(self, limits: Limits) -> None:
         """Checks what the types do not. Raises BadRequest."""
         if self.max_tokens == 0:
-            raise refused("max_tokens", "expected integer >= 1", "invalid_value")
+            raise refused(self.max_tokens_field, "expected integer >= 1", "invalid_value")
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)

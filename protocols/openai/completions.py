@@ -39,6 +39,11 @@ class CompletionRequest(SamplingFields, kw_only=True):
         return self.alternatives(self.logprobs)
 
     @property
+    def fills_context(self) -> bool:
+        """Whether the answer may be as long as there is room for."""
+        return self.max_tokens is None and self.n_predict is not None
+
+    @property
     def prompts(self) -> list[Prompt]:
         """One entry per written prompt: a text or its token ids. Raises BadRequest for a list of mixed kinds."""
         prompt = self.prompt
@@ -72,9 +77,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
         """Checks what the types do not. Raises BadRequest."""
         refuse(self, REFUSED)
         at_most(self.logprobs, limits.max_logprobs, "logprobs")
-        check_sampling(self, self.max_tokens, "max_tokens", limits)
+        check_sampling(self, self.max_tokens, self.max_tokens_field, limits)
         if self.max_tokens == 0 and not self.echo:
-            raise wrong("max_tokens", "may be 0 only with `echo`")
+            raise wrong(self.max_tokens_field, "may be 0 only with `echo`")
         check_logprob_token_ids(self, scored=self.logprobs is not None)
         if self.max_tokens == 0 and self.logprob_token_ids is not None:
             raise wrong("logprob_token_ids", "needs `max_tokens` of 1 or more: it is about generated tokens")

@@ -33,7 +33,6 @@ IGNORED_FIELDS: Final = (
     "prompt_cache_options",
     "prediction",
     "verbosity",
-    "session_id",
     "stream_interval",
     *("routed_dp_rank", "data_parallel_rank", "custom_labels"),
 )
@@ -64,7 +63,36 @@ class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     min_count: Annotated[int, Meta(ge=0, le=MAX_REPEATED_TOKENS)] = 0
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class UnservedMethods(msgspec.Struct, kw_only=True):
+    """llama.cpp's methods of sampling that are not served: only the values that disable them are taken."""
+
+    typical_p: float | None = None
+    mirostat: float | None = None
+    dynatemp_range: float | None = None
+    dry_multiplier: float | None = None
+    xtc_probability: float | None = None
+    top_n_sigma: float | None = None
+
+    def check_methods(self) -> None:
+        """Raises BadRequest."""
+        for name, off in METHODS_OFF.items():
+            if getattr(self, name) not in (None, *off):
+                raise not_served(name, f"`{name}` other than {off[0]:g}")
+
+
+METHODS_OFF: Final[dict[str, tuple[float, ...]]] = {
+    "typical_p": (1,),
+    "mirostat": (0,),
+    "dynatemp_range": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+    "top_n_sigma": (-1, 0),
+}
+"""The values that disable each method."""
+METHODS_PARTLY: Final = {name: f"only {off[0]:g}" for name, off in METHODS_OFF.items()}
+
+
+class SamplingFields(UnservedMethods, kw_only=True):
     """None means that the field is absent: the model's default applies."""
 
     model: Name | None = None
@@ -115,6 +143,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
+    session_id: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
+    """Requests of one session go to one engine; it precedes the header ``X-Session-ID``."""
 
     # The form of the answer: see :mod:`.structured`.
     response_format: dict[str, Any] | None = None
@@ -135,6 +165,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """Another name of ``include_stop_str_in_output``."""
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     """Another name of ``repetition_penalty``."""
+    n_predict: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
+    """Another name of ``max_tokens``; less than 0: as many as there is room for."""
 
     # Decoded so that clients get an error instead of being ignored.
     watermarking: Any = None
@@ -149,6 +181,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
     lora_path: Any = None
+    lora: Any = None
     session_params: Any = None
     custom_params: Any = None
     extra_key: Any = None
@@ -161,6 +194,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
         if self.repetition_penalty is None:
             self.repetition_penalty = self.repeat_penalty
+        if self.max_tokens is None and self.n_predict is not None and self.n_predict >= 0:
+            self.max_tokens = self.n_predict
         if self.request_id is None:
             self.request_id = self.rid
 
@@ -170,6 +205,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         if top is None or self.logprob_token_ids is None:
             return top
         return len(set(self.logprob_token_ids))
+
+    @property
+    def max_tokens_field(self) -> str:
+        """The field that bounds the answer."""
+        return "max_tokens" if self.max_tokens is None or self.max_tokens != self.n_predict else "n_predict"
 
     @property
     def choices(self) -> int:
@@ -199,7 +239,7 @@ REFUSED_EVERYWHERE: Final = (
     "stop_regex",
     "custom_logit_processor",
     "return_hidden_states",
-    "lora_path",
+    *("lora_path", "lora"),
     *("session_params", "custom_params", "extra_key", "return_cached_tokens_details", "routed_experts_start_len"),
     *("bootstrap_host", "bootstrap_room"),
 )
@@ -227,6 +267,7 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     items_at_most(request.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
     at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     refuse(request, REFUSED_EVERYWHERE)
+    request.check_methods()
     if request.stream_options is not None and not request.stream:
         raise wrong("stream_options", "is only allowed when `stream` is true")
     if request.stream and request.prompt_logprobs is not None:

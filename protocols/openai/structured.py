@@ -10,7 +10,7 @@ import msgspec
 
 from ..common.bounds import chars_at_most, items_at_most, total_chars_at_most
 from ..common.decoding import converted
-from ..common.errors import BadRequest, refused, wrong
+from ..common.errors import BadRequest, missing, refused, wrong
 from ..common.limits import Limits
 from .sampling import SamplingFields
 from .structural_tags import StructuralTag, from_triggers
@@ -62,7 +62,8 @@ Answer = JsonAnswer | RegexAnswer | ChoiceAnswer | GrammarAnswer | TagsAnswer
 
 
 class _JsonSchema(msgspec.Struct, frozen=True):
-    name: str
+    name: str | None = None
+    """OpenAI requires it; clients of llama.cpp leave it out beside a schema."""
     schema: Schema | None = None
     strict: bool | None = None
     description: str | None = None
@@ -202,6 +203,8 @@ def _response_format(value: Any, limits: Limits) -> Answer | None:
         case _JsonSchemaFormat(json_schema=described):
             where = f"{field}.json_schema.schema"
             if described.schema is None:
+                if described.name is None:
+                    raise missing(f"{field}.json_schema.name")
                 return JsonAnswer(where, ANY_OBJECT)
             answer = json_answer(described.schema, where, limits)
             return msgspec.structs.replace(answer, closed=bool(described.strict))

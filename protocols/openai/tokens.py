@@ -40,6 +40,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     """A text in place of ``prompt``, by default without the special tokens that begin and end texts."""
     add_special: bool = False
     with_pieces: bool = False
+    parse_special: bool = True
+    """False is refused for a text with special tokens, whose text would have to stay text."""
 
     @property
     def text(self) -> str | None:

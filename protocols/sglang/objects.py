@@ -11,11 +11,13 @@ log-probability."""
 
 
 class SglangFinish(msgspec.Struct, frozen=True, omit_defaults=True):
-    type: Literal["stop", "length"]
+    type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
     """The token or the text that ended it."""
     length: int | None = None
     """Tokens of an answer that was cut."""
+    message: str | None = None
+    """Why it was aborted."""
 
 
 class SglangMeta(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from ..api.audio import speech, transcriptions
 from ..api.chat import batch as chat_batch
 from ..api.chat import route as chat
 from ..api.chat import stored as stored_chats
+from ..api.cohere import route as cohere
 from ..api.common.described import Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, moderations, pooling, scoring
@@ -154,6 +155,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (predict.OPERATIONS, predict.routes(state.for_embeddings)),
         (sagemaker.OPERATIONS, sagemaker.routes(state.for_chat, state.for_embeddings)),
         (moderations.OPERATIONS, moderations.routes(state.for_embeddings)),
+        (cohere.OPERATIONS, cohere.routes(state.chat)),
         (ollama.OPERATIONS, ollama.routes(state.chat)),
         (ollama_embed.OPERATIONS, ollama_embed.routes(state.for_embeddings)),
         (ollama_models.OPERATIONS, ollama_models.routes(state.chat, state.auxiliary.embedding)),

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 import stentor
 
 from ..api.common.described import JSON, Operation, Operations
-from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
+from ..http.error_shapes import ANTHROPIC, COHERE, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
 from ..middleware.auth import AdminRoute, is_open
@@ -68,12 +68,17 @@ _TOKENS: Final = (
     "Where `stream` is true. Each event is `data: ` and a token in JSON; the last has `generated_text`. What fails "
     "once the stream has begun is an event with an `error`, as in other responses, and ends it."
 )
+_ENDED: Final = (
+    "Where `stream` is true. Each event is `data: ` and JSON with a `type`; `data: [DONE]` follows `message-end`. What "
+    "fails once the stream has begun is a `message-end` with the `finish_reason` ERROR, and ends it."
+)
 _STREAMS: Final = {
     OPENAI: ("text/event-stream", _STREAM),
     ANTHROPIC: ("text/event-stream", _NAMED_STREAM),
     OLLAMA: (LINES, _LINES),
     LLAMA_CPP: ("text/event-stream", _STOPPING),
     TEXT_GENERATION: ("text/event-stream", _TOKENS),
+    COHERE: ("text/event-stream", _ENDED),
 }
 """Content type and description of streams, by the shape of their errors."""
 _SCHEMES: Final[dict[str, Any]] = {

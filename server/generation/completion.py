@@ -64,6 +64,8 @@ class PromptJob:
     max_tokens: int
     """Delivered tokens of each choice."""
     batches: Batches[list[Delta]]
+    generation: ObservedGeneration | None = None
+    """What makes the batches; None: nothing is generated."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ async def prepare_completion(
     decoder_prompt = await _decoder_prompt(chat, body)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
     experts = first_position(chat, body, wanted_tokens=body.max_tokens)
-    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
+    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, body.max_tokens_field, "prompt")
     if fill_context:
         budget = Budget(None, body.max_tokens, "max_tokens", "prompt")
     params = _SharedParams(chat, body, context, experts)
@@ -125,7 +127,7 @@ async def prompts_of(chat: ChatModel, body: CompletionRequest) -> list[list[int]
         raise refused("prompt_embeds", "embeddings have no tokens", "unsupported")
     if body.suffix:
         body = infill_prompts(chat, body, body.suffix)
-    budget, context = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt"), context_length(chat)
+    budget, context = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, body.max_tokens_field, "prompt"), context_length(chat)
     prompts = []
     for tokens in await _encode(chat, body, body.prompts):
         first, end = kept_tokens(len(tokens), body, budget, context)
@@ -312,20 +314,22 @@ async def _job(request: _Request, index: int, given: _Given) -> PromptJob:
     check_start(params.routed_experts, len(prompt))
     echo = await _echo(chat, raw, prompt, len(prompt) == len(tokens)) if body.echo else None
     batches: Batches[list[Delta]]
+    generation = None
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
         adapter = chat.registry.adapter_of(chat.resolve(body.model))
         common = body, prompt, params, request.caller, request.constraints
         spans = media.within(first, end).spans
-        wanted = generation_request(*common, spans, adapter=adapter, decoder_prompt=decoder_prompt)
+        priority = context.priority(body.priority)
+        wanted = generation_request(*common, spans, adapter=adapter, decoder_prompt=decoder_prompt, priority=priority)
         size = sum(len(span.data) for span in spans)
-        batches = ObservedGeneration(
+        batches = generation = ObservedGeneration(
             chat, wanted, context.arrival, context.queue_slot, field="prompt", media_bytes=size
         )
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
-    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
+    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches, generation)
 
 
 async def _echo(chat: ChatModel, raw: RawPrompt | None, prompt: list[int], whole: bool) -> str:

@@ -103,7 +103,16 @@ async def prepare_generation(
     )
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
     constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
-    wanted = generation_request(body, prompt, params, caller, constraints, media.spans, chat.registry.adapter_of(model))
+    wanted = generation_request(
+        body,
+        prompt,
+        params,
+        caller,
+        constraints,
+        media.spans,
+        chat.registry.adapter_of(model),
+        priority=context.priority(body.priority),
+    )
     batches = await observed(chat, wanted, media.held, context, arrival, client)
     return PreparedGeneration(
         model=model,

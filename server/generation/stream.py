@@ -38,8 +38,13 @@ def generation_request(
     media: Sequence[Media] = (),
     adapter: AdapterRef | None = None,
     decoder_prompt: Sequence[int] = (),
+    *,
+    priority: int | None = None,
 ) -> GenerationRequest:
-    """Raises BadRequest for a beam search whose beams would have to obey something."""
+    """``priority``: in place of the request's.
+
+    Raises BadRequest for a beam search whose beams would have to obey something.
+    """
     beams = wanted_beams(request)
     if beams is not None and (constraints.grammar or constraints.thinking):
         raise wrong("use_beam_search", "excludes forced and strict tools, and a thinking budget", "unsupported")
@@ -56,8 +61,9 @@ def generation_request(
         visible=constraints.visible,
         grammar=constraints.grammar,
         thinking=constraints.thinking,
-        priority=request.priority,
+        priority=request.priority if priority is None else priority,
         salt=caller.cache_salt(request.cache_salt),
+        session=(request.session_id or "").encode(),
         media=tuple(media),
         adapter=adapter,
         beams=beams,
@@ -110,6 +116,7 @@ class ObservedGeneration:
         self._queue_slot = queue_slot
         self._tracker: RequestTracker | None = None
         self._generation: Generation | None = None
+        self._aborted = False
         self._processed = False
 
     def __aiter__(self) -> Generation:
@@ -123,6 +130,8 @@ class ObservedGeneration:
             named = _encoded(named, chat.decoder_start)
         with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.loop_turns)
+        if self._aborted:
+            self._generation.abort()
         if request.beams is not None:
             return self._generation  # a search submits its media again and again
         # from now on they are in shared memory, or wait to be written there, which bounds both
@@ -130,6 +139,12 @@ class ObservedGeneration:
         media_bytes, self._media_bytes = self._media_bytes, 0
         self._queue_slot.memory.add(-media_bytes)
         return self._generation
+
+    def abort(self) -> None:
+        """Has its choices end as they are, with the reason ``abort``. May be called at any time, and again."""
+        self._aborted = True
+        if self._generation is not None:
+            self._generation.abort()
 
     def _observe(self, deltas: list[Delta]) -> None:
         if self._tracker is not None:

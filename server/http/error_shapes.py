@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from msgspec import UNSET
 
 from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
+from stentor.protocols.cohere.chat import CohereError
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody, ErrorResponse
 from stentor.protocols.hugging_face.objects import HuggingFaceError
@@ -22,6 +23,7 @@ from ..observability.request import current_request_id
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _SHARED: Final = re.compile(r"/v1/(?:models|files)(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
+_COHERE: Final = re.compile(r"/v2/chat$")
 _TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)?$")
 _TEXT_EMBEDDINGS: Final = re.compile(r"/(?:embed|embed_all|embed_sparse|predict|similarity)$")
 _LLAMA_CPP: Final = re.compile(
@@ -103,6 +105,19 @@ class _LlamaCpp:
         return b"data: " + self.body(status, error, "") + b"\n\n"
 
 
+class _Cohere:
+    name = "cohere"
+    struct = CohereError
+    id_header = None
+
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        return encode(CohereError(_with_field(error), request_id or None))
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        ended = {"finish_reason": "ERROR", "error": _with_field(error)}
+        return b"data: " + encode({"type": "message-end", "delta": ended}) + b"\n\n"
+
+
 def _llama_kind(status: int) -> str:
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     kinds |= dict.fromkeys((429, 503), "unavailable_error")
@@ -138,11 +153,13 @@ OPENAI: Final[ErrorShape] = _OpenAi()
 ANTHROPIC: Final[ErrorShape] = _Anthropic()
 OLLAMA: Final[ErrorShape] = _Ollama()
 LLAMA_CPP: Final[ErrorShape] = _LlamaCpp()
+COHERE: Final[ErrorShape] = _Cohere()
 TEXT_GENERATION: Final[ErrorShape] = _HuggingFace("text_generation", "validation", "overloaded", "generation")
 TEXT_EMBEDDINGS: Final[ErrorShape] = _HuggingFace("text_embeddings", "Validation", "Overloaded", "Backend")
 _BY_PATH: Final = (
     (_OLLAMA, OLLAMA),
     (_LLAMA_CPP, LLAMA_CPP),
+    (_COHERE, COHERE),
     (_TEXT_GENERATION, TEXT_GENERATION),
     (_TEXT_EMBEDDINGS, TEXT_EMBEDDINGS),
 )

@@ -16,6 +16,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "/responses": "/v1/responses",
         "/responses/input_tokens": "/v1/responses/input_tokens",
         "/audio/transcriptions": "/v1/audio/transcriptions",
+        "/cohere/v2/chat": "/v2/chat",
         "/reranking": "/rerank",
         "/v1/reranking": "/v1/rerank",
         "/v1/health": "/health",

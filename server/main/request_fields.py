@@ -9,6 +9,7 @@ from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
 from stentor.protocols.anthropic.batches import MessageBatchCreate
+from stentor.protocols.cohere import chat as cohere_chat
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
@@ -76,14 +77,14 @@ REQUESTS: Final[tuple[Request, ...]] = (
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
-        {"modalities": 'only `["text"]`', **_BEAMS_PARTLY},
+        {"modalities": 'only `["text"]`', **_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
     ),
     Request(
         ("/v1/chat/completions/batch",),
         chat_batch.ChatBatchRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED, *chat_batch.ALONE),
         (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
-        {"modalities": 'only `["text"]`', "n": "only 1", "best_of": "only 1"},
+        {"modalities": 'only `["text"]`', "n": "only 1", "best_of": "only 1", **sampling.METHODS_PARTLY},
     ),
     Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
     Request(
@@ -91,7 +92,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         completions.CompletionRequest,
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
         (*_SAMPLING_IGNORED, "store", "metadata"),
-        _BEAMS_PARTLY,
+        {**_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
     ),
     Request(("/inference/v1/generate",), generate.TokensRequest, generate.REFUSED),
     Request(("/generative_scoring",), label_scores.GenerativeScoringRequest),
@@ -131,6 +132,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         ("user",),
         {**_VECTORS_PARTLY, "embedding_type": "only `float` or `base64`"},
     ),
+    Request(("/v2/chat",), cohere_chat.CohereChatRequest, cohere_chat.REFUSED, partly=cohere_chat.PARTLY),
     Request(("/v2/embed",), cohere.EmbedRequest),
     Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/v1/moderations",), ModerationRequest),

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -10,6 +10,7 @@ import anyio
 
 from stentor.engine.client.replicas import EngineChoice
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import INT32_MAX, INT32_MIN
 
 from ..common.errors import CutShort, DeadlineExceeded
 from .queue_slots import QueueSlot
@@ -17,13 +18,14 @@ from .queue_slots import QueueSlot
 TIMEOUT_HEADER: Final = "x-request-timeout"
 RANK_HEADER: Final = "x-data-parallel-rank"
 SESSION_HEADER: Final = "x-session-id"
+PRIORITY_HEADER: Final = "x-vllm-priority"
 
 
 class RequestContext:
     """One live request. Its deadline covers body, tokenizer, queue, prefill and decode."""
 
-    def __init__(self, queue_slot: QueueSlot, timeout: float) -> None:
-        """``timeout`` in seconds from now; 0 is none."""
+    def __init__(self, queue_slot: QueueSlot, timeout: float, priority: int | None = None) -> None:
+        """``timeout`` in seconds from now; 0 is none. ``priority``: as :func:`priority_of` found it."""
         self.queue_slot: Final = queue_slot
         self.arrival: Final = time.monotonic()
         self._deadline = anyio.current_time() + timeout if timeout else math.inf
@@ -31,7 +33,14 @@ class RequestContext:
         self._cut: CutShort | None = None
         self.ended_by: CutShort | None = None
         """Why it ended before it was done, once it has."""
+        self._priority = priority
+        self.parts: Final[dict[str, Callable[[], None]]] = {}
+        """How each of its prompts that has an id of its own is ended, which leaves the others."""
         self._scope: anyio.CancelScope | None = None
+
+    def priority(self, own: int) -> int:
+        """The priority in the request's head, which a gateway sets, or else its ``own`` in the body."""
+        return own if self._priority is None else self._priority
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
@@ -89,6 +98,19 @@ def engine_choice_of(headers: Sequence[tuple[bytes, bytes]], engines: int) -> En
             RANK_HEADER,
         )
     return EngineChoice(int(rank), session or b"")
+
+
+def priority_of(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
+    """The priority in the head of a request. Raises BadRequest for a header that is repeated, or no such number."""
+    text = _only(headers, PRIORITY_HEADER)
+    if text is None:
+        return None
+    digits = text.removeprefix(b"-")
+    if not (digits.isdigit() and len(digits) < 11 and INT32_MIN <= int(text) <= INT32_MAX):
+        raise BadRequest(
+            f"The header `{PRIORITY_HEADER}` must be an integer from {INT32_MIN} to {INT32_MAX}.", PRIORITY_HEADER
+        )
+    return int(text)
 
 
 def _only(headers: Sequence[tuple[bytes, bytes]], header: str) -> bytes | None:

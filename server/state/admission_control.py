@@ -8,6 +8,7 @@ import anyio
 
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.actors import Stats
 
 from ..common.errors import PAUSED, Aborted, Overloaded, ShutDown, Unavailable, engine_gone
 from ..config.limits import OverloadConfig
@@ -86,6 +87,11 @@ class AdmissionControl:
         runner = self._runners.get(kind, self._runners.get("chat"))
         return runner.size if isinstance(runner, EngineReplicas) else 1
 
+    def stats_of(self, kind: ModelRole) -> Stats | None:
+        """Of the engines of that model, as :meth:`engines_of`; None for what is no engine."""
+        stats = getattr(self._runners.get(kind, self._runners.get("chat")), "stats", None)
+        return stats if isinstance(stats, Stats) else None
+
     def check_ready(self) -> None:
         """Raises Unavailable unless every model is ready and no crashed process is being replaced. Meanwhile new
         requests are accepted and wait."""
@@ -101,11 +107,16 @@ class AdmissionControl:
 
     @contextmanager
     def admit(
-        self, timeout: float | None = None, kind: ModelRole = "chat", *, body_to_come: bool = False
+        self,
+        timeout: float | None = None,
+        kind: ModelRole = "chat",
+        *,
+        body_to_come: bool = False,
+        priority: int | None = None,
     ) -> Iterator[RequestContext]:
         """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes;
         None: as many as the operator gives every request. With ``body_to_come``, its slot is taken by
-        :meth:`..overload.queue_slots.QueueSlot.arrived`.
+        :meth:`..overload.queue_slots.QueueSlot.arrived`. ``priority``: that of its head, if any.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
         """
@@ -118,7 +129,7 @@ class AdmissionControl:
             self._count_refusal(refusal)
             raise
         seconds = self.overload.request_timeout if timeout is None else timeout
-        context = RequestContext(queue_slot, seconds)
+        context = RequestContext(queue_slot, seconds, priority)
         self._live[context] = current_record.get()
         with self._counted(context):
             yield context
@@ -159,7 +170,8 @@ class AdmissionControl:
     def abort(self, request_ids: Collection[str] | None = None) -> int:
         """Ends live requests for generation with an error: those of the ids, or all. How many they are.
 
-        An id is that of the header ``x-request-id``, or that of an answer, which is the same behind a prefix.
+        An id is that of the header ``x-request-id``, or that of an answer, which is the same behind a prefix. A prompt
+        with an id of its own ends with what it has, without an error.
         """
         wanted = None if request_ids is None else {*request_ids, *(each.partition("-")[2] for each in request_ids)}
         found = [
@@ -169,7 +181,10 @@ class AdmissionControl:
         ]
         for context in found:
             context.cut_short(Aborted())
-        return len(found)
+        parts = [end for context in self._live for id, end in context.parts.items() if wanted and id in wanted]
+        for end in parts:
+            end()
+        return len(found) + len(parts)
 
     def _count_refusal(self, refusal: Unavailable | Overloaded) -> None:
         if refusal.code is not None:

@@ -39,9 +39,51 @@ def test_media_of_openai_s_and_vllm_s_shapes_are_taken(part: dict[str, Any], rol
 
 
 @pytest.mark.parametrize(
+    ("part", "openai"),
+    [
+        ("a", {"type": "text", "text": "a"}),
+        ({"text": "a"}, {"type": "text", "text": "a"}),
+        ({"type": None, "text": "a", "lang": "en"}, {"type": "text", "text": "a", "lang": "en"}),
+        ({"type": "input_text", "text": "a"}, {"type": "text", "text": "a"}),
+        ({"type": "output_text", "text": "a"}, {"type": "text", "text": "a"}),
+        ({"image_url": PNG}, {"type": "image_url", "image_url": PNG}),
+        ({"image_url": None, "uuid": "a"}, {"type": "image_url", "image_url": None, "uuid": "a"}),
+        (
+            {"type": "input_image", "image_url": PNG, "detail": "low"},
+            {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
+        ),
+    ],
+)
+def test_parts_of_vllm_s_other_shapes_become_openai_s(part: Any, openai: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": [part]}]
+    check_messages(messages)
+    assert messages == [{"role": "user", "content": [openai]}]
+
+
+@pytest.mark.parametrize("thinking", ["Hm", [{"type": "text", "text": "H"}, {"type": "text", "text": "m"}]])
+def test_thinking_in_the_content_of_the_assistant_is_its_reasoning(thinking: Any) -> None:
+    thought, said = {"type": "thinking", "thinking": thinking}, {"type": "text", "text": "a"}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": [thought, said]},
+        {"role": "assistant", "content": [thought], "reasoning": "before"},
+    ]
+    check_messages(messages)
+    assert messages == [
+        {"role": "assistant", "content": [said], "reasoning_content": "Hm"},
+        {"role": "assistant", "content": None, "reasoning": "before"},
+    ]
+    with pytest.raises(BadRequest) as refused:
+        check_messages([{"role": "assistant", "content": [said, {"type": "thinking", "thinking": [5]}]}])
+    assert refused.value.param == "messages[0].content[1].thinking"
+    with pytest.raises(BadRequest):
+        check_messages([{"role": "user", "content": [thought]}])
+
+
+@pytest.mark.parametrize(
     ("part", "field"),
     [
         ({"type": "image_url"}, ".image_url"),
+        ({"type": "input_image", "image_url": ""}, ".image_url"),
         ({"type": "image_url", "image_url": 5}, ".image_url"),
         ({"type": "image_url", "image_url": ""}, ".image_url"),
         ({"type": "image_url", "image_url": {}}, ".image_url.url"),
@@ -68,7 +110,7 @@ def test_media_of_openai_s_and_vllm_s_shapes_are_taken(part: dict[str, Any], rol
         ({"type": "audio_embeds", "audio_embeds": "AAAA"}, ""),
         ({"type": "smell_url"}, ""),
         ({"type": ["image_url"]}, ""),
-        ("text", ""),
+        (5, ""),
     ],
 )
 def test_a_part_that_is_none_is_refused_by_its_field(part: Any, field: str) -> None:

@@ -87,7 +87,7 @@ ONLY_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hi"}, "messages"),
     ({"messages": ["hi"]}, "messages[0]"),
     ({"messages": [{"content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "<|user|>", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
     ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),

@@ -213,6 +213,29 @@ async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
     assert engine.streams[0].params.repetition_penalty == 1.5
     await post(engine, repeat_penalty=1.5, repetition_penalty=1.25)
     assert engine.streams[1].params.repetition_penalty == 1.25
+    await post(engine, n_predict=3, thinking_budget_tokens=-1, typical_p=1, mirostat=0, top_n_sigma=-1, lora=[])
+    await post(engine, n_predict=3, max_completion_tokens=2)
+    assert [stream.params.max_tokens for stream in engine.streams[2:]] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n_predict": 0},
+        {"n_predict": 9999},
+        {"mirostat": 2},
+        {"typical_p": 0.5},
+        {"top_n_sigma": 1.5},
+        {"lora": [{"id": 0}]},
+        {"reasoning_format": "deepseek-legacy"},
+        {"thinking_budget_tokens": -2},
+    ],
+)
+async def test_what_is_not_served_of_llama_cpp_s_fields_is_named(fields: dict[str, Any]) -> None:
+    async with in_memory(fake_state()) as client:
+        refused = await client.post(CHAT, json={"messages": HELLO, **fields})
+    assert refused.status_code == 400, refused.text
+    assert [refused.json()["error"]["param"]] == list(fields)
 
 
 async def test_content_parts_of_text_are_joined() -> None:

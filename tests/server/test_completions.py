@@ -234,3 +234,10 @@ async def test_a_choice_that_repeats_itself_is_ended_where_asked(burst: int) -> 
         await post(FakeEngine(answer=says("so on ", repeat=True)), **(body | {"repetition_detection": {}}))
     ).json()
     assert len(without["choices"][0]["text"]) == 200
+
+
+async def test_llama_cpp_s_bound_of_an_answer_is_taken_too() -> None:
+    engine = FakeEngine(max_model_len=64)
+    for bound in ({}, {"n_predict": 3}, {"n_predict": -1}, {"n_predict": 3, "max_tokens": 2}):
+        await post(engine, prompt=[1] * 4, **bound)
+    assert [stream.params.max_tokens for stream in engine.streams] == [16, 3, 60, 2]

@@ -337,6 +337,21 @@ async def test_what_a_sleep_cannot_be_names_its_field(field: str) -> None:
         assert engine.told == []
 
 
+async def test_a_prompt_with_an_id_of_its_own_is_aborted_and_the_others_are_answered() -> None:
+    async with serving() as (client, engine, _state):
+        engine.gate.clear()
+        body = {"text": ["one", "two"], "rid": ["x", "y"]}
+        live = asyncio.create_task(client.post("/generate", json=body))
+        await until(lambda: len(engine.streams) == 2)
+        assert (await client.post("/abort_request", json={"rid": "y"})).status_code == 200
+        assert (await client.post("/abort_requests", json={"request_ids": ["z"]})).json() == {"aborted": 0}
+        engine.gate.set()
+        answered, aborted = (await live).json()
+        assert (answered["text"], answered["meta_info"]["finish_reason"]["type"]) == ("hello there", "stop")
+        assert (aborted["text"], aborted["meta_info"]["finish_reason"]["type"]) == ("", "abort")
+        assert (await client.post("/abort_requests", json={"request_ids": ["x"]})).json() == {"aborted": 0}
+
+
 async def test_requests_are_aborted_by_the_ids_of_their_headers_or_of_their_answers_or_all() -> None:
     async with serving() as (client, engine, _state):
         engine.gate.clear()

@@ -48,9 +48,13 @@ async def test_requests_go_to_the_engine_that_they_name_and_those_of_a_session_t
         for headers in ({"X-Session-ID": "one", "X-data-parallel-rank": "1"}, *[{"X-Session-ID": "one"}] * 4):
             assert (await _ask(client, path, headers)).status_code == 200
         assert [len(engine.streams) for engine in engines] == [1, 5, 2]
+        for header in ("one", "other"):
+            named = {"model": "fake", **BODIES[path], "session_id": "one"}
+            assert (await client.post(path, json=named, headers={"X-Session-ID": header})).status_code == 200
+        assert [len(engine.streams) for engine in engines] == [1, 7, 2], "the body's session counts"
         for _ in range(3):
             await _ask(client, path, {})
-        assert [len(engine.streams) for engine in engines] == [2, 6, 3], "others take turns"
+        assert [len(engine.streams) for engine in engines] == [2, 8, 3], "others take turns"
         for wrong in ("3", "-1", "two", "", "1" * 5000):
             refused = await _ask(client, path, {"X-data-parallel-rank": wrong})
             assert refused.status_code == 400

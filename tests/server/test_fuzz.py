@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
-from stentor.server.http.error_shapes import LLAMA_CPP, OPENAI, TEXT_GENERATION, shape_of
+from stentor.server.http.error_shapes import COHERE, LLAMA_CPP, OPENAI, TEXT_GENERATION, shape_of
 from stentor.server.state.live_responses import LiveResponses
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -78,6 +78,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "LlamaCompletionRequest": {"prompt": "hi"},
     "LlamaInfillRequest": {"input_prefix": "hi", "input_suffix": "ho"},
     "LlamaEmbeddingRequest": {"content": "hi"},
+    "CohereChatRequest": {"model": "fake", "messages": HELLO, "max_tokens": 4},
     "OllamaChatRequest": {"model": "fake", "messages": HELLO},
     "OllamaGenerateRequest": {"model": "fake", "prompt": "hi"},
     "OllamaEmbedRequest": {"model": "vectors", "input": ["a b", "c"]},
@@ -265,6 +266,10 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
             assert "[DONE]" not in response.text
             return
         assert events[-1] == "data: [DONE]"
+        if shape_of(response.url.path, ()) is COHERE:
+            kinds = [json.loads(line.removeprefix("data: "))["type"] for line in events[:-1]]
+            assert (kinds[0], kinds[-1]) == ("message-start", "message-end")
+            return
         assert all(json.loads(line.removeprefix("data: "))["choices"] is not None for line in events[:-1])
 
 
@@ -273,7 +278,8 @@ def check_error(response: httpx.Response) -> None:
     shapes = [shape_of(response.url.path, ()), *([OPENAI] if response.url.path == "/generate" else [])]
     found = [why_not(response.json(), schemas()[shape.struct.__name__], schemas()) for shape in shapes]
     assert None in found, found
-    error = response.json()["error"]
+    told = response.json()
+    error = told.get("error", told)
     message = error if isinstance(error, str) else error["message"]
     assert message
     assert "Traceback" not in message

@@ -13,6 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import batches as message_batches
 from stentor.protocols.anthropic import request as messages
+from stentor.protocols.cohere import chat as cohere_chat
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
@@ -82,6 +83,7 @@ DECODERS: dict[str, Any] = {
     "UnloadAdapterRequest": adapters.unload_decoder,
     "EmbeddingRequest": embeddings.decoder,
     "EmbedRequest": cohere.decoder,
+    "CohereChatRequest": cohere_chat.decoder,
     "PoolingRequest": pooling.pooling_decoder,
     "ModerationRequest": moderation.decoder,
     "MessageBatchCreate": message_batches.create_decoder,
@@ -362,6 +364,7 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/apply-template", {"messages": HELLO}),
         ("post", "/v1/chat/completions/input_tokens", {"messages": HELLO}),
         *[("get", path, None) for path in ("/props", "/slots", "/lora-adapters")],
+        ("post", "/v2/chat", {"model": "fake", "messages": HELLO, "max_tokens": 3, "logprobs": True}),
         ("post", "/api/chat", {"model": "fake", "messages": HELLO, "stream": False, "logprobs": True}),
         ("post", "/api/generate", {"model": "fake", "prompt": "x", "stream": False}),
         ("post", "/api/show", {"model": "fake"}),

@@ -137,6 +137,40 @@ async def test_the_load_is_how_many_requests_are_live() -> None:
         assert (await client.get("/load")).json() == {"server_load": 0}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_tells_balancers_the_load_in_the_form_that_they_want(stream: bool) -> None:
+    async with in_memory(fake_state(FakeEngine())) as client:
+
+        async def told(form: str) -> str | None:
+            body = {"messages": HELLO, "max_tokens": 1, "stream": stream}
+            response = await client.post(CHAT, json=body, headers={"endpoint-load-metrics-format": form})
+            assert response.status_code == 200
+            header: str | None = response.headers.get("endpoint-load-metrics")
+            return header
+
+        text = "TEXT named_metrics.kv_cache_usage_perc=0.5, named_metrics.num_requests_waiting=2.0"
+        assert await told("text") == text
+        assert await told("JSON") == 'JSON {"named_metrics":{"kv_cache_usage_perc":0.5,"num_requests_waiting":2.0}}'
+        assert await told("xml") is None
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_gateway_s_header_gives_a_request_its_priority(path: str) -> None:
+    engine = FakeEngine()
+    async with in_memory(fake_state(engine)) as client:
+
+        async def ask(**headers: str) -> httpx.Response:
+            body = {"messages": HELLO} if path == CHAT else {"prompt": "hello"}
+            return await client.post(path, json={**body, "max_tokens": 1, "priority": 3}, headers=headers)
+
+        for headers in ({}, {"x-vllm-priority": "-7"}):
+            assert (await ask(**headers)).status_code == 200
+        for wrong in ("high", "1.5", "99999999999", "--1"):
+            refused = await ask(**{"x-vllm-priority": wrong})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-vllm-priority")
+    assert [priority for _, priority, _ in engine.submitted] == [3, -7]
+
+
 async def test_version_is_the_packages() -> None:
     async with in_memory(fake_state()) as client:
         assert (await client.get("/version")).json() == {"version": stentor.__version__}

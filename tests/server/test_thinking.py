@@ -97,8 +97,10 @@ async def test_reasoning_that_nobody_wants_to_see_still_counts() -> None:
     assert asked.reasoning_tokens == len("Hm</think>")
 
 
-async def test_a_thinking_budget_reaches_the_engine() -> None:
-    asked = await ask("<think>Hm</think>Hi", thinking_token_budget=7)
+@pytest.mark.parametrize("name", ["thinking_token_budget", "thinking_budget_tokens"])
+async def test_a_thinking_budget_reaches_the_engine(name: str) -> None:
+    body: dict[str, Any] = {name: 7}
+    asked = await ask("<think>Hm</think>Hi", **body)
     assert asked.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), False)
     opened = await ask("Hm</think>Hi", thinking_token_budget=7, reasoning_effort="high")
     assert opened.thinking == Thinking(7, list(b"<think>"), list(b"</think>"), True)
@@ -111,9 +113,11 @@ async def test_an_effort_has_the_same_effect_where_a_conversation_is_tokenized()
 
 
 async def test_reasoning_may_stay_in_the_content() -> None:
-    asked = await ask("<think>Hm</think>Hi", separate_reasoning=False)
-    assert asked.message["content"] == "<think>Hm</think>Hi"
-    assert "reasoning" not in asked.message
+    bodies: list[dict[str, Any]] = [{"separate_reasoning": False}, {"reasoning_format": "none"}]
+    for body in bodies:  # SGLang's and llama.cpp's
+        asked = await ask("<think>Hm</think>Hi", **body)
+        assert asked.message["content"] == "<think>Hm</think>Hi"
+        assert "reasoning" not in asked.message
 
 
 async def test_openrouter_s_reasoning_says_how_much_and_whether_it_is_seen() -> None:

@@ -50,6 +50,11 @@ async def test_clients_of_llama_cpp_tokenize_a_content_and_get_their_text_back()
         text = (await client.post("/detokenize", json={"tokens": plain})).json()["content"]
     assert text == "wör"
     assert [piece["id"] for piece in pieces] == plain
+    async with in_memory(fake_state()) as client:
+        body = {"content": "wör", "parse_special": False}
+        assert (await client.post("/tokenize", json=body)).json()["tokens"] == plain
+        refused = await client.post("/tokenize", json={**body, "content": "a<s>"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "parse_special")
     # a token of half a character comes as its bytes
     assert [piece["piece"] for piece in pieces] == ["w", [0xC3], [0xB6], "r"]
 

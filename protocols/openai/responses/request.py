@@ -45,7 +45,6 @@ IGNORED_FIELDS: Final = (
     "reasoning.summary",
     "safety_identifier",
     "service_tier",
-    "session_id",
     "stream_interval",
     "stream_options",
     "text.verbosity",
@@ -190,6 +189,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     structured_outputs: dict[str, Any] | None = None
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
+    session_id: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
 
     # Decoded so that clients get an error instead of being ignored.

@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,6 +16,7 @@ from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.actors import Stats
 
 from ...common.errors import Overloaded
 from ...config.model_registry import ModelRole
@@ -23,7 +25,7 @@ from ...http.root_path import route_path
 from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
 from ...overload.memory_budget import MemoryShare
-from ...overload.request_context import RequestContext, engine_choice_of, timeout_of
+from ...overload.request_context import RequestContext, engine_choice_of, priority_of, timeout_of
 from ...state.admission_control import AdmissionControl
 
 Begin = Callable[[Request, MemoryShare, RequestContext], Awaitable[Awaitable[ASGIApp]]]
@@ -38,6 +40,8 @@ class _Services(Protocol):
 Services = TypeVar("Services", bound=_Services)
 
 _LENGTH_DIGITS: Final = 19
+LOAD_FORMAT: Final = "endpoint-load-metrics-format"
+"""The header by which a client asks for :func:`load_report`."""
 
 
 class GenerationEndpoint:
@@ -57,26 +61,43 @@ class GenerationEndpoint:
         admission = self._admission
         timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
         engine_choice.set(engine_choice_of(scope["headers"], admission.engines_of(self._kind)))
-        with admission.admit(timeout, self._kind, body_to_come=True) as context:
+        priority = priority_of(scope["headers"])
+        with admission.admit(timeout, self._kind, body_to_come=True, priority=priority) as context:
             with context.bounded():
                 with admission.memory.share() as share:
                     handling = await self._begin(Request(scope, receive, send), share, context)
                     _take_slot(context, handling)
                     response = await unless_disconnected(receive, handling)
                 del handling
-            header = admission.weight_header
-            if header is not None and self._kind == "chat":
-                send = _with_header(send, header)
+            if headers := self._headers(scope):
+                send = _with_headers(send, headers)
             await response(scope, receive, send)
 
+    def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """What the head of an answer says of its engine."""
+        weights = self._admission.weight_header
+        headers = [weights] if weights is not None and self._kind == "chat" else []
+        wanted = Headers(scope=scope).get(LOAD_FORMAT, "").upper()
+        if wanted in ("TEXT", "JSON") and (stats := self._admission.stats_of(self._kind)) is not None:
+            headers.append((b"endpoint-load-metrics", load_report(stats, wanted)))
+        return headers
 
-def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
-    async def with_header(message: Message) -> None:
+
+def load_report(stats: Stats, form: str) -> bytes:
+    """The load of an engine for balancers, as ORCA writes it, with the metrics that vLLM gives."""
+    metrics = {"kv_cache_usage_perc": stats.kv_usage, "num_requests_waiting": float(stats.waiting)}
+    if form == "JSON":
+        return b"JSON " + encode({"named_metrics": metrics})
+    return f"TEXT {', '.join(f'named_metrics.{name}={value}' for name, value in metrics.items())}".encode()
+
+
+def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], header]}
+            message = {**message, "headers": [*message["headers"], *headers]}
         await send(message)
 
-    return with_header
+    return with_headers
 
 
 def _take_slot(context: RequestContext, handling: Awaitable[ASGIApp]) -> None:

@@ -40,7 +40,7 @@ def routes(chat: ChatModel) -> list[Route]:
 async def completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, chat.limits)
     body.check(chat.limits)
-    prepared = await prepare_completion(chat, body, caller_of(request.scope), context)
+    prepared = await prepare_completion(chat, body, caller_of(request.scope), context, fill_context=body.fills_context)
     jobs, tokenizer = prepared.jobs, chat.pool.tokenizer
     shape = CompletionShape.of(
         "cmpl",

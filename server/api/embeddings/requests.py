@@ -109,7 +109,7 @@ def resolve_request(
         model,
         context.queue_slot,
         current_record.get(),
-        priority=priority,
+        priority=context.priority(priority),
         salt=own,
         budget=budget,
         adapter=services.registry.adapter_of(served),

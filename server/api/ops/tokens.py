@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.encoding import encode
+from stentor.protocols.common.errors import refused
 from stentor.protocols.openai.sampling import check_token_ids
 from stentor.protocols.openai.tokens import (
     DetokenizeRequest,
@@ -95,7 +96,10 @@ async def tokenize(services: TokenServices, _request: Request, content: bytes, c
     elif body.texts is not None:
         return await _several(side, body.texts, body, context)
     else:
-        tokens = await side.pool.encode_packed(body.text or "", body.adds_special_tokens, field=body.field)
+        text = body.text or ""
+        if not body.parse_special and any(special in text for special in side.pool.tokenizer.special_texts):
+            raise refused("parse_special", "special tokens are read as such in every text; leave it out", "unsupported")
+        tokens = await side.pool.encode_packed(text, body.adds_special_tokens, field=body.field)
     context.queue_slot.memory.add(tokens.itemsize * len(tokens), body.field)
     if len(tokens) > _PIECE:
         return StreamingResponse(_pieces(side, tokens, body), media_type="application/json")

@@ -115,6 +115,8 @@ class _Choice:
         elif finish.reason == "stop":
             matched = finish.stop_reason
             self.finish = SglangFinish("stop", self._last if matched is None else matched)
+        elif finish.reason == "abort":
+            self.finish = SglangFinish("abort", message="The request was aborted.")
         else:
             raise generation_error(finish)
 

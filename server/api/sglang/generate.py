@@ -58,6 +58,8 @@ async def sglang_generate(chat: ChatModel, request: Request, content: bytes, con
         for job in prepared.jobs:
             _check_first(shape, len(job.prompt.tokens))
             prompts.append((shape, job.prompt))
+            if shape.own_id and job.generation is not None:
+                context.parts[shape.id] = job.generation.abort
     budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
     batches = merge([job.batches for job in jobs])
     if body.stream:

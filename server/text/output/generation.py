@@ -180,6 +180,10 @@ class Generation:
                 return deltas
         raise StopAsyncIteration
 
+    def abort(self) -> None:
+        """Has running sequences end as they are, with the reason ``abort``, which the reader still gets."""
+        self._stream.abort()
+
     async def aclose(self) -> None:
         """Aborts running sequences; may be called repeatedly."""
         if self._open:

@@ -8,6 +8,7 @@ import jinja2
 from jinja2 import meta
 
 from stentor.protocols.common.limits import MAX_TEMPLATE_CHARS
+from stentor.protocols.openai.messages import ROLES
 
 from ...config.limits import DEFAULT_CHARS, DEFAULT_SECONDS
 from ..errors import TemplateError
@@ -143,16 +144,22 @@ class ChatTemplate:
         try:
             chat = compiled.prepare(messages, written or {})
             final = _mark_end(chat[-1]) if continue_final_message else None
-            text = compiled.template.render(
-                {
-                    **self._special_tokens,
-                    **(template_kwargs or {}),
-                    "messages": chat,
-                    "tools": compiled.tools(tools),
-                    "documents": list(documents) if documents else None,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
+            given = {
+                **self._special_tokens,
+                **(template_kwargs or {}),
+                "messages": chat,
+                "tools": compiled.tools(tools),
+                "documents": list(documents) if documents else None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+            text = compiled.template.render(given)
+            for place in _of_own_roles(chat):
+                longer = [*chat[:place], _lengthened(chat[place]), *chat[place + 1 :]]
+                if compiled.template.render({**given, "messages": longer}) == text:
+                    role = chat[place]["role"]
+                    raise TemplateError(
+                        f"messages[{place}].role is {role!r}, which the model's chat template leaves out."
+                    )
         except TemplateError:
             raise
         except Exception as error:
@@ -226,6 +233,22 @@ class ChatTemplate:
                 return TemplateError("The chat template needs too much memory.")
             case _:
                 return TemplateError(f"The chat template failed on this conversation with {type(error).__name__}.")
+
+
+def _of_own_roles(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Where a message of each role first stands that is none of OpenAI's."""
+    first: dict[str, int] = {}
+    for place, message in enumerate(messages):
+        first.setdefault(message.get("role", ""), place)
+    return [place for role, place in first.items() if role not in ROLES]
+
+
+def _lengthened(message: Mapping[str, Any]) -> dict[str, Any]:
+    content, more = message["content"], "x"
+    return {
+        **message,
+        "content": content + more if isinstance(content, str) else [*content, {"type": "text", "text": more}],
+    }
 
 
 def _mark_end(message: dict[str, Any]) -> str:

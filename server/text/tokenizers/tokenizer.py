@@ -53,6 +53,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.added_ids: Final = frozenset(added)
         self.special_ids: Final = frozenset(id for id, token in added.items() if token.special)
+        self.special_texts: Final = tuple(token.content for token in added.values() if token.special)
         self.bos_token: Final = self.special_tokens.get("bos_token")
         self.eos_token: Final = self.special_tokens.get("eos_token")
         self.bos_token_id: Final = self._id_of(self.bos_token)

@@ -54,6 +54,7 @@ def test_a_schema_may_come_as_an_object_or_as_text(allows: Accepts) -> None:
         {"json": schema},
         {"json": json.dumps(schema)},
         asked(response_format={"type": "json_schema", "json_schema": described}),
+        asked(response_format={"type": "json_schema", "json_schema": {"schema": schema}}),
         asked(guided_json=schema),
         asked(json_schema=json.dumps(schema)),
         asked(response_format={"type": "json_object", "schema": schema}),

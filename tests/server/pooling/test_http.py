@@ -255,7 +255,7 @@ async def test_several_conversations_come_as_a_list_of_them_in_either_field(path
         ({"messages": []}, "messages"),
         ({"messages": [SAID, SAID[0]]}, "messages[1]"),
         ({"messages": [SAID[0], SAID]}, "messages[1]"),
-        ({"messages": [SAID, [{"role": "pope", "content": "a"}]]}, "messages[1][0].role"),
+        ({"messages": [SAID, [{"role": "", "content": "a"}]]}, "messages[1][0].role"),
         ({"messages": [SAID, [{"role": "user", "content": "a " * 30}]]}, "messages[1]"),
         ({"messages": [SAID, [{"role": "user", "content": ""}]]}, "messages[1]"),
         ({"messages": [ANSWERED, SAID], "continue_final_message": True}, "continue_final_message"),

@@ -303,6 +303,16 @@ def test_the_developer_speaks_as_system_where_a_template_knows_no_developer() ->
     assert ChatTemplate(knowing, SPECIALS).render([message]) == "developer!"
 
 
+@pytest.mark.parametrize("content", ["Hi", "", [{"type": "text", "text": "Hi"}]])
+def test_a_role_of_the_template_s_own_is_written_and_one_that_it_leaves_out_is_refused(content: Any) -> None:
+    messages = [USER, {"role": "ipython", "content": content}]
+    assert "<|im_start|>ipython\n" in ChatTemplate(CHATML, SPECIALS).render(messages)
+    known = "{% for m in messages if m.role in ('user', 'ipython') %}{{ m.content }};{% endfor %}"
+    assert ChatTemplate(known, SPECIALS).render(messages).count(";") == 2
+    with pytest.raises(TemplateError, match=r"messages\[1\].role is 'robot', which .* leaves out"):
+        ChatTemplate(known, SPECIALS).render([USER, {"role": "robot", "content": content}])
+
+
 def test_arguments_of_tool_calls_are_objects_for_the_template() -> None:
     source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }};{% endfor %}"
     calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"a": [1]}', "", "not json", "[1]")]
