@@ -46,7 +46,7 @@ from .errors import EngineAsleep, EngineLost, EngineUnavailable
 from .journal import Journal
 from .launcher import EngineLauncher
 from .media import MediaStore
-from .outages import Heartbeat, Observer, Outages
+from .outages import Heartbeat, Outages, RecoveryObserver
 from .request import EngineRequest
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
@@ -132,7 +132,7 @@ class EngineClient:
         process = self._launcher.process
         return None if process is None else process.child.pid
 
-    def watch_recoveries(self, observer: Observer) -> None:
+    def watch_recoveries(self, observer: RecoveryObserver) -> None:
         """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._outages.watch(observer)
 

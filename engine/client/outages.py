@@ -20,7 +20,7 @@ from ..processes.silence import Silence
 logger = logging.getLogger(__name__)
 
 LostProcess = Literal["engine", "worker"]
-Observer = Callable[[LostProcess, float], None]
+RecoveryObserver = Callable[[LostProcess, float], None]
 
 
 class _Outage(NamedTuple):
@@ -37,7 +37,7 @@ class Outages:
         """``model`` names the model in logs if there are several."""
         self._model = model
         self._now: _Outage | None = None
-        self._observer: Observer | None = None
+        self._observer: RecoveryObserver | None = None
         self._stats = NO_STATS
         self._settled = NO_STATS
         """Counters of lost engines."""
@@ -55,7 +55,7 @@ class Outages:
     def observe(self, stats: Stats) -> None:
         self._stats = stats
 
-    def watch(self, observer: Observer) -> None:
+    def watch(self, observer: RecoveryObserver) -> None:
         """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._observer = observer
 

@@ -21,7 +21,7 @@ _COPY_INTS: Final = 3
 """Integers per group for a copied block."""
 _HOST_INTS: Final = 6
 """Integers per block, with a host tier: its old contents are copied there, and its new ones from there."""
-_NOBODY: Final[frozenset[int]] = frozenset()
+_NONE: Final[frozenset[int]] = frozenset()
 _COUNT: Final = attrgetter("count")
 _INT_COST: Final = 10
 """Bytes that an integer counts as: it takes longer to read than as many bytes of text."""
@@ -230,8 +230,8 @@ class StepBuilder:
             sampled=self.sampled,
             decoding=self.decoding,
             masked=self.masked,
-            entered=frozenset(entered) if self.new else _NOBODY,
-            readers=frozenset(self.readers) if self.readers else _NOBODY,
+            entered=frozenset(entered) if self.new else _NONE,
+            readers=frozenset(self.readers) if self.readers else _NONE,
             slices=tuple(self.slices),
         )
 
