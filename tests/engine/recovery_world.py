@@ -13,9 +13,9 @@ from stentor.engine.channel import MAX_FRAME
 from stentor.engine.client import client as client_module
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.request import EngineRequest
-from stentor.engine.client.stream import Event, RequestStream
+from stentor.engine.client.stream import RequestStream
 from stentor.engine.processes.supervisor import Supervisor
-from stentor.protocols.ipc.actors import Finished, PromptDone, PromptPart, Submit
+from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, PromptPart, Submit
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -49,7 +49,7 @@ class Reader:
             for event in events:
                 self._take(event)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: EngineEvent) -> None:
         assert not isinstance(event, PromptPart), "no audio is streamed here"
         if isinstance(event, PromptDone):
             assert not self.tokens, "the prompt was done after the first token"

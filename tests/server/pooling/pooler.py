@@ -15,11 +15,10 @@ from stentor.engine.channel.arena import Arena
 from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.media import Media, MediaStore
 from stentor.engine.client.request import EngineRequest
-from stentor.engine.client.stream import Event
 from stentor.engine.model_config.encoders.hf import encoder_config_from_hf
 from stentor.engine.model_config.encoders.pooling import PoolingConfig, ScoreHead
 from stentor.engine.model_config.encoders.sentence import Normalized, SentenceModules
-from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
+from stentor.protocols.ipc.actors import EngineEvent, EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.server.app.state import ServerState
@@ -85,7 +84,7 @@ class PoolStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Event]:
+    async def __anext__(self) -> list[EngineEvent]:
         if self.read:
             raise StopAsyncIteration
         await asyncio.sleep(0)

@@ -11,9 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from stentor.engine.client.media import Media
 from stentor.engine.client.request import EngineRequest
-from stentor.engine.client.stream import Event
 from stentor.engine.core.loop import engine_ready
-from stentor.protocols.ipc.actors import EngineReady, Stats
+from stentor.protocols.ipc.actors import EngineEvent, EngineReady, Stats
 from stentor.server.app.media import MediaOpener, spec_in
 from stentor.server.config.config import DEFAULTS, StoreConfig
 from stentor.server.config.models import EmbeddingConfig
@@ -64,7 +63,7 @@ class RealStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Event]:
+    async def __anext__(self) -> list[EngineEvent]:
         if self._read:
             raise StopAsyncIteration
         self._read = True
