@@ -31,8 +31,8 @@ def _gif(width: int, height: int, frame: bytes) -> bytes:
     return b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff" + frame + b";"
 
 
-def _gif_frame(width: int, height: int, data: bytes = b"\x02\x02\x4c\x01\0") -> bytes:
-    return b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + data
+def _gif_frame(width: int, height: int) -> bytes:
+    return b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\x02\x02\x4c\x01\0"
 
 
 _GIF_DELAY: Final = b"!\xf9\4\0\1\0\0\0"

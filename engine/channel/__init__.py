@@ -4,11 +4,11 @@
 
     # parent
     pair = ChannelPair.create(capacity=1 << 20)             # two rings of that many bytes
-    child = spawn("stentor.engine.worker", pair.child_fds)  # engine.process
+    child = spawn("stentor.engine.worker.process", pair.child_fds)  # engine.processes.process
     pair.parent.watch(child.pid, child.pidfd)               # before waiting for anything
 
     # child
-    inherited = become_child("stentor-worker")              # engine.process
+    inherited = become_child("stentor-worker")              # engine.processes.process
     endpoint = Endpoint.attach(inherited.fds, inherited.parent_pid)
 
     # both, in an asyncio loop (uvloop too, under anyio)

@@ -45,8 +45,8 @@ from .controls import Controls
 from .errors import EngineAsleep, EngineLost, EngineUnavailable
 from .journal import Journal
 from .launcher import EngineLauncher
-from .media import MediaStore
-from .outages import Heartbeat, Observer, Outages
+from .media import MediaStore, StreamedMedia
+from .outages import Heartbeat, Outages, RecoveryObserver
 from .request import EngineRequest
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
@@ -132,7 +132,7 @@ class EngineClient:
         process = self._launcher.process
         return None if process is None else process.child.pid
 
-    def watch_recoveries(self, observer: Observer) -> None:
+    def watch_recoveries(self, observer: RecoveryObserver) -> None:
         """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._outages.watch(observer)
 
@@ -146,7 +146,27 @@ class EngineClient:
         if self.ready is None:
             raise EngineUnavailable("the model is still loading")
         rid, self._next_rid = self._next_rid, self._next_rid + 1
-        cross = group_of(self.ready.groups, "cross")
+        submit, audio = self._place(rid, request, self.ready)
+        # encoded even if it has to wait, so that a request too large is refused now
+        frames = tuple(submit_frames(submit))
+        stream = RequestStream(submit, self._abort, self._append, audio)
+        if (size := max(map(len, frames))) > self._max_submit:
+            stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
+            self._media.sweep(self._journal.has)
+            return stream
+        self._journal.add(stream)
+        self._outages.count_recovered(request.resumed is not None and request.arrival is None)
+        if self._serving and self._trials.admits(rid):
+            self._give(stream, frames)
+            self._heartbeat.wake()
+        return stream
+
+    def _place(self, rid: int, request: EngineRequest, ready: EngineReady) -> tuple[Submit, StreamedMedia | None]:
+        """Place a request's media in shared memory; returns its message to the engine, and its streamed audio.
+
+        Raises :class:`..channel.arena.ArenaFull`.
+        """
+        cross = group_of(ready.groups, "cross")
         try:
             spans = self._media.place(rid, request.media, 0 if cross is None else cross.window)
             audio = None if request.streamed is None else self._media.stream(rid, request.streamed)
@@ -154,7 +174,7 @@ class EngineClient:
             self._media.sweep(self._journal.has)
             raise
         resumed = request.resumed
-        submit = Submit(
+        message = Submit(
             rid,
             request.prompt,
             request.params,
@@ -172,19 +192,7 @@ class EngineClient:
             adapter=request.adapter,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
-        # encoded even if it has to wait, so that a request too large is refused now
-        frames = tuple(submit_frames(submit))
-        stream = RequestStream(submit, self._abort, self._append, audio)
-        if (size := max(map(len, frames))) > self._max_submit:
-            stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
-            self._media.sweep(self._journal.has)
-            return stream
-        self._journal.add(stream)
-        self._outages.count_recovered(resumed is not None and request.arrival is None)
-        if self._serving and self._trials.admits(rid):
-            self._give(stream, frames)
-            self._heartbeat.wake()
-        return stream
+        return message, audio
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter before any request names it; the answer holds the error, if any.

@@ -4,7 +4,7 @@ hang."""
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from ..processes.silence import Silence
 logger = logging.getLogger(__name__)
 
 LostProcess = Literal["engine", "worker"]
-Observer = Callable[[LostProcess, float], None]
+RecoveryObserver = Callable[[LostProcess, float], None]
 
 
 class _Outage(NamedTuple):
@@ -37,7 +37,7 @@ class Outages:
         """``model`` names the model in logs if there are several."""
         self._model = model
         self._now: _Outage | None = None
-        self._observer: Observer | None = None
+        self._observer: RecoveryObserver | None = None
         self._stats = NO_STATS
         self._settled = NO_STATS
         """Counters of lost engines."""
@@ -55,7 +55,7 @@ class Outages:
     def observe(self, stats: Stats) -> None:
         self._stats = stats
 
-    def watch(self, observer: Observer) -> None:
+    def watch(self, observer: RecoveryObserver) -> None:
         """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._observer = observer
 
@@ -147,13 +147,10 @@ class Heartbeat:
     if this process itself was stopped, that counts as one tick.
     """
 
-    def __init__(
-        self, limit: float, patience: float = 1.0, sleep: Callable[[float], Awaitable[None]] = anyio.sleep
-    ) -> None:
+    def __init__(self, limit: float, patience: float = 1.0) -> None:
         """``limit``: seconds of silence; 0: no limit. ``patience`` multiplies the limit of a start."""
         self._limit = limit
         self._patience = patience
-        self._sleep = sleep
         self._tick = min(_TICK_SECONDS, limit / _TICKS)
         self._beats = 0
         self._busy = asyncio.Event()
@@ -180,7 +177,7 @@ class Heartbeat:
             if silence.seconds >= START_SECONDS * self._patience:
                 return False
             ask()
-            await self._sleep(self._tick)
+            await anyio.sleep(self._tick)
             if self._beats != beats:
                 beats = self._beats
                 silence.end()
@@ -194,7 +191,7 @@ class Heartbeat:
             await anyio.sleep_forever()
         silence, beats = 0.0, self._beats
         while silence < self._limit:
-            await self._sleep(self._tick)
+            await anyio.sleep(self._tick)
             if self._beats != beats:
                 silence, beats = 0.0, self._beats
             elif busy():

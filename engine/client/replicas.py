@@ -24,7 +24,7 @@ from ..processes.exception_groups import first_cause
 from .client import EngineClient
 from .controls import ControlFailed, Controls, on_all
 from .errors import EngineUnavailable
-from .outages import Observer, add_counters
+from .outages import RecoveryObserver, add_counters
 from .request import EngineRequest
 from .send_queue import VocabularySource
 from .stream import RequestStream
@@ -132,7 +132,7 @@ class EngineReplicas:
     def live_requests(self) -> int:
         return sum(client.live_requests for client in self._clients)
 
-    def watch_recoveries(self, observer: Observer) -> None:
+    def watch_recoveries(self, observer: RecoveryObserver) -> None:
         for client in self._clients:
             client.watch_recoveries(observer)
 

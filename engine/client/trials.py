@@ -79,11 +79,7 @@ class Trials:
     def note(self, batch: TokensBatch, journal: Journal) -> bool:
         """Record a batch, after the journal did. Returns whether it is progress: there are no suspects left."""
         bisector = self._bisector
-        if not bisector.idle:
-            for gained in batch.tokens:
-                bisector.gained(gained.rid, gained.index, len(gained.tokens))
-            for part in batch.parts:
-                bisector.gained(part.rid, 0, min(1, part.computed))
+        bisector.note_gains(batch)
         self._end(((end.rid, end.index) for end in batch.finished), journal)
         if not bisector.idle or not (batch.tokens or any(end.reason in ("stop", "length") for end in batch.finished)):
             return False

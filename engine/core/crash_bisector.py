@@ -7,6 +7,8 @@ that crashes engines (:mod:`..client.trials`). Here *server* means either proces
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from stentor.protocols.ipc.actors import TokensBatch
+
 PROOF_TOKENS: Final = 4
 """Tokens that a sequence must gain from one server to be acquitted. By then prefill, decode and the step planned ahead
 have all run."""
@@ -103,6 +105,15 @@ class CrashBisector:
         elif not set(rids).isdisjoint(self._groups[-1]):  # else the group had not begun to run
             self._divide()
         return None
+
+    def note_gains(self, batch: TokensBatch) -> None:
+        """Record the tokens that sequences gained, and the chunks of streamed audio that were computed, as one each."""
+        if self.idle:
+            return
+        for tokens in batch.tokens:
+            self.gained(tokens.rid, tokens.index, len(tokens.tokens))
+        for part in batch.parts:
+            self.gained(part.rid, 0, min(1, part.computed))
 
     def gained(self, rid: int, index: int, tokens: int) -> None:
         """Record tokens that a sequence gained."""

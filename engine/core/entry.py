@@ -5,8 +5,7 @@ import gc
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from .event_publisher import EventPublisher, EventsUnavailable
 from .loop import EngineLoop, engine_ready
 from .scheduler import Scheduler
 from .worker_group import WorkerGroup
-from .worker_life import OnProgress, Sleep, WorkerLost
+from .worker_life import OnProgress, WorkerLost
 from .worker_source import WorkerSource
 
 logger = logging.getLogger(__name__)
@@ -41,17 +40,12 @@ class WorkerKeeper:
         source: WorkerSource,
         config: WorkerConfig,
         patience: float = 1.0,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Sleep = anyio.sleep,
     ) -> None:
         self._source = source
         self._config = config
         self._loaded = config.weights
         """The weights of the last worker that was ready."""
         self._patience = patience
-        self._clock = clock
-        self._sleep = sleep
         self._first: WorkerReady | None = None
         self._last: WorkerGroup | None = None
 
@@ -94,7 +88,7 @@ class WorkerKeeper:
         group = await WorkerGroup.spawn(self._source, self._config.group_size, self._patience)
         try:
             # The configuration stays the same but for graphs: a worker finds what its predecessor cached by it.
-            ready = await group.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)
+            ready = await group.start(self._config, on_progress)
             first = self._first = self._first or ready
             if ready.limits != first.limits or ready.max_model_len < first.max_model_len:
                 raise WorkerLost(

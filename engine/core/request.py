@@ -109,7 +109,6 @@ class Request:
         "awaits",
         "cached_len",
         "end_token_ids",
-        "experts_told",
         "first_scheduled",
         "forks_left",
         "held_state",
@@ -122,6 +121,7 @@ class Request:
         "live",
         "name",
         "needs",
+        "num_experts_sent",
         "num_logprobs_sent",
         "num_preemptions",
         "params",
@@ -180,8 +180,9 @@ class Request:
         )
         """In order of position."""
         self.whole_parts = whole_parts(submit.inputs, len(submit.prompt), cross)
-        self.joined = _joined_media(submit, cross)
         """Prompt positions [first, end) that see each other, in order. Each is computed in one step."""
+        self.joined = _joined_media(submit, cross)
+        """Identifies all media together, where what one becomes depends on the others; else empty."""
         self.read_until = _read_until(submit, cross)
         """For each medium, by its start, the position behind the last one that reads it."""
         self.probe = submit.probe
@@ -220,7 +221,7 @@ class Request:
         """Times that a row of it was preempted because KV blocks ran out."""
         self.num_logprobs_sent = 1
         """Prompt tokens whose log-probabilities the client has; the first token has none."""
-        self.experts_told = params.routed_experts or 0
+        self.num_experts_sent = params.routed_experts or 0
         """Prompt positions whose experts the client has or did not ask for."""
         self.alignment: AlignmentOutput | None = None
         """Alignment gathered so far."""

@@ -57,7 +57,6 @@ class Sequence:
         "constraint",
         "digests",
         "drafts",
-        "experts_told",
         "fed",
         "fed_end",
         "forked",
@@ -69,6 +68,7 @@ class Sequence:
         "num_blocks",
         "num_computed_tokens",
         "num_drafts_in_flight",
+        "num_experts_sent",
         "num_hashed_blocks",
         "num_in_flight",
         "num_scheduled_tokens",
@@ -124,7 +124,7 @@ class Sequence:
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
         """Leading blocks whose hashes the prefix cache has."""
-        self.experts_told = request.prompt_len
+        self.num_experts_sent = request.prompt_len
         """Positions whose experts the client has, apart from those of the prompt."""
         self.num_scheduled_tokens = 0
         """Positions with KV written after all planned steps; a lower bound."""
@@ -220,7 +220,7 @@ class Sequence:
         request = self.request
         if request.params.routed_experts is None:
             return request.cacheable_len
-        sent = request.experts_told if request.experts_told < request.prompt_len else self.experts_told
+        sent = request.num_experts_sent if request.num_experts_sent < request.prompt_len else self.num_experts_sent
         return min(request.cacheable_len, sent)
 
     def take_experts(self, row: RowExperts) -> Iterator[SequenceExperts]:
@@ -229,13 +229,13 @@ class Sequence:
         A row that is computed again reports the same experts again; they are sent once.
         """
         request, end = self.request, row.start + row.count
-        sent = request.experts_told
+        sent = request.num_experts_sent
         if row.start <= sent < min(end, request.prompt_len):
-            request.experts_told = min(end, request.prompt_len)
-            yield _experts(request.rid, -1, row, sent, request.experts_told)
-        sent = self.experts_told
+            request.num_experts_sent = min(end, request.prompt_len)
+            yield _experts(request.rid, -1, row, sent, request.num_experts_sent)
+        sent = self.num_experts_sent
         if row.start <= sent < end:
-            self.experts_told = end
+            self.num_experts_sent = end
             yield _experts(request.rid, self.index, row, sent, end)
 
     def block_digests(self, count: int, block_size: int) -> list[bytes]:

@@ -2,8 +2,8 @@
 
 ::
 
-    child = spawn("stentor.engine.worker", pair.child_fds)     # in the owner
-    inherited = become_child("stentor-worker")                 # first thing in the child's main()
+    child = spawn("stentor.engine.worker.process", pair.child_fds)  # in the owner
+    inherited = become_child("stentor-worker")                      # first thing in the child's main()
 
 The kernel kills a child when its owner dies for any reason: ``become_child`` requests SIGKILL as the parent-death
 signal, so server → engine → worker end one after the other. The signal is sent when the *thread* that spawned the child

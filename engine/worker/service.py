@@ -67,7 +67,7 @@ class Worker:
         self._meeting_fd = meeting_fd
         self._sends_results = True
         self._arena = None if arena_fd is None else ArenaReader(arena_fd)
-        self._steps: Executor | None = None
+        self._executor: Executor | None = None
         self._adapters: AdapterStore | None = None
         self._told_reading = 0.0
         self._trace: StepTrace | None = None
@@ -75,13 +75,15 @@ class Worker:
     def run(self) -> int:
         """Serve until :class:`Shutdown`; returns the exit code. Raises :class:`PeerDied` if the engine is gone."""
         while True:
-            seconds = None if self._steps is None else self._steps.rest()
-            if self._steps is not None and self._steps.failed:
-                return 1
-            if self._steps is not None and self._adapters is not None and self._adapters.reading:
-                self._tell_read(self._steps, self._adapters)
-                if self._adapters.reading:
-                    seconds = _READ_SECONDS if seconds is None else min(seconds, _READ_SECONDS)
+            seconds = None
+            if self._executor is not None:
+                seconds = self._executor.rest()
+                if self._executor.failed:
+                    return 1
+                if self._adapters is not None and self._adapters.reading:
+                    self._tell_read(self._executor, self._adapters)
+                    if self._adapters.reading:
+                        seconds = _READ_SECONDS if seconds is None else min(seconds, _READ_SECONDS)
             for frame in self._engine.receive_blocking(seconds):
                 match decode_worker.decode(frame):
                     case StartWorker(config=config):
@@ -101,8 +103,8 @@ class Worker:
                     case Profile(on=on):
                         self._profile(on)
                     case Shutdown():
-                        if self._steps is not None:
-                            self._steps.close()
+                        if self._executor is not None:
+                            self._executor.close()
                         return 0
                     case other:
                         assert_never(other)
@@ -138,7 +140,7 @@ class Worker:
             lease = shared = SharedDevice(member)
             if runner.extras is not None:
                 runner.extras.yield_device = partial(shared.yield_device, setup.device)
-        self._steps = setup.executor(self._send, lease)
+        self._executor = setup.executor(self._send, lease)
         self._adapters = setup.adapters
         self._trace = StepTrace(config) if config.profiler_folder else None
         return None
@@ -148,14 +150,14 @@ class Worker:
             self._told_reading = time.monotonic()
         adapters.load(adapter)
 
-    def _tell_read(self, steps: Executor, adapters: AdapterStore) -> None:
+    def _tell_read(self, executor: Executor, adapters: AdapterStore) -> None:
         """Tell the engine which adapters have been read, and at intervals that others have not."""
         for loaded in adapters.take():
-            steps.tell(loaded)
+            executor.tell(loaded)
         now = time.monotonic()
         if adapters.reading and now - self._told_reading >= _READING_SECONDS:
             self._told_reading = now
-            steps.tell(ReadsAdapters())
+            executor.tell(ReadsAdapters())
 
     def _adapter_store(self) -> AdapterStore:
         if self._adapters is None:
@@ -163,19 +165,19 @@ class Worker:
         return self._adapters
 
     def _profile(self, on: bool) -> None:
-        if self._steps is None or self._trace is None:
+        if self._executor is None or self._trace is None:
             raise RuntimeError("a profile was to be taken by a worker that was started without a folder for it")
-        self._steps.tell(Profiled(self._trace.begin() if on else self._trace.write()))
+        self._executor.tell(Profiled(self._trace.begin() if on else self._trace.write()))
 
     def _step(self, message: StepPlan | Masks) -> bool:
         """Run a step's plan or masks; False if the worker must end."""
-        if self._steps is None:
+        if self._executor is None:
             raise RuntimeError("a step came before the start message")
         if isinstance(message, Masks):
-            self._steps.mask(message)
+            self._executor.mask(message)
         else:
-            self._steps.take(message)
-        return not self._steps.failed
+            self._executor.take(message)
+        return not self._executor.failed
 
     def _send(self, message: object) -> None:
         if isinstance(message, StepResult | AdapterLoaded | ReadsAdapters | Profiled) and not self._sends_results:

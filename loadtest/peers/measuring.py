@@ -208,9 +208,9 @@ class Disturbance:
         return busy_seconds(), ours, sum(server.cpu() for server in self._others)
 
 
-def busy_seconds(stat: Path = Path("/proc/stat")) -> float:
+def busy_seconds() -> float:
     """CPU seconds that the machine has computed since it started, over all cores."""
-    fields = stat.read_text().split("\n", 1)[0].split()
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return sum(int(fields[number]) for number in _BUSY) / os.sysconf("SC_CLK_TCK")
 
 

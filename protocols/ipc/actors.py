@@ -310,8 +310,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):
-    """Results of one step for all requests. They apply in order: ``parts``, ``experts``, ``prompts``, and ``finished``
-    last."""
+    """Results of one step for all requests. They apply in the order ``parts``, ``experts``, ``prompts``, ``tokens``,
+    ``finished``."""
 
     prompts: list[PromptDone]
     tokens: list[SequenceTokens]

@@ -44,15 +44,13 @@ class LoopTurns:
 class Slices:
     """One piece of long work."""
 
-    def __init__(self, loop_turns: LoopTurns, most: int = SLICE_BYTES) -> None:
-        """At most ``most`` run at a time."""
+    def __init__(self, loop_turns: LoopTurns) -> None:
         self._loop_turns = loop_turns
-        self._most = most
         self._done = 0
 
     async def did(self, amount: int) -> None:
         """Counts ``amount`` of work; waits for a turn once that is enough for one."""
         self._done += amount
-        if self._done >= self._most:
+        if self._done >= SLICE_BYTES:
             self._done = 0
             await self._loop_turns.take()

@@ -32,7 +32,7 @@ from .calls import CallFilter
 from .chat_model import ChatModel
 from .prompt import callable_tools
 
-PROMPT_TAIL: Final = 48
+_REASONING_TAIL: Final = 48
 """Tokens at a prompt's end that say whether the model begins inside its reasoning."""
 GRAMMAR_COST: Final = 16
 """Characters of a schema that a tool's grammar takes as long as, for each of its own."""
@@ -125,7 +125,7 @@ def _check_together(body: ChatRequest, use: ToolUse, answer: Answer | None, outp
 def _thinking_opened(chat: ChatModel, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
     if chat.output.reasoning is None:
         return False
-    tail = chat.pool.tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
+    tail = chat.pool.tokenizer.decode(prompt[-_REASONING_TAIL:], skip_special_tokens=False)
     continued = _text_of(body.messages[-1]) if body.continue_final_message else ""
     return chat.output.thinking_opened(tail, wanted=options.wanted, continued=continued)
 
@@ -150,21 +150,21 @@ async def _grammar(chat: ChatModel, use: ToolUse, answer: Answer | None, opened:
         if len(grammars) <= MAX_ALONE:
             await _check_alone(chat, grammars)
         return await _checked(chat, write, size, field)
-    except BadRequest as refused:
-        if refused.param in (field, *(tool.field for tool in grammars)):
-            await _blame(chat, grammars, refused)
+    except BadRequest as refusal:
+        if refusal.param in (field, *(tool.field for tool in grammars)):
+            await _blame(chat, grammars, refusal)
         raise
 
 
-async def _blame(chat: ChatModel, tools: Sequence[OfferedTool], refused: BadRequest) -> None:
+async def _blame(chat: ChatModel, tools: Sequence[OfferedTool], refusal: BadRequest) -> None:
     """Raises BadRequest naming the tool whose own grammar the engine refuses, if one is at fault.
 
     The error is then about the client's own text, not about the combined grammar.
     """
-    if len(tools) == 1 and refused.code == TOO_COMPLEX_CODE:
+    if len(tools) == 1 and refusal.code == TOO_COMPLEX_CODE:
         field = tools[0].field
-        raise BadRequest(refused.message.replace(f"`{refused.param}`", f"`{field}`", 1), field, refused.code)
-    if refused.code == TOO_COMPLEX_CODE:
+        raise BadRequest(refusal.message.replace(f"`{refusal.param}`", f"`{field}`", 1), field, refusal.code)
+    if refusal.code == TOO_COMPLEX_CODE:
         return  # one after the other, they would take as many times as long
     await _check_alone(chat, tools[:MAX_BLAMED])
 

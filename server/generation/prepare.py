@@ -18,7 +18,7 @@ from ..common.keys import Caller
 from ..http.sse import Batches
 from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
-from ..text.output.generation import GenerationRequest, Submitter
+from ..text.output.generation import Submitter
 from .admission import (
     Budget,
     check_prompt,
@@ -113,7 +113,8 @@ async def prepare_generation(
         chat.registry.adapter_of(model),
         priority=context.priority(body.priority),
     )
-    batches = await observed(chat, wanted, media.held, context, arrival, client)
+    began = context.arrival if arrival is None else arrival
+    batches = ObservedGeneration(chat, wanted, began, context.queue_slot, client, media_bytes=media.held)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
@@ -125,20 +126,6 @@ async def prepare_generation(
         media_tokens=media.tokens,
         batches=batches,
     )
-
-
-async def observed(
-    chat: ChatModel,
-    wanted: GenerationRequest,
-    media_bytes: int,
-    context: RequestContext,
-    arrival: float | None = None,
-    client: Submitter | None = None,
-) -> ObservedGeneration:
-    """The deltas of a request, with its media, of ``media_bytes``, where workers see them; ``arrival`` and ``client``
-    as in :func:`prepare_generation`."""
-    began = context.arrival if arrival is None else arrival
-    return ObservedGeneration(chat, wanted, began, context.queue_slot, client, media_bytes=media_bytes)
 
 
 async def prompt_of(chat: ChatModel, body: ChatRequest, memory: MemoryShare | None = None) -> list[int]:

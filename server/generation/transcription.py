@@ -41,7 +41,6 @@ from ..text.errors import TemplateError, TextTooLong
 from .admission import Budget, most_prompt_tokens, output_room, resolve_sampling, too_long
 from .chat_model import ChatModel
 from .error_fields import map_error_fields
-from .prepare import observed
 from .prompt import render_messages
 from .stream import ObservedGeneration, generation_request
 
@@ -229,7 +228,7 @@ class ChatTranscription:
         request = generation_request(
             wish.sampling, prompt, params, self._caller, media=placed.spans, adapter=wish.adapter
         )
-        return await observed(chat, request, placed.held, context)
+        return ObservedGeneration(chat, request, context.arrival, context.queue_slot, media_bytes=placed.held)
 
     async def _prompt(self, media: ConversationMedia, seconds: float) -> tuple[list[int], PlacedMedia]:
         """``seconds``: the length of the audio. Raises BadRequest, where it is the client's text that cannot be

@@ -16,8 +16,9 @@ import torch
 from openai.types import audio as sdk
 
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.download.hub import DEMO_TRANSCRIPTION_MODEL
 from stentor.loadtest.voice.clips import SENTENCES, spoken
-from stentor.loadtest.voice.transcription import MODEL, Normalizer, WordErrors, folder_of, word_errors
+from stentor.loadtest.voice.transcription import Normalizer, WordErrors, folder_of, word_errors
 from stentor.server.asr.vocabulary import settings_of
 from stentor.tests.parity.whispers import real, whisper_of
 from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object
@@ -88,9 +89,9 @@ def test_greedy_tokens_are_those_of_transformers(
 ) -> None:
     import transformers
 
-    checkpoint = open_checkpoint(folder_of(MODEL))
+    checkpoint = open_checkpoint(folder_of(DEMO_TRANSCRIPTION_MODEL))
     model = real(checkpoint)
-    suppressed = checkpoint_lists(folder_of(MODEL))
+    suppressed = checkpoint_lists(folder_of(DEMO_TRANSCRIPTION_MODEL))
     for name, value in {
         **{"eos_token_id": EOT, "pad_token_id": EOT, "bos_token_id": EOT, "decoder_start_token_id": SOT},
         **{"is_multilingual": False, "no_timestamps_token_id": NO_TIMESTAMPS, "max_initial_timestamp_index": 50},

@@ -377,7 +377,7 @@ class Engine:
         self._mask()
 
     def kill_worker(self) -> None:
-        in_flight = {each.rid for each in self.scheduler._recovery.in_flight(self.scheduler._flights)}
+        in_flight = {each.rid for each in self.scheduler._recovery.in_flight(self.scheduler._in_flight)}
         # the search may have gone on while the last steps of this group are in flight
         group = self.scheduler._recovery.group
         assert group is None or in_flight <= group, "somebody ran beside those who are searched"

@@ -1,6 +1,5 @@
 """Allocates KV blocks, encoder slots and state slots to rows, and preempts rows when blocks run out."""
 
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
@@ -35,8 +34,6 @@ class KVCacheManager:
     """
 
     __slots__ = (
-        "_holders",
-        "_promised",
         "adapters",
         "block_size",
         "cross",
@@ -44,9 +41,11 @@ class KVCacheManager:
         "groups",
         "host",
         "needs",
+        "pinned",
         "pool",
         "preemptions",
         "prefix",
+        "promised",
         "queue",
         "rows",
         "states",
@@ -90,14 +89,15 @@ class KVCacheManager:
         self.adapters = adapters or AdapterCache(0, 0)
         self.preemptions = 0
         """Preemptions for lack of blocks; others are not counted."""
-        self._holders: dict[int, Request] = {}
-        self._promised = 0
+        self.pinned: dict[int, Request] = {}
+        """Requests whose prompts are pinned."""
+        self.promised = 0
         """Blocks promised to rows and not taken yet."""
 
     @property
     def free(self) -> int:
         """Blocks that nobody holds and that are not promised."""
-        return self.pool.free_count - self._promised
+        return self.pool.free_count - self.promised
 
     def needed_behind(self, prefix: Tables, length: int) -> int:
         """Blocks of the pool, in all groups, that a row with this prefix needs until its tables hold ``length``
@@ -112,7 +112,7 @@ class KVCacheManager:
     def revived(self, prefix: Tables) -> int:
         """Blocks of a prefix that count as free until a row uses it: nobody holds them, or they are to be fetched from
         the host tier."""
-        blocks = [block for table, first in zip(prefix, self._kept_of(prefix), strict=True) for block in table[first:]]
+        blocks = [block for table, first in zip(prefix, self.kept_of(prefix), strict=True) for block in table[first:]]
         return self.unheld(blocks) + sum(block < 0 for block in blocks)
 
     def unheld(self, blocks: SequenceOf[int]) -> int:
@@ -244,7 +244,7 @@ class KVCacheManager:
         """Promise a row the blocks for the tokens that it was admitted with, at most ``most``; replaces the former
         promise."""
         promised = max(0, min(most, self._to_take(sequence, sequence.promised_until)))
-        self._promised += promised - sequence.promised
+        self.promised += promised - sequence.promised
         sequence.promised = promised
 
     def _give_back(self, tables: Tables, kept: SequenceOf[int]) -> None:
@@ -275,18 +275,19 @@ class KVCacheManager:
                 self.pool.ref(block)
             held.append([0] * first + table[first:blocks])
         request.held_tables = held
-        self._holders[request.rid] = request
+        self.pinned[request.rid] = request
 
     def drop_hold(self, request: Request) -> None:
         """Free the pinned prompt of a request, if there is one."""
         if request.held_tables:
-            self._give_back(request.held_tables, self._kept_of(request.held_tables))
+            self._give_back(request.held_tables, self.kept_of(request.held_tables))
             request.held_tables = []
-            del self._holders[request.rid]
+            del self.pinned[request.rid]
         if self.states is not None:
             self.states.drop_hold(request)
 
-    def _kept_of(self, tables: Tables) -> list[int]:
+    def kept_of(self, tables: Tables) -> list[int]:
+        """By group, the first block that a row with this prefix needs."""
         return [self.prefix.first_needed(group, len(tables[0])) for group in range(self.groups)]
 
     def settle_fork(self, sequence: Sequence) -> None:
@@ -302,7 +303,7 @@ class KVCacheManager:
         none."""
         idle = [
             request
-            for request in self._holders.values()
+            for request in self.pinned.values()
             if request is not keep and self.pool.refs(request.held_tables[0][-1]) == 1
         ]
         if not idle:
@@ -317,7 +318,7 @@ class KVCacheManager:
         self.rows.leave(sequence)
         self.name_tail(sequence)
         self._give_back(sequence.tables, sequence.kept)
-        self._promised -= sequence.promised
+        self.promised -= sequence.promised
         for span in sequence.spans:
             self.encoder_cache.free(span)
         if self.states is not None:
@@ -364,10 +365,10 @@ class KVCacheManager:
             if self.reclaim_hold(keep=None):
                 continue
             victim = self.rows.running[-1]
-            if victim is needy and self._holders:
+            if victim is needy and self.pinned:
                 # a pinned prompt also holds what its row's windows have passed, so it can be freed although the row
                 # uses the rest
-                self.drop_hold(next(iter(self._holders.values())))
+                self.drop_hold(next(iter(self.pinned.values())))
                 continue
             self.preempt(victim)
             self.preemptions += 1
@@ -384,10 +385,10 @@ class KVCacheManager:
         states = None
         if groups is not None:
             self.cross, states = group_of(groups, "cross"), group_of(groups, "state")
-        for request in self._holders.values():
+        for request in self.pinned.values():
             request.held_tables = []
-        self._holders.clear()
-        self._promised = 0
+        self.pinned.clear()
+        self.promised = 0
         self.pool.reset(num_blocks)
         self.encoder_cache.reset(_capacity(self.cross))
         if self.states is not None:
@@ -423,77 +424,13 @@ class KVCacheManager:
 
     def forget_prefixes(self) -> None:
         """Drop all cached prefixes and pinned prompts. Running rows keep their blocks, but no longer hash them."""
-        for request in list(self._holders.values()):
+        for request in list(self.pinned.values()):
             self.drop_hold(request)
         self.pool.forget_hashes()
         if self.states is not None:
             self.states.forget()
         for sequence in self.rows.running:
             sequence.num_hashed_blocks = NEVER_HASHED
-
-    def check_integrity(self) -> None:
-        """Raise AssertionError unless the pool's reference counts are those of rows and pinned prompts."""
-        self.pool.check_integrity()
-        self.queue.check_integrity()
-        self.rows.check_integrity()
-        self._check_spans()
-        self.adapters.check_integrity()
-        if self.states is not None:
-            self.states.check_integrity(self.rows.running)
-        held = [0] * self.pool.num_blocks
-        for request in self._holders.values():
-            assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
-            self._count(request.held_tables, self._kept_of(request.held_tables), held)
-        for sequence in self.rows.running:
-            self._count(sequence.tables, sequence.kept, held)
-        for block, count in enumerate(held):
-            assert count == self.pool.refs(block), f"block {block} has {self.pool.refs(block)} references, not {count}"
-        promised = sum(sequence.promised for sequence in self.rows.running)
-        assert promised == self._promised, f"{self._promised} blocks are promised, to rows {promised}"
-        assert self.free >= 0, f"{-self.free} blocks more are promised than are free"
-        for sequence in self.rows.running:
-            self._check_row(sequence, held)
-
-    def _count(self, tables: Tables, kept: SequenceOf[int], held: list[int]) -> None:
-        for table, first in zip(tables, kept, strict=True):
-            for block in table[first:]:
-                held[block] += 1
-
-    def _check_row(self, sequence: Sequence, held: list[int]) -> None:
-        name, size = f"sequence {sequence.name}", self.block_size
-        computed, scheduled = sequence.num_computed_tokens, sequence.num_scheduled_tokens
-        assert computed <= scheduled <= sequence.length, f"{name}: lengths disagree"
-        assert scheduled + sequence.num_drafts_in_flight <= sequence.num_blocks * size, f"{name} lacks blocks"
-        for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
-            assert len(table) == sequence.num_blocks, f"{name} has {len(table)} blocks of group {group}"
-            window = self.windows[group]
-            seen = max(0, scheduled - window + 1) // size if window else 0
-            assert kept <= seen, f"{name} has left behind what it sees in group {group}"
-            if window:
-                most = self.needs.held_at_most[group]
-                assert len(table) - kept <= most, (
-                    f"{name} holds {len(table) - kept} blocks of group {group}, over {most}"
-                )
-            for block in table[max(kept, scheduled // size) :]:
-                assert held[block] == 1, f"block {block} will be written by {name} and is shared"
-
-    def _check_spans(self) -> None:
-        self.encoder_cache.check_integrity()
-        holders: Counter[bytes] = Counter()
-        for sequence in self.rows.running:
-            held, unread = sequence.spans, sequence.request.spans_behind(sequence.num_scheduled_tokens)
-            assert unread == held[len(held) - len(unread) :], f"sequence {sequence.name} lacks media that it will read"
-            holders.update(span.digest for span in held)
-            # start of a row that has computed nothing yet, possibly within a span
-            began = sequence.num_blocks * self.block_size
-            for span in held:
-                read = max(0, span.start) < sequence.num_scheduled_tokens != began
-                assert not read or self.encoder_cache.is_encoded(span.digest), (
-                    f"sequence {sequence.name} has read media that were not encoded"
-                )
-        for digest, count in holders.items():
-            assert count == self.encoder_cache.holders(digest), f"media {digest.hex()} have other holders than {count}"
-        assert holders.total() == self.encoder_cache.num_holders, "media are held by nobody"
 
 
 def _capacity(group: CacheGroup | None) -> int:

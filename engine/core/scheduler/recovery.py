@@ -105,10 +105,7 @@ class WorkerRecovery:
     def noted(self, batch: TokensBatch) -> TokensBatch:
         """Report the batch's tokens and ends to the search; returns the batch."""
         if not self._bisector.idle:
-            for gained in batch.tokens:
-                self._bisector.gained(gained.rid, gained.index, len(gained.tokens))
-            for part in batch.parts:
-                self._bisector.gained(part.rid, 0, min(1, part.computed))  # chunks of streamed audio
+            self._bisector.note_gains(batch)
             for finished in batch.finished:
                 self._bisector.ended(finished.rid, finished.index)
         return batch

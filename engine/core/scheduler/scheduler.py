@@ -37,6 +37,7 @@ from .recovery import Recovery, WorkerRecovery
 from .refusals import append_refusal_of, oversized
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
+from .step_check import check_result
 
 MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the next one, prepared meanwhile."""
@@ -115,8 +116,8 @@ class Scheduler:
         )
         self._lacked: list[Resource] = []
         """Resources that queued sequences lacked in the last plan."""
-        self._prompts = PromptBudget(self._limits)
-        self._flights: deque[InFlightStep] = deque()
+        self._prompt_budget = PromptBudget(self._limits)
+        self._in_flight: deque[InFlightStep] = deque()
         self._unmasked_from = 0
         """The first step whose masks have not been made."""
         self._steps = 0
@@ -137,10 +138,10 @@ class Scheduler:
         if refusal is not None:
             ended = () if request.resumed is None else request.resumed.ended
             indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
-            self._output.refused(request)
             large = oversized(request, self._kv_cache.cross)
-            blamed: tuple[Fault, str] = ("", "") if large is None else ("media", large.field)
-            return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal, *blamed) for i in indices])
+            if large is None:
+                return self._refused(request, indices, refusal)
+            return self._refused(request, indices, refusal, "media", large.field)
         accepted = Request(
             request,
             number=self._submitted,
@@ -155,9 +156,8 @@ class Scheduler:
             self._output.refused(request)
             return None
         if (why := self._limits.frame_refusal_of(accepted, self._kv_cache)) is not None:
-            ended = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
-            self._output.refused(request)
-            return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
+            living = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
+            return self._refused(request, living, why)
         self._submitted += 1
         if request.adapter is not None and not self._kv_cache.adapters.hold(request.adapter, request.rid):
             accepted.awaits |= {"adapter"}
@@ -167,6 +167,13 @@ class Scheduler:
             self.prerequisites.want_media(accepted)
         # without its grammar it is unknown whether a sequence is complete
         return None if request.resumed is None or "grammar" in awaits else self.prerequisites.end_satisfied(accepted)
+
+    def _refused(
+        self, request: Submit, indices: list[int], why: str, fault: Fault = "", field: str = ""
+    ) -> TokensBatch:
+        """The terminal messages of a refused request's sequences; its media are released."""
+        self._output.refused(request)
+        return TokensBatch([], [], [Finished(request.rid, each, "error", None, why, fault, field) for each in indices])
 
     def lives(self, rid: int) -> bool:
         """Whether the request was accepted and a sequence of it has not ended."""
@@ -215,9 +222,9 @@ class Scheduler:
 
         ``crowded``: other engines wait for the device, so the step is kept as short as beside rows that decode.
         """
-        if len(self._flights) >= MAX_IN_FLIGHT:
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
             return None
-        if not self._recovery.group_runs(in_flight=bool(self._flights)):
+        if not self._recovery.group_runs(in_flight=bool(self._in_flight)):
             return None
         kv_cache, limits = self._kv_cache, self._limits
         if kv_cache.cross is not None and not kv_cache.cross.window:
@@ -230,7 +237,7 @@ class Scheduler:
             max_bytes=limits.max_plan_bytes,
         )
         unfinished = plan_decodes(step, kv_cache, drafting=limits.max_drafts > 0)
-        self._prompts.bound(step, kv_cache, waiting=bool(unfinished or kv_cache.queue), crowded=crowded)
+        self._prompt_budget.bound(step, kv_cache, waiting=bool(unfinished or kv_cache.queue), crowded=crowded)
         self._lacked = plan_prompts(step, kv_cache, unfinished, limits.max_admitted_tokens, now)
         self.prerequisites.want_written(step.wanted)
         if not step.works:
@@ -254,7 +261,7 @@ class Scheduler:
             adapters=kv_cache.adapters.take_placed(),
             state_copies=[] if kv_cache.states is None else kv_cache.states.pool.take_copies(),
         )
-        self._flights.append(step.in_flight(self._steps))
+        self._in_flight.append(step.in_flight(self._steps))
         self._steps += 1
         self._step_tokens.observe(step.tokens)
         return plan
@@ -262,9 +269,9 @@ class Scheduler:
     @property
     def wants_masks(self) -> bool:
         """Whether the worker needs :meth:`masks`, and they can be made."""
-        if not self._flights:
+        if not self._in_flight:
             return False
-        oldest = self._flights[0]
+        oldest = self._in_flight[0]
         return bool(oldest.masked) and oldest.step >= self._unmasked_from
 
     def masks(self) -> tuple[Masks, TokensBatch]:
@@ -272,7 +279,7 @@ class Scheduler:
 
         Also returns the ends of sequences without an allowed token.
         """
-        flight = self._flights[0]
+        flight = self._in_flight[0]
         self._unmasked_from = flight.step + 1
         masks, finished = write_masks(flight, self._recovery.epoch, self._output)
         return masks, self._recovery.noted_ends(finished)
@@ -284,16 +291,16 @@ class Scheduler:
         """
         if result.epoch < self._recovery.epoch:
             return TokensBatch([], [], [])
-        if not self._flights or result.epoch != self._recovery.epoch or result.step != self._flights[0].step:
-            expected = f"step {self._flights[0].step}" if self._flights else "none"
+        if not self._in_flight or result.epoch != self._recovery.epoch or result.step != self._in_flight[0].step:
+            expected = f"step {self._in_flight[0].step}" if self._in_flight else "none"
             raise ValueError(
                 f"the worker sent the result of step {result.step} in epoch {result.epoch}; "
                 f"expected was {expected} in epoch {self._recovery.epoch}"
             )
-        flight = self._flights[0]
-        flight.check(result)
-        self._flights.popleft()
-        self._prompts.learn(flight, result)
+        flight = self._in_flight[0]
+        check_result(flight, result)
+        self._in_flight.popleft()
+        self._prompt_budget.learn(flight, result)
         if self._limits.max_drafts:
             self._drafts.learn(flight, result)
         for slot, digest, begun in flight.slices:
@@ -305,7 +312,7 @@ class Scheduler:
         """Ended requests whose media no step in flight reads, since the last call."""
         if not self._output.unreleased:
             return []
-        free = self._output.unreleased.difference(*(flight.readers for flight in self._flights))
+        free = self._output.unreleased.difference(*(flight.readers for flight in self._in_flight))
         self._output.unreleased -= free
         return sorted(free)
 
@@ -317,8 +324,8 @@ class Scheduler:
         owner calls :meth:`.Prerequisites.load` again before the next plan. A request that was found to kill workers
         ends. ``blameless``: no request caused the death.
         """
-        recovery = self._recovery.recover(self._flights, blameless=blameless)
-        self._flights.clear()
+        recovery = self._recovery.recover(self._in_flight, blameless=blameless)
+        self._in_flight.clear()
         return recovery
 
     def resize(self, ready: WorkerReady) -> TokensBatch:
@@ -367,7 +374,7 @@ class Scheduler:
     @property
     def in_flight(self) -> int:
         """Steps that are planned and not completed."""
-        return len(self._flights)
+        return len(self._in_flight)
 
     @property
     def epoch(self) -> int:
@@ -407,7 +414,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the state is inconsistent. Cost grows with all state; for tests and idle time."""
-        check_integrity(self._kv_cache, self._output, self._flights)
+        check_integrity(self._kv_cache, self._output, self._in_flight)
         working = sum(not sequence.length_capped for sequence in self._rows.running)
         assert working <= self._limits.max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 

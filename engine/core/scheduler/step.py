@@ -4,7 +4,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import EncodeJob, ForkedRow, NewRow, RowInput, RowSpan, RowStep, StepResult
+from stentor.protocols.ipc.steps import EncodeJob, ForkedRow, NewRow, RowInput, RowSpan, RowStep
 
 from ..cache.prefix import Tables
 from ..sequence import Sequence
@@ -21,7 +21,7 @@ _COPY_INTS: Final = 3
 """Integers per group for a copied block."""
 _HOST_INTS: Final = 6
 """Integers per block, with a host tier: its old contents are copied there, and its new ones from there."""
-_NOBODY: Final[frozenset[int]] = frozenset()
+_NONE: Final[frozenset[int]] = frozenset()
 _COUNT: Final = attrgetter("count")
 _INT_COST: Final = 10
 """Bytes that an integer counts as: it takes longer to read than as many bytes of text."""
@@ -67,81 +67,6 @@ class InFlightStep(NamedTuple):
     readers: frozenset[int]
     """Requests whose media the step reads from the arena."""
     slices: tuple[Slice, ...] = ()
-
-    def check(self, result: StepResult) -> None:
-        """Raise ValueError unless the result has the shape that this step must have."""
-        drawn = self.sampled if result.counts is None else self._drawn(result.counts, result.drafted)
-        for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
-            if values is not None and len(values) != drawn:
-                raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
-        if not {*result.encoded} <= {slot for slot, _, _ in self.slices}:
-            raise ValueError(f"the worker has encoded slots {result.encoded} in step {self.step}, which encodes others")
-        extras = (result.prompt_logprobs, result.alignments, result.pooled, result.drafts, result.routed, result.faults)
-        if any(extras):
-            owners = self.by_slot()
-            for piece in result.prompt_logprobs:
-                owner = owners.get(piece.slot)
-                if owner is None:
-                    raise ValueError(f"the worker sent prompt logprobs of slot {piece.slot}, not in step {self.step}")
-                end = piece.start + len(piece.positions)
-                prompt_len = owner.sequence.request.prompt_len
-                if not 0 < piece.start <= end <= prompt_len:
-                    raise ValueError(
-                        f"the worker sent prompt logprobs of tokens {piece.start} to {end} in step {self.step}; "
-                        f"slot {piece.slot} has such for 1 to {prompt_len}"
-                    )
-            for row in result.alignments:
-                owner = owners.get(row.slot)
-                if owner is None or owner.sequence.request.probe is None:
-                    raise ValueError(
-                        f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
-                    )
-            for made in result.pooled:
-                owner = owners.get(made.slot)
-                if owner is None or owner.sequence.request.pooling is None:
-                    raise ValueError(
-                        f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
-                    )
-            for routed in result.routed:
-                owner = owners.get(routed.slot)
-                asks = owner is not None and owner.sequence.request.params.routed_experts is not None
-                if owner is None or not asks or routed.count < 1 or len(routed.data) % routed.count:
-                    raise ValueError(
-                        f"the worker tells {len(routed.data)} bytes of experts of {routed.count} positions of slot "
-                        f"{routed.slot} in step {self.step}, where nobody asked for them"
-                    )
-                if not 0 <= routed.start <= routed.start + routed.count <= owner.end:
-                    raise ValueError(
-                        f"the worker tells experts of positions {routed.start} to {routed.start + routed.count} of "
-                        f"slot {routed.slot} in step {self.step}, which ends at {owner.end}"
-                    )
-            for fault in result.faults:
-                owner = owners.get(fault.slot)
-                if owner is None or not owner.sequence.request.inputs:
-                    raise ValueError(
-                        f"the worker finds fault with slot {fault.slot} in step {self.step}: {fault.message}"
-                    )
-            for draft in result.drafts:
-                owner = owners.get(draft.slot)
-                constraint = None if owner is None or not owner.max_gained else owner.sequence.constraint
-                if constraint is None or min(draft.tokens, default=0) < 0:
-                    raise ValueError(
-                        f"the worker drafts {draft.tokens} for slot {draft.slot} in step {self.step}, which needs none"
-                    )
-
-    def _drawn(self, counts: list[int], drafted: list[int] | None) -> int:
-        """The number of tokens. Raises ValueError for counts that this step cannot have."""
-        most = [owner.max_gained for owner in self.owners if owner.max_gained]
-        if len(counts) != len(most) or not all(1 <= count <= top for count, top in zip(counts, most, strict=True)):
-            raise ValueError(f"the worker sent counts {counts} for step {self.step}, whose rows gain 1 to {most}")
-        if drafted is not None and (
-            len(drafted) != len(most)
-            or not all(count <= 1 + own <= top for count, own, top in zip(counts, drafted, most, strict=True))
-        ):
-            raise ValueError(
-                f"the worker sent counts {counts} of drafts {drafted} for step {self.step}, whose rows gain 1 to {most}"
-            )
-        return sum(counts)
 
     @property
     def decodes_alone(self) -> bool:
@@ -305,8 +230,8 @@ class StepBuilder:
             sampled=self.sampled,
             decoding=self.decoding,
             masked=self.masked,
-            entered=frozenset(entered) if self.new else _NOBODY,
-            readers=frozenset(self.readers) if self.readers else _NOBODY,
+            entered=frozenset(entered) if self.new else _NONE,
+            readers=frozenset(self.readers) if self.readers else _NONE,
             slices=tuple(self.slices),
         )
 

@@ -146,15 +146,13 @@ class SyncExecutor:
             self._lease.begin()
             if plan.masked:
                 self._held = AwaitingMasks(plan, names, self._runner.forward(plan))
-                self._lease.end()
-                self._idle_from = time.monotonic()
+                self._leave_device()
                 return
             result = self._runner.step(plan)
         except Exception as error:
             self._fail(step_failure(plan, names, error))
             return
-        self._lease.end()
-        self._idle_from = time.monotonic()
+        self._leave_device()
         self._send(result)
 
     def mask(self, masks: Masks) -> None:
@@ -170,9 +168,12 @@ class SyncExecutor:
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
             return
+        self._leave_device()
+        self._send(result)
+
+    def _leave_device(self) -> None:
         self._lease.end()
         self._idle_from = time.monotonic()
-        self._send(result)
 
     def tell(self, message: Told) -> None:
         self._send(message)

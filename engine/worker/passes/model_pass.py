@@ -64,7 +64,7 @@ class ModelPass:
         prompts."""
         self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
         """Whether the model uses adapters; a draft model does not."""
-        self._nobody = [-1] * len(rows.adapters)
+        self._no_adapters = [-1] * len(rows.adapters)
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
         reads = model.programs(caches) if isinstance(model, PoolingModel) and caches else self._programs
         self._expands = reads is not None and reads.expands
@@ -168,7 +168,7 @@ class ModelPass:
         assert self._step is not None
         assert self._programs is not None
         assert isinstance(self._model, Decoder)
-        adapters = self._rows.adapters if self._adapted else self._nobody
+        adapters = self._rows.adapters if self._adapted else self._no_adapters
         work = [
             (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
             for row in rows

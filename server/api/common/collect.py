@@ -57,7 +57,7 @@ class CollectedChoice:
 
 
 @dataclass
-class Generation:
+class CollectedGeneration:
     """All choices over one prompt."""
 
     choices: list[CollectedChoice]
@@ -93,7 +93,7 @@ class Collector:
     def __init__(
         self, n: int, *, thoughts: bool = True, token_ids: bool = True, logprobs: LogprobsWriter | None = None
     ) -> None:
-        self._generation = Generation([CollectedChoice() for _ in range(n)])
+        self._generation = CollectedGeneration([CollectedChoice() for _ in range(n)])
         self._thoughts = thoughts
         self._token_ids = token_ids
         self._logprobs = logprobs
@@ -139,7 +139,7 @@ class Collector:
                 case other:
                     assert_never(other)
 
-    def end(self) -> Generation:
+    def end(self) -> CollectedGeneration:
         """The whole of it. Raises GenerationFailed where a choice has not come to its end."""
         if any(choice.finish is None for choice in self._generation.choices):
             raise GenerationFailed
@@ -152,7 +152,7 @@ async def collect(
     *,
     token_ids: bool = True,
     logprobs: LogprobsWriter | None = None,
-) -> Generation:
+) -> CollectedGeneration:
     """Reads ``batches`` to their end. Raises as :class:`Collector` does."""
     collector = Collector(n, token_ids=token_ids, logprobs=logprobs)
     async for batch in batches:

@@ -15,7 +15,7 @@ from ...generation.completion import Prompt
 from ...generation.logprobs import CompletionLists, prompt_logprobs
 from ...generation.routed_experts import encoded_experts
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
-from ..common.collect import Generation, collect
+from ..common.collect import CollectedGeneration, collect
 from .stream import CompletionShape, EchoedLogprobs, TokenCounts
 
 
@@ -28,7 +28,7 @@ class CollectedPrompt:
         self._echo = EchoedLogprobs(shape, prompt)
         self._builders = shape.builders(prompt)
         self.prompt = prompt
-        self.generation = Generation([])
+        self.generation = CollectedGeneration([])
         self.ranked = JsonList(budget)
         """``prompt_logprobs``."""
         self.echoed = CompletionLists(budget)

@@ -37,10 +37,8 @@ class DocumentPages(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DocumentProcess(KillableChild):
-    def __init__(self, limits: DecodedLimits, timeout: float = SECONDS) -> None:
-        """``timeout`` in seconds for each document."""
+    def __init__(self, limits: DecodedLimits) -> None:
         self._limits = limits
-        self._timeout = timeout
         super().__init__(MODULE, "a process that reads documents", wait_until_ready)
 
     def read(self, data: bytes) -> list[Page]:
@@ -52,7 +50,7 @@ class DocumentProcess(KillableChild):
             return receive(connection, DocumentPages, deadline)
 
         try:
-            answer = self.ask(exchange, self._timeout)
+            answer = self.ask(exchange, SECONDS)
         except ChildDied:
             raise Refusal("the document: its reader does not survive it") from None
         except Starved:

@@ -24,7 +24,7 @@ from .stop import StopMatcher, compiled_stops
 if TYPE_CHECKING:
     from .repetition import RepetitionDetector
 
-Observer = Callable[[list[Delta]], None]
+DeltaObserver = Callable[[list[Delta]], None]
 
 
 class EngineEventStream(Protocol):
@@ -107,7 +107,7 @@ class Generation:
         client: Submitter,
         pool: TokenizerPool,
         request: GenerationRequest,
-        observe: Observer | None,
+        observe: DeltaObserver | None,
         loop_turns: LoopTurns,
     ) -> None:
         params = request.params
@@ -264,7 +264,7 @@ def generate(
     client: Submitter,
     pool: TokenizerPool,
     request: GenerationRequest,
-    observe: Observer | None = None,
+    observe: DeltaObserver | None = None,
     loop_turns: LoopTurns | None = None,
 ) -> Generation:
     """Submits a request and returns its deltas, one batch per engine batch; ``observe`` sees each before it is read.

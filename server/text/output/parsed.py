@@ -111,10 +111,6 @@ class Parsed:
         self._parser = parser
         self._calls = 0
 
-    @property
-    def thinking(self) -> bool:
-        return self._parser.thinking
-
     def writer(self, out: list[Delta]) -> DeltaWriter:
         """A writer of the deltas of one batch to ``out``; give it to :meth:`end` at the end of the batch."""
         return DeltaWriter(self._index, self._calls, out)

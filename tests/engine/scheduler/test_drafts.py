@@ -36,7 +36,7 @@ class Rows:
 
     def take(self, *rows: list[int]) -> None:
         """The oldest step in flight has gained its rows these tokens."""
-        flight = self.scheduler._flights[0]
+        flight = self.scheduler._in_flight[0]
         tokens = [token for row in rows for token in row]
         counts = [len(row) for row in rows]
         self.engine.receive(

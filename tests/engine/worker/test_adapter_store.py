@@ -148,7 +148,7 @@ def test_a_worker_says_that_it_reads_until_it_has_read(tmp_path: Path, monkeypat
 
     worker = service.Worker(cast(Endpoint, SimpleNamespace(receive_blocking=receive)))
     steps = SimpleNamespace(rest=lambda: None, failed=False, tell=told.append, close=lambda: None)
-    worker._steps, worker._adapters = cast(Executor, steps), store()[0]
+    worker._executor, worker._adapters = cast(Executor, steps), store()[0]
     assert worker.run() == 0
     assert told[:3] == [ReadsAdapters()] * 3
     assert told[-1] == AdapterLoaded(1), "after it nothing is read"

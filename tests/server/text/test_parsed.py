@@ -14,7 +14,7 @@ from stentor.protocols.ipc.actors import EngineEvent, SequenceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.server.api.common.collect import Generation, collect
+from stentor.server.api.common.collect import CollectedGeneration, collect
 from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
@@ -73,7 +73,7 @@ def run(batches: list[list[EngineEvent]], wanted: GenerationRequest) -> list[Del
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def gathered(deltas: list[Delta], n: int = 1) -> Generation:
+def gathered(deltas: list[Delta], n: int = 1) -> CollectedGeneration:
     async def batches() -> AsyncIterator[list[Delta]]:
         yield deltas
 
