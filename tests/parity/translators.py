@@ -120,6 +120,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "pegasus": partial(tiny_bart, "Pegasus", scale_embedding=True, pad_token_id=0),
     "m2m100": partial(tiny_bart, "M2M100"),
     "blenderbot": partial(tiny_bart, "Blenderbot"),
+    "blenderbot, small": partial(tiny_bart, "BlenderbotSmall"),
     "t5gemma": tiny_t5gemma,
     "t5gemma, uneven": partial(
         tiny_t5gemma,
