@@ -422,6 +422,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl",),
+    "Phi3VForCausalLM": ("phi3_v",),
     "Phi4MultimodalForCausalLM": ("phi4_multimodal",),
     "PaliGemmaForConditionalGeneration": ("paligemma", "paligemma2"),
     "PerceptionLMForConditionalGeneration": ("perception_lm", "perception_lm_large", "perception_lm_gigantic"),

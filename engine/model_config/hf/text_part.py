@@ -46,6 +46,7 @@ _PREFIXES: Final = (
     ("model.transformer.blocks.", "model.layers."),
     ("model.transformer.ln_f.", "model.norm."),
     ("model.transformer.wte.", "model.embed_tokens."),
+    ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
     *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
@@ -325,6 +326,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
     "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
+    "Phi3VForCausalLM": MediaFamily("phi3_v", "phi3"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),

@@ -137,13 +137,26 @@ class TileSpec:
     one picture, without padding, with a learned embedding at the end of each row."""
 
     canvases: tuple[tuple[int, int], ...]
-    """(height, width) in pixels of possible tilings."""
+    """(height, width) in pixels of possible tilings; empty: a picture comes with the size of its own, and embeddings of
+    padding are kept."""
     side: int
     """Pixels of a tile's side."""
     most: int = 0
     """Tiles beyond which embeddings are reduced; 0: never."""
     end: str = "image_newline"
     """Name of the embedding at the end of rows."""
+    between: str = ""
+    """Name of an embedding between the whole, whose rows end as those of tiles do, and the tiles (Phi-3-vision); "":
+    there is none, and the whole is not divided into rows."""
+    whole_last: bool = False
+    """Whether the whole stands behind its tiles."""
+    joined: bool = False
+    """Whether both are stored as joined patches, which are projected."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names of its embeddings."""
+        return (self.end, self.between) if self.between else (self.end,)
 
 
 @dataclass(frozen=True)
@@ -255,6 +268,12 @@ class VisionSpec(Backbone):
         return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
 
     @property
+    def mark_size(self) -> int:
+        """Stored numbers of each of the embeddings of :attr:`tiles`."""
+        joined = self.tiles is not None and self.tiles.joined
+        return self.projector.inputs(self.taken_size, self.merge)[0] if joined else self.embedding_size
+
+    @property
     def head_network(self) -> tuple[int, ProductActivation]:
         """(inner size, activation) of the network behind a probe, those of the layers."""
         mlp = dense_mlp(self)
@@ -283,7 +302,7 @@ class VisionSpec(Backbone):
         if self.resampler is not None:
             found.update(self.resampler.shapes(hidden))
         if self.tiles is not None:
-            found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
+            found |= {f"{name}.weight": (self.mark_size,) for name in self.tiles.marks}
         if self.marks:
             found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
         if self.words:

@@ -32,6 +32,10 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.linear\.", "."),
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
+    "phi3": (
+        (r"\Amodel\.vision_embed_tokens\.(?:img_processor\.vision_model\.)?", ""),
+        (r"\Aimg_projection\.", "projector."),
+    ),
     "ernie": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(?:model\.)?resampler_model\.", "projector."),

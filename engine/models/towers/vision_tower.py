@@ -66,9 +66,10 @@ class VisionTower(Tower):
         self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
         self._resampler = None if spec.resampler is None else Resampler(weights, spec.resampler, hidden, context)
         self._projector = Projector(weights, spec.projector, spec.taken_size, spec.merge, context)
-        self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
-        if spec.tiles is not None and self._end is not None:
-            weights.add(f"{spec.tiles.end}.weight", self._end)
+        names = spec.tiles.marks if spec.tiles is not None else ()
+        self._ends = [context.empty(spec.mark_size, dtype=context.stream) for _ in names]
+        for name, mark in zip(names, self._ends, strict=True):
+            weights.add(f"{name}.weight", mark)
         self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
@@ -106,11 +107,13 @@ class VisionTower(Tower):
         if self._marks is not None:
             first = 2 * (payload.modality == "video")
             return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))
-        if self.spec.tiles is None or self._end is None:
+        if (tiles := self.spec.tiles) is None:
             return embeddings
+        ends = torch.stack(self._ends)
+        ends = self._projector.of_joined(ends.to(self._context.dtype)) if tiles.joined else ends
         if payload.modality == "video":
-            return pooled(embeddings, payload.tensors["pixel_values_videos"].flatten(0, -4).shape[0], self._end)
-        return put_together(self.spec.tiles, payload.tensors, embeddings, self._end)
+            return pooled(embeddings, payload.tensors["pixel_values_videos"].flatten(0, -4).shape[0], ends[0])
+        return put_together(tiles, payload.tensors, embeddings, ends)
 
     def _pass(self, patches: Patches) -> Encoded:
         spec, device = self.spec, self._context.device

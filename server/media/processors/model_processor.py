@@ -84,6 +84,7 @@ from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
+from .tiled import Phi3VProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -120,6 +121,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "NemotronVLProcessor": NemotronVLProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
+    "Phi3VProcessor": Phi3VProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
@@ -169,6 +171,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
+    "phi3_v": "Phi3VProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "step_vl": "Step3VLProcessor",

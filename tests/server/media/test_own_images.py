@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import Gemma4ImageProcessorPil
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
@@ -19,6 +20,7 @@ from stentor.server.media.processors.images.molmo2 import Molmo2Images, bilinear
 from stentor.server.media.processors.images.nemotron import NemotronOmniImages
 from stentor.server.media.processors.images.perception_lm import PerceptionLMImages
 from stentor.server.media.processors.images.perception_lm import canvas as perception_canvas
+from stentor.server.media.processors.images.phi3 import Phi3VImages
 from stentor.server.media.processors.images.phi4 import Phi4Images, canvas
 from stentor.server.media.processors.images.step import StepImages, laid_out
 from stentor.server.media.processors.images.tiles import resized
@@ -244,6 +246,34 @@ def test_a_picture_of_one_row_keeps_all_of_its_patches() -> None:
     found = PROCESSORS["lfm2_vl"]()([waves(11, 93)], return_tensors="np")
     assert found["pixel_attention_mask"].sum() == found["spatial_shapes"].prod() == 28
     assert found["pixel_values"].shape[1] == 28
+
+
+@pytest.mark.parametrize(
+    ("size", "inside"), [((50, 21), (48, 20)), ((30, 90), (16, 48)), ((16, 16), (32, 32)), ((99, 5), (96, 4))]
+)
+def test_a_picture_of_phi_3_is_enlarged_to_whole_tiles_and_shrunk_to_one(
+    size: tuple[int, int], inside: tuple[int, int]
+) -> None:
+    drawn = waves(*size)
+    turned = drawn.transpose(Image.Transpose.TRANSPOSE) if size[1] > size[0] else drawn
+    wide = np.asarray(turned.resize(sorted(inside, reverse=True), Image.Resampling.BILINEAR))
+    above, rows = -len(wide) % 16 // 2, -(-len(wide) // 16) * 16
+    laid = np.full((rows, wide.shape[1], 3), 255, np.uint8)
+    laid[above : above + len(wide)] = wide
+    if turned is not drawn:
+        laid = laid.transpose(1, 0, 2)
+    mean, std = (torch.tensor(each) for each in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
+    values = ((torch.tensor(laid) / 255 - mean) / std).permute(2, 0, 1)
+    found = Phi3VImages(size=_SQUARE, num_crops=6)([drawn], return_tensors="np")
+    assert found["image_sizes"].tolist() == [[*laid.shape[:2]]]
+    whole = torch.nn.functional.interpolate(values[None], (16, 16), mode="bicubic")[0]
+    tiles = values.unflatten(1, (-1, 16)).unflatten(3, (-1, 16)).permute(1, 3, 0, 2, 4).flatten(0, 1)
+    assert found["pixel_values"] == pytest.approx(torch.cat((whole[None], tiles)).numpy(), abs=1e-5)
+
+
+def test_a_picture_of_phi_3_that_is_too_narrow_is_refused() -> None:
+    with pytest.raises(ValueError, match="it is 200 times as long as wide, expected at most 96 times"):
+        Phi3VImages(size=_SQUARE, num_crops=6)([waves(400, 2)], return_tensors="np")
 
 
 @pytest.mark.parametrize(("name", "least"), [("kimi", {"max_patches": 16}), ("llama4", {"max_patches": 1})])

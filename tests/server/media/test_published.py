@@ -34,6 +34,7 @@ from stentor.tests.server.media.published import WHOLE, Whole
 from stentor.tests.server.media.test_model_processor import film
 from stentor.tests.server.media.test_own_images import waves
 from stentor.tests.server.media.test_prompts import family_in
+from stentor.tests.support.vision_models import SPECIAL, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ PROMPTS = {
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
+    "phi3_v": "{}",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
     "llama_nemotron_vl": "<img>{}</img>\n",
     "ovis2_5": "{}\n",
@@ -89,6 +91,37 @@ def test_pictures_of_eagle_are_numbered(tmp_path: Path) -> None:
     expected = f"<image 1><img>{small}</img>a<image 2><img>{wide}</img>"
     assert text == f"<|im_start|>user\n{expected}<|im_end|>\n<|im_start|>assistant\n"
     assert placed.spans[1].length > 4
+
+
+def test_the_texts_behind_pictures_of_phi_3_begin_as_those_of_its_tokenizer(tmp_path: Path) -> None:
+    WHOLE["phi3_v"](tmp_path)
+    written = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    special = ["<|image|>" if each == "<image>" else each for each in SPECIAL]
+    write_tokenizer(tmp_path, written, bos=True, special=special)
+    one = family_in(tmp_path)
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "image"}]
+    told, placed = one.prompt([{"role": "user", "content": content}], [picture(16, 16), picture(40, 16)])
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    first, second = ("<|image|>" * span.length for span in placed.spans)
+    assert text == f"<s>{first}<s>\n{second}<s>\na"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"img_processor": {"type_feature": "cls_patch"}}, "type_feature is 'cls_patch', expected 'patch'"),
+        ({"embd_layer": {"hd_transform_order": "glb_sub"}}, "hd_transform_order is 'glb_sub', expected 'sub_glb'"),
+        ({"embd_layer": {"use_hd_transform": False}}, "use_hd_transform is false, expected true"),
+    ],
+)
+def test_a_tower_of_phi_3_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "phi3_v", **config}, 64)
+
+
+def test_a_published_file_of_phi_3_has_the_clip_that_it_names() -> None:
+    spec = vision_spec_from_hf({"model_type": "phi3_v", "img_processor": {"name": "clip_vision_model"}}, 3072)
+    assert (spec.hidden_size, len(spec.layers), spec.side, spec.mark_size) == (1024, 23, 24, 4096)
 
 
 @pytest.mark.parametrize("text", ["<image-1>", "<image-2>", "<image-07>"])
