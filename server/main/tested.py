@@ -352,6 +352,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "DeepseekOCRForCausalLM": ("deepseek_ocr",),
     "DeepseekOcr2ForConditionalGeneration": ("deepseek_ocr2",),
     "DeepseekVLHybridForConditionalGeneration": ("deepseek_vl_hybrid",),
+    "DeepseekVLV2ForCausalLM": ("deepseek_vl2", "deepseek_vl2_newer"),
     "DeepseekVLForConditionalGeneration": ("deepseek_vl",),
     "DotsOCRForCausalLM": ("dots_ocr", "dots_ocr_biased"),
     "Eagle2_5_VLForConditionalGeneration": ("eagle2_5", "eagle2_5_whole"),

@@ -1,5 +1,5 @@
 """Tiny random models that see tiles, whose classes or towers transformers does not have: Eagle 2.5, Nemotron Nano VL,
-Perception LM, Step3-VL and Phi-3-vision."""
+Perception LM and Step3-VL."""
 
 import json
 import tempfile
@@ -344,74 +344,6 @@ def _pooled(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [token("<image>")] * 4 * tiles)
 
 
-class _Separated(torch.nn.Module):
-    """CLIP over a whole and its tiles, two products of each square of four patches, and stored squares that end each
-    row and part the tiles from the whole behind them (Phi-3-vision)."""
-
-    def __init__(self, vision: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.img_processor = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**vision))
-        joined = 4 * vision["hidden_size"]
-        self.glb_GN = torch.nn.Parameter(torch.zeros(1, 1, joined))
-        self.sub_GN = torch.nn.Parameter(torch.zeros(1, 1, 1, joined))
-        products = torch.nn.Linear(joined, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)
-        self.img_projection = torch.nn.Sequential(*products)
-
-    def forward(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor) -> torch.Tensor:
-        made, at = [], 0
-        for height, width in (image_sizes // SIDE).tolist():
-            seen = self.img_processor(pixel_values[at : at + 1 + height * width], output_hidden_states=True)
-            at += 1 + height * width
-            patches = seen.hidden_states[-2][:, 1:]
-            tiles = self._in_rows(patches[1:], height, width)
-            made.append(torch.cat((tiles, self.glb_GN[0], self._in_rows(patches[:1], 1, 1))))
-        found: torch.Tensor = self.img_projection(torch.cat(made))
-        return found
-
-    def _in_rows(self, patches: torch.Tensor, down: int, across: int) -> torch.Tensor:
-        """[tiles, patches, size] → the squares of the rows of all tiles, each with an end"""
-        side = int(patches.shape[1] ** 0.5)
-        whole = patches.view(down, across, side, side, -1).transpose(1, 2).reshape(down * side, across * side, -1)
-        rows, columns = down * side // 2, across * side // 2
-        squares = whole.view(rows, 2, columns, 2, -1).transpose(1, 2).reshape(rows, columns, -1)
-        return torch.cat((squares, self.sub_GN[0].expand(rows, 1, -1)), 1).flatten(0, 1)
-
-
-def phi3_v(folder: Path) -> Composed:
-    text = transformers.Phi3Config(**TEXT, tie_word_embeddings=False)
-    vision = {**SIZES, "num_hidden_layers": 3, "patch_size": PATCH, "image_size": SIDE}
-    config = {
-        **{**text.to_dict(), "architectures": ["Phi3VForCausalLM"], "model_type": "phi3_v"},
-        **{"vision_config": vision, "image_token_id": token("<image>")},
-        "img_processor": {"image_dim_out": 64, "name": "clip_vision_model", "num_img_tokens": 4, "layer_idx": -2},
-        "embd_layer": {
-            **{"embedding_cls": "image", "hd_transform_order": "sub_glb", "projection_cls": "mlp"},
-            **{"use_hd_transform": True, "with_learnable_separator": True},
-        },
-    }
-
-    def make() -> Composed:
-        return Composed(transformers.Phi3ForCausalLM(text), _Separated(vision), token("<image>"))
-
-    def named(name: str) -> str:
-        inside = name.replace("img_processor.", "img_processor.vision_model.")
-        return f"model.vision_embed_tokens.{inside.replace('vision_model.vision_model.', 'vision_model.')}"
-
-    model: Composed = randomised("phi3_v", make)
-    model.save(folder, config, "", named)
-    return model
-
-
-def _whole_last(random: torch.Generator, size: int) -> Picture:
-    """One tile, or a wide or a high picture of two or three, and the whole."""
-    down, across = ((1, 1), (1, 2), (3, 1))[size]
-    pixels = torch.randn(1 + down * across, 3, SIDE, SIDE, generator=random)
-    side = SIDE // PATCH // 2
-    count = side * (side + 1) + 1 + down * side * (across * side + 1)
-    sizes = torch.tensor([[down * SIDE, across * SIDE]])
-    return Picture({"pixel_values": pixels, "image_sizes": sizes}, [token("<image>")] * count)
-
-
 _PERCEIVED: Final = Kind(_pooled, token("<image>"), cat(1), (token("<video>"),))
 _RADIO: Final = Kind(_four_a_tile, token("<image>"), cat())
 _TILED: Final = Kind(_in_tiles, token("<IMG_CONTEXT>"), cat())
@@ -421,7 +353,6 @@ IN_TILES: Final[Mapping[str, Published]] = {
     "llama_nemotron_vl": Published("Llama_Nemotron_Nano_VL", llama_nemotron_vl, _RADIO),
     "perception_lm_large": Published("perception_lm", partial(perception_lm, class_token=True), _PERCEIVED),
     "perception_lm_gigantic": Published("perception_lm", partial(perception_lm, class_token=False), _PERCEIVED),
-    "phi3_v": Published("phi3_v", phi3_v, Kind(_whole_last, token("<image>"), cat())),
     "step_vl": Published("step_vl", step_vl, Kind(_whole_and_squares, _PATCH, _one_by_one)),
     "nemotron_h_vl": Published("NemotronH_Nano_VL_V2", nemotron_h_vl, _RADIO),
 }

@@ -40,6 +40,7 @@ _PREFIXES: Final = (
     ("model.language_model.model.", "model."),
     ("language_model.model.blocks.", "model.layers."),
     ("language_model.", ""),
+    ("language.", ""),
     ("llm.", ""),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
@@ -147,6 +148,8 @@ def _cosmos3_edge(fields: Fields, name: str) -> ModelSpec:
 
 
 def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    if fields.text("topk_method", "") == "noaux_tc":
+        return hf_latent.deepseek_v3(fields, name)
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
 
@@ -247,6 +250,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
     "Cosmos3EdgeForConditionalGeneration": MediaFamily("cosmos3_edge", "cosmos3_edge_text", "images, video"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
+    "DeepseekVLV2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),  # before others, as files name none
     "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOCRForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOcr2ForConditionalGeneration": MediaFamily("deepseek_ocr2", "deepseek_ocr2_text"),

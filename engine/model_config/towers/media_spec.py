@@ -76,6 +76,7 @@ _PHI4_PICTURE: Final = 200_010
 PICTURE_TOKENS: Final[Mapping[object, str]] = {
     "internvl_chat": "<IMG_CONTEXT>",
     **dict.fromkeys(("minicpmo", "minicpmv"), "<unk>"),
+    "deepseek_vl_v2": "<image>",
     "phi3_v": "<|image|>",
 }
 """Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""

@@ -54,7 +54,7 @@ from .vision_siglip import (
     vipllava,
 )
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
-from .vision_tiled import eagle, llama4, llama_nemotron_vl, nemotron_h_vl
+from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -127,6 +127,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "cohere2_vision": cohere2_vision,
     "cosmos3_edge": cosmos3_edge,
     "deepseek_vl": deepseek_vl,
+    "deepseek_vl_v2": deepseek_vl2,
     "dots_ocr": dots_ocr,
     "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,

@@ -217,6 +217,8 @@ class VisionSpec(Backbone):
     """Name of a norm of the last layer's output."""
     merge: int = 1
     """Patches on each side of the square that becomes one embedding."""
+    filled_up: int = 1
+    """The same for squares that are cut behind the layers, and filled up with zeros at the edges (DeepSeek-VL2)."""
     window: int = 0
     """Embeddings on each side of an attention window; 0: whole pictures."""
     whole_layers: tuple[int, ...] = ()
@@ -268,10 +270,15 @@ class VisionSpec(Backbone):
         return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
 
     @property
+    def joined_side(self) -> int:
+        """Patches on each side of a square, however it is cut."""
+        return self.merge * self.filled_up
+
+    @property
     def mark_size(self) -> int:
         """Stored numbers of each of the embeddings of :attr:`tiles`."""
         joined = self.tiles is not None and self.tiles.joined
-        return self.projector.inputs(self.taken_size, self.merge)[0] if joined else self.embedding_size
+        return self.projector.inputs(self.taken_size, self.joined_side)[0] if joined else self.embedding_size
 
     @property
     def head_network(self) -> tuple[int, ProductActivation]:
@@ -298,7 +305,7 @@ class VisionSpec(Backbone):
                 found[f"{name}.bias"] = (hidden,)
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
-        found.update(self.projector.shapes("", self.taken_size, self.merge))
+        found.update(self.projector.shapes("", self.taken_size, self.joined_side))
         if self.resampler is not None:
             found.update(self.resampler.shapes(hidden))
         if self.tiles is not None:

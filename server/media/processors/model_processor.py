@@ -62,7 +62,6 @@ from .pictures import (
     Blip2Processor,
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
-    DeepseekOcrProcessor,
     EagleProcessor,
     FrameProcessor,
     FuyuProcessor,
@@ -84,7 +83,7 @@ from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
-from .tiled import Phi3VProcessor
+from .tiled import DeepseekVL2Processor, Phi3VProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -96,7 +95,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
-    "DeepseekVLV2Processor": DeepseekOcrProcessor,
+    "DeepseekVLV2Processor": DeepseekVL2Processor,
     "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAsrNanoProcessor": FunAsrNanoProcessor,

@@ -80,6 +80,16 @@ _FILES: Final[Mapping[str, _Files]] = {
             "preprocessor_config.json": {"size": {"height": 128, "width": 128}, "tile_size": 64},
         },
     ),
+    "deepseek_vl2": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "processor_config.json": {
+                **{"processor_class": "DeepseekVLV2Processor", "image_mean": _HALF, "image_std": _HALF},
+                **{"downsample_ratio": 2, "patch_size": PATCH, "image_token": "<image>"},
+            }
+        },
+        untold="image_token_id",
+    ),
     "internvl_chat": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
         {

@@ -5,11 +5,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers import Gemma4ImageProcessorPil
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.processors.images.deepseek_vl2 import DeepseekVL2Images
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
 from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.processors.images.kimi import KimiImages
@@ -269,6 +270,25 @@ def test_a_picture_of_phi_3_is_enlarged_to_whole_tiles_and_shrunk_to_one(
     whole = torch.nn.functional.interpolate(values[None], (16, 16), mode="bicubic")[0]
     tiles = values.unflatten(1, (-1, 16)).unflatten(3, (-1, 16)).permute(1, 3, 0, 2, 4).flatten(0, 1)
     assert found["pixel_values"] == pytest.approx(torch.cat((whole[None], tiles)).numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "columns", "rows"), [((50, 21), 3, 2), ((30, 90), 1, 3), ((16, 16), 1, 1), ((40, 40), 3, 3)]
+)
+def test_a_picture_of_deepseek_vl2_lies_on_the_canvas_that_keeps_most_of_it(
+    size: tuple[int, int], columns: int, rows: int
+) -> None:
+    canvases = [[16 * across, 16 * down] for across in (1, 2, 3) for down in (1, 2, 3)]
+    found = DeepseekVL2Images(size=_SQUARE, candidate_resolutions=canvases)([waves(*size)], return_tensors="np")
+    assert found["image_sizes"].tolist() == [[16 * rows, 16 * columns]]
+    drawn = [ImageOps.pad(waves(*size), each, color=(127, 127, 127)) for each in ((16, 16), (16 * columns, 16 * rows))]
+    whole, laid = (torch.tensor(np.asarray(each)).permute(2, 0, 1) / 127.5 - 1 for each in drawn)
+    tiles = [
+        laid[:, 16 * down : 16 * down + 16, 16 * across : 16 * across + 16]
+        for down in range(rows)
+        for across in range(columns)
+    ]
+    assert found["pixel_values"] == pytest.approx(torch.stack((whole, *tiles)).numpy(), abs=1e-6)
 
 
 def test_a_picture_of_phi_3_that_is_too_narrow_is_refused() -> None:

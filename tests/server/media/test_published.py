@@ -45,6 +45,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
     "deepseek_ocr": "{}\n",
+    "deepseek_vl2": "{}\n",
     "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
@@ -122,6 +123,28 @@ def test_a_tower_of_phi_3_of_another_form_is_refused(config: dict[str, object], 
 def test_a_published_file_of_phi_3_has_the_clip_that_it_names() -> None:
     spec = vision_spec_from_hf({"model_type": "phi3_v", "img_processor": {"name": "clip_vision_model"}}, 3072)
     assert (spec.hidden_size, len(spec.layers), spec.side, spec.mark_size) == (1024, 23, 24, 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"tile_tag": "1D"}, "tile_tag is '1D', expected '2D'"),
+        ({"global_view_pos": "side"}, "global_view_pos is 'side', expected 'head' or 'tail'"),
+        ({"projector_config": {"projector_type": "linear"}}, "projector_type is 'linear', expected 'downsample_mlp_g"),
+        ({"projector_config": {"token_pooling": True}}, "token_pooling is true, expected false"),
+    ],
+)
+def test_a_tower_of_deepseek_vl2_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "deepseek_vl_v2", "vision_config": {"layers": 2}, **config}, 64)
+
+
+def test_canvases_of_deepseek_vl2_that_are_no_whole_tiles_are_refused(tmp_path: Path) -> None:
+    WHOLE["deepseek_vl2"](tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "candidate_resolutions": [[21, 20]]}))
+    with pytest.raises(ProcessorError, match="candidate_resolutions is no list of widths and heights that are mult"):
+        ModelProcessor(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["<image-1>", "<image-2>", "<image-07>"])
