@@ -102,10 +102,11 @@ class InputEmbedding:
             assert isinstance(self.words, PackedTable)
             learned = self._positions.weight if isinstance(self._positions, PackedTable) else None
             return tokens.embed(self.words.weight, self._scale, learned)
-        rows: Stream = self.of(tokens)
+        rows = self.of(tokens)
         if self._norm_first:
-            rows = self._normed(rows)
-            assert isinstance(rows, torch.Tensor)
+            normed = self._normed(rows)
+            assert isinstance(normed, torch.Tensor)
+            rows = normed
         return rows if self._positions is None else rows + self._rows(self._positions, positions)
 
     def _put_media(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

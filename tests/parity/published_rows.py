@@ -103,8 +103,9 @@ class _FilledUp(torch.nn.Module):
         square = patches.transpose(1, 2).unflatten(2, (side, side))
         square = torch.nn.functional.pad(square, (0, side % 2, 0, side % 2))
         squares = torch.nn.functional.unfold(square, 2, stride=2).transpose(1, 2)
-        found: torch.Tensor = self.layers(squares)
-        return found.unflatten(1, (square.shape[2] // 2, square.shape[3] // 2))
+        made = self.layers(squares)
+        found: torch.Tensor = made.unflatten(1, (square.shape[2] // 2, square.shape[3] // 2))
+        return found
 
     def _in_rows(self, tiles: torch.Tensor, down: int, across: int) -> torch.Tensor:
         """[tiles, rows, columns, 64] → the rows of all tiles, each with an end"""

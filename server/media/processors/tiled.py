@@ -45,7 +45,8 @@ class Phi3VProcessor(OwnProcessor):
         height, width = (int(length) // self._merged for length in image_inputs["image_sizes"][image_idx])
         whole = self.image_processor.size.height // self._merged
         count = whole * (whole + 1) + 1 + height * (width + 1)
-        return _PHI3_EMBEDDED * count + self._behind
+        found: str = _PHI3_EMBEDDED * count + self._behind
+        return found
 
 
 class DeepseekVL2Processor(OwnProcessor):
@@ -78,7 +79,8 @@ class DeepseekVL2Processor(OwnProcessor):
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         tile = self.image_processor.size["height"]
         rows, columns = (int(length) // tile * self._side for length in image_inputs["image_sizes"][image_idx])
-        return self.image_token * (self._side * (self._side + 1) + 1 + rows * (columns + 1))
+        found: str = self.image_token * (self._side * (self._side + 1) + 1 + rows * (columns + 1))
+        return found
 
 
 def _is_canvas(given: object, side: int) -> bool:

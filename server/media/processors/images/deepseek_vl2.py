@@ -36,7 +36,8 @@ class DeepseekVL2Images(OwnImages):
         for picture in images:
             _, height, width = picture.shape
             across, down = canvas(height, width, settings.candidate_resolutions)
-            whole, laid = (scaling.normed(_laid(picture, *size, scaling)) for size in ((side, side), (across, down)))
+            whole = scaling.normed(_laid(picture, side, side, scaling))
+            laid = scaling.normed(_laid(picture, across, down, scaling))
             tiles += [whole, *cut(laid, down // side, across // side)]
             sizes.append((down, across))
         return {"pixel_values": np.stack(tiles), "image_sizes": np.array(sizes)}
