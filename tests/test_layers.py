@@ -26,6 +26,7 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.grids",
     "stentor.server.media.processors.pictures",
     "stentor.server.media.processors.slices",
+    "stentor.server.media.processors.tiled",
     "stentor.server.media.processors.audio",
     "stentor.server.media.processors.inkling",
     "stentor.server.media.processors.waveforms",
@@ -35,6 +36,7 @@ HEAVY_MODULES = (
             "base",
             "cohere2",
             "deepseek_ocr",
+            "deepseek_vl2",
             "eagle",
             "fuyu",
             "gemma4",
@@ -50,6 +52,7 @@ HEAVY_MODULES = (
             "nemotron",
             "ovis",
             "perception_lm",
+            "phi3",
             "phi4",
             "step",
         )

@@ -79,7 +79,7 @@ class Layer:
         alone = not (spec.beside or spec.parallel or norms.renews or spec.block)
         before_mixer = norm(norms.mixer_in, mixer.into if mixer is not None and alone else None)
         behind_mixer = norm(norms.mixer_out), norm(norms.mixer_sum)
-        self._cross_in, self._cross_sum = norm(norms.cross_in), norm(norms.cross_sum)
+        self._cross_in, self._cross_out, self._cross_sum = map(norm, (norms.cross_in, norms.cross_out, norms.cross_sum))
         alone = not (norms.renews or spec.shortcut)
         before_network = norm(norms.mlp_in, network.input if network is not None and alone else None)
         behind_network = norm(norms.mlp_out), norm(norms.mlp_sum)
@@ -166,7 +166,7 @@ class Layer:
                 residual = residual if delta is None else added_(residual, delta)
                 delta, residual = None, scaled_(residual, self._sum_scale)
         if self.cross is not None:
-            delta = self.cross(joined(delta, residual, self._cross_in), batch)
+            delta = scaled(self.cross(joined(delta, residual, self._cross_in), batch), 1.0, self._cross_out)
             delta, residual = summed(delta, residual, self._cross_sum)
         if network is not None:
             x, residual = network.input(delta, residual)

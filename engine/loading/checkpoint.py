@@ -291,7 +291,7 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     if isinstance(read, TextToTextConfig):
         from .tied_head import with_head
 
-        read = with_head(read, _stored_head(tensors), tensors)
+        read = with_head(read, tensors)
         defaults = replace(defaults, unused=tuple(name for name in defaults.unused if name not in HONOURED))
     stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..model_config.seq2seq.text import TextToTextConfig
+from ..model_config.spec.model import HEADS
 from ..model_config.spec.seq2seq import EMBEDDING
 from .errors import CheckpointError
 from .safetensors_index import StoredTensor
@@ -25,12 +26,14 @@ def is_embedding(head: StoredTensor, name: str, tensors: Iterable[StoredTensor])
     return embedding is None or _equal(head, embedding)
 
 
-def with_head(read: TextToTextConfig, head: StoredTensor | None, tensors: Sequence[StoredTensor]) -> TextToTextConfig:
-    """The encoder-decoder with the stored ``head``, or without one of its own if that is the embedding or missing."""
+def with_head(read: TextToTextConfig, tensors: Sequence[StoredTensor]) -> TextToTextConfig:
+    """The encoder-decoder with the head among ``tensors``, or without one of its own if that is the embedding or
+    missing."""
+    head = next((tensor for tensor in tensors if read.name_of(tensor.name) in HEADS), None)
     embedding = next((tensor.name for tensor in tensors if read.name_of(tensor.name) == f"{EMBEDDING}.weight"), "")
     if head is None or is_embedding(head, embedding.removesuffix(".weight"), tensors):
         return replace(read, head="")
-    return replace(read, head=head.name.removesuffix(".weight"))
+    return replace(read, head=read.name_of(head.name).removesuffix(".weight"))
 
 
 def _equal(one: StoredTensor, other: StoredTensor) -> bool:

@@ -66,6 +66,9 @@ def _encoder_of(
     weights: WeightMap, config: Seq2SeqConfig, context: LayerContext, words: PackedTable | torch.Tensor
 ) -> AudioEncoder | TextEncoder:
     if isinstance(config, TextToTextConfig):
+        stack = config.encoder_stack
+        if stack.words != EMBEDDING:
+            words = word_table(weights, stack.words, stack.layers, context)
         return TextEncoder(weights, config, context, words)
     assert isinstance(config, EncoderDecoderConfig)
     return _ENCODERS[type(config)](weights, config, context)
@@ -240,6 +243,8 @@ class EncoderDecoder:
         made = self._head(normed)
         assert isinstance(made, torch.Tensor)
         product = made.float()
+        if isinstance(self.config, TextToTextConfig) and (cap := self.config.logits_softcap):
+            product = product.div_(cap).tanh_().mul_(cap)
         if self._head_bias is not None:
             product = product + self._head_bias
         return product if out is None else out.copy_(product)

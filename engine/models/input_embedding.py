@@ -42,6 +42,7 @@ class InputEmbedding:
         # transformers rounds the factor to the model's dtype before multiplying
         self._scale: float = torch.tensor(spec.scale, dtype=context.stream).item()
         self._media_scale = self._scale if scales_media else 1.0
+        self._norm_first = spec.norm_first
         self._norm: Norm | None = None
         if spec.norm:
             self._norm = make_norm(weights, spec.norm, model.layers[0].norms, model, context)
@@ -57,7 +58,8 @@ class InputEmbedding:
         stream = self._embedded(batch.tokens, batch.positions)
         if adds_words:
             stream = changed(stream, "what adapters add to embeddings", self._add_words, batch)
-        stream = self._normed(stream)
+        if not self._norm_first:
+            stream = self._normed(stream)
         if batch.media is not None:
             stream = changed(stream, "media in place of tokens", self._put_media, batch)
         if batch.added is not None:
@@ -96,10 +98,15 @@ class InputEmbedding:
 
     def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
         if isinstance(tokens, TracedTokens):
+            assert not self._norm_first, "encoder-decoders are not recorded"
             assert isinstance(self.words, PackedTable)
             learned = self._positions.weight if isinstance(self._positions, PackedTable) else None
             return tokens.embed(self.words.weight, self._scale, learned)
         rows = self.of(tokens)
+        if self._norm_first:
+            normed = self._normed(rows)
+            assert isinstance(normed, torch.Tensor)
+            rows = normed
         return rows if self._positions is None else rows + self._rows(self._positions, positions)
 
     def _put_media(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

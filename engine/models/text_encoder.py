@@ -30,7 +30,7 @@ class TextEncoder:
         context: LayerContext,
         words: torch.Tensor | PackedTable,
     ) -> None:
-        """``words``: :func:`.input_embedding.word_table`, which the decoder has too."""
+        """``words``: :func:`.input_embedding.word_table` of the stack, which the decoder may have too."""
         stack, self._config, self._context = config.encoder_stack, config, context
         model = stack.layers
         self._input = InputEmbedding(weights, words, stack.input, model, context)

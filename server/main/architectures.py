@@ -7,6 +7,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.gguf.mmproj_config import projector_names
 from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.config import DECODERS
+from stentor.engine.model_config.hf.deepseek_ocr import is_deepseek_ocr
 from stentor.engine.model_config.hf.draft_head import mtp_head_stored
 from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
@@ -238,12 +239,18 @@ def tested_formats(architecture: str) -> list[str]:
     return [*found, *(each.format for each in FORMATS.get(architecture, ()))]
 
 
+def _encodes(architecture: str) -> bool:
+    """Whether its media are encoded on our own layers."""
+    native = MEDIA_FAMILIES[architecture].model_type in NATIVE_TOWERS | NATIVE_ENCODERS
+    return native and not is_deepseek_ocr({"architectures": [architecture]})
+
+
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """Limitations and other remarks."""
     found = []
     if spec.text_part and not takes(architecture):
         found.append("its text alone is served")
-    elif spec.text_part and MEDIA_FAMILIES[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
+    elif spec.text_part and not _encodes(architecture):
         found.append("media are encoded in transformers' code")
     if spec.text_part and (projectors := projector_names(MEDIA_FAMILIES[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")

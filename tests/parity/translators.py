@@ -34,7 +34,7 @@ def _enlarged(model: Any) -> Any:
                 tensor.uniform_(0.6, 1.4)
             elif "relative_attention_bias" in name or name == "final_logits_bias":
                 tensor.normal_(0, 1.0)
-            elif "embed_positions" not in name or tensor.requires_grad:
+            elif tensor.requires_grad or not ("embed_positions" in name or name.endswith("inv_freq")):
                 tensor.normal_(0, 0.15)
     return model.float().eval()
 
@@ -78,6 +78,34 @@ def tiny_bart(kind: str = "Bart", seed: int = 0, **changes: Any) -> Any:
     return _enlarged(getattr(transformers, name)(config))
 
 
+GEMMA: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "query_pre_attn_scalar": 16,
+    "sliding_window": 8,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 4.0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+"""A side of T5Gemma."""
+
+
+def tiny_t5gemma(seed: int = 0, encoder: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """T5Gemma; ``encoder``: what is different on that side."""
+    torch.manual_seed(seed)
+    sides = {"encoder": {**GEMMA, **(encoder or {})}, "decoder": GEMMA}
+    changes = {"tie_word_embeddings": True, "vocab_size": VOCAB, **changes}
+    config = transformers.T5GemmaConfig(**sides, **changes, attn_implementation="eager")
+    return _enlarged(transformers.T5GemmaForConditionalGeneration(config))
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "t5": tiny_t5,
     "t5, of version 1.1": lambda: with_own_head(tiny_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
@@ -92,6 +120,13 @@ KINDS: dict[str, Callable[[], Any]] = {
     "pegasus": partial(tiny_bart, "Pegasus", scale_embedding=True, pad_token_id=0),
     "m2m100": partial(tiny_bart, "M2M100"),
     "blenderbot": partial(tiny_bart, "Blenderbot"),
+    "blenderbot, small": partial(tiny_bart, "BlenderbotSmall"),
+    "t5gemma": tiny_t5gemma,
+    "t5gemma, uneven": partial(
+        tiny_t5gemma,
+        encoder={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "sliding_window": 6},
+        tie_word_embeddings=False,
+    ),
 }
 
 

@@ -40,12 +40,14 @@ _PREFIXES: Final = (
     ("model.language_model.model.", "model."),
     ("language_model.model.blocks.", "model.layers."),
     ("language_model.", ""),
+    ("language.", ""),
     ("llm.", ""),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("model.transformer.blocks.", "model.layers."),
     ("model.transformer.ln_f.", "model.norm."),
     ("model.transformer.wte.", "model.embed_tokens."),
+    ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
     *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
@@ -146,6 +148,8 @@ def _cosmos3_edge(fields: Fields, name: str) -> ModelSpec:
 
 
 def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    if fields.text("topk_method", "") == "noaux_tc":
+        return hf_latent.deepseek_v3(fields, name)
     return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
 
 
@@ -246,6 +250,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "CohereCompassForConditionalGeneration": MediaFamily("cohere_compass", "cohere_compass_text", takes=""),
     "Cosmos3EdgeForConditionalGeneration": MediaFamily("cosmos3_edge", "cosmos3_edge_text", "images, video"),
     "Cosmos3OmniForConditionalGeneration": MediaFamily("cosmos3_omni", "qwen3_vl_text", "images, video"),
+    "DeepseekVLV2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),  # before others, as files name none
     "DeepseekOCR2ForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOCRForCausalLM": MediaFamily("deepseek_vl_v2", "deepseek_v2"),
     "DeepseekOcr2ForConditionalGeneration": MediaFamily("deepseek_ocr2", "deepseek_ocr2_text"),
@@ -325,6 +330,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
     "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
+    "Phi3VForCausalLM": MediaFamily("phi3_v", "phi3"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),

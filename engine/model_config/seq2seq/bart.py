@@ -1,5 +1,5 @@
 """Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, MVP, Marian, Pegasus, M2M100 with NLLB, and
-Blenderbot."""
+both Blenderbots."""
 
 import math
 from collections.abc import Mapping
@@ -48,6 +48,8 @@ class Family(NamedTuple):
     scaled: bool = False
     start: int | None = None
     eos: int = 2
+    norm_first: bool = False
+    """Whether the decoder's norm of embeddings stands before positions are added."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -64,6 +66,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "BlenderbotForConditionalGeneration": Family(
         "blenderbot", True, False, "learned", 0, 8008, (2, 24), 32, 10240, 2560, 128, start=1
+    ),
+    "BlenderbotSmallForConditionalGeneration": Family(
+        "blenderbot-small", False, True, "learned", 0, 50265, (8, 8), 16, 2048, 512, 512, start=1, norm_first=True
     ),
 }
 """By architecture."""
@@ -168,6 +173,7 @@ def stack_of(
             first=begin,
             sinusoids="" if family.positions == "learned" else family.positions,
             norm=f"{prefix}.layernorm_embedding" if family.embedding_norm else None,
+            norm_first=decodes and family.norm_first,
         ),
         f"{prefix}.layer_norm" if family.before else "",
     )

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ..config_fields import ConfigError, Fields
 from ..spec.cache import CacheSpec
 from ..spec.model import Backbone, cache_groups_of
-from ..spec.seq2seq import Seq2SeqConfig
+from ..spec.seq2seq import EMBEDDING, Seq2SeqConfig
 from ..spec.token_input import TokenInputSpec
 
 HONOURED: Final = ("forced_bos_token_id", "bad_words_ids")
@@ -23,6 +23,8 @@ class Stack:
     input: TokenInputSpec
     norm: str
     """Stored name of the norm behind the layers, of their kind; "": none."""
+    words: str = EMBEDDING
+    """Name of the embeddings of tokens, which are usually those of both stacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,7 @@ class TextToTextConfig(StackedConfig):
     bounded: bool = True
     """Whether positions are stored for so many tokens; otherwise both stacks take any number."""
     scale_logits: float = 1.0
+    logits_softcap: float = 0.0
     logits_bias: str = ""
     """Stored name of what is added to logits if a file has it; "": nothing."""
     renames: tuple[Rename, ...] = ()

@@ -136,6 +136,8 @@ class AttentionSpec:
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     inputs: int = 1
     """Inputs of queries, keys and values in hidden sizes: 2 with an embedding before the hidden state (EAGLE-3)."""
+    encoded: int = 0
+    """Size of the encoder's states, of which cross-attention makes keys and values; 0: the hidden size."""
     name: str = "self_attn"
     """Prefix of its tensors' names."""
     unused: tuple[str, ...] = ()

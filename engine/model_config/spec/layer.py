@@ -38,6 +38,7 @@ class Norms:
     mixer_out: str = ""
     mixer_sum: str = ""
     cross_in: str = ""
+    cross_out: str = ""
     cross_sum: str = ""
     mlp_in: str = ""
     mlp_out: str = ""
@@ -77,7 +78,7 @@ class Norms:
         """Shapes of its stored tensors, by name."""
         if not self.weighted:
             return
-        mixer, cross = (self.mixer_in, self.mixer_out, self.mixer_sum), (self.cross_in, self.cross_sum)
+        mixer, cross = (self.mixer_in, self.mixer_out, self.mixer_sum), (self.cross_in, self.cross_out, self.cross_sum)
         for name in filter(None, (*mixer, *cross, self.mlp_in, self.mlp_out, self.mlp_sum)):
             if name in self.unweighted:
                 continue

@@ -27,7 +27,7 @@ class Seq2SeqConfig(ABC):
     num_layers: int
     """Layers of the decoder."""
     num_heads: int
-    """Heads of the decoder's attention; as many have keys."""
+    """Heads of the decoder's attention; unless :attr:`decoder` says otherwise, as many have keys."""
     max_position: int
     """Most tokens of the decoder."""
     bos_token_id: int | None = None
@@ -70,14 +70,10 @@ class Seq2SeqConfig(ABC):
     @property
     def cross_group(self) -> CacheSpec:
         """Cache of its cross-attention: one encoder slot holds all positions of the longest input."""
-        return CacheSpec(
-            "cross",
-            tuple(range(self.num_layers)),
-            0,
-            self.num_heads,
-            self.head_dim,
-            positions=self.source_positions,
-        )
+        cross = self.decoder.layers[0].cross
+        assert cross is not None
+        layers = tuple(range(self.num_layers))
+        return CacheSpec("cross", layers, 0, cross.kv_heads, cross.head_dim, positions=self.source_positions)
 
     @property
     def slot_blocks(self) -> int:

@@ -22,6 +22,8 @@ class TokenInputSpec:
     norm: str | None = None
     """Stored name of the norm, which is of the layers' kind (Bloom); "": an RMS norm without weights; None: there is
     none."""
+    norm_first: bool = False
+    """Whether the norm stands before positions are added (decoder of BlenderbotSmall)."""
     sum: str = ""
     """Beginning of the stored names of a scale and a bias behind the norm (ZAYA); "": none."""
 

@@ -76,6 +76,8 @@ _PHI4_PICTURE: Final = 200_010
 PICTURE_TOKENS: Final[Mapping[object, str]] = {
     "internvl_chat": "<IMG_CONTEXT>",
     **dict.fromkeys(("minicpmo", "minicpmv"), "<unk>"),
+    "deepseek_vl_v2": "<image>",
+    "phi3_v": "<|image|>",
 }
 """Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""
 _CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}

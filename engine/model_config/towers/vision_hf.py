@@ -28,6 +28,7 @@ from .vision_qwen import (
     qwen3_vl,
 )
 from .vision_siglip import (
+    PHI3_TOWER,
     aya_vision,
     clip,
     cohere2_vision,
@@ -48,11 +49,12 @@ from .vision_siglip import (
     modernvbert,
     paddleocr_vl,
     paligemma,
+    phi3_v,
     siglip,
     vipllava,
 )
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
-from .vision_tiled import eagle, llama4, llama_nemotron_vl, nemotron_h_vl
+from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -62,7 +64,7 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
     """
     whole = Fields(config)
     kind = whole.text("model_type", "")
-    vision = whole.table("vision_config") or whole.table("vit_config")
+    vision = whole.table("vision_config") or whole.table("vit_config") or _UNDESCRIBED.get(kind)
     if kind not in _READERS or vision is None:
         raise ConfigError(f"the tower of {kind or 'a model without model_type'} is not native")
     spec = _READERS[kind](VisionFields(whole, Fields(vision), hidden))
@@ -125,6 +127,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "cohere2_vision": cohere2_vision,
     "cosmos3_edge": cosmos3_edge,
     "deepseek_vl": deepseek_vl,
+    "deepseek_vl_v2": deepseek_vl2,
     "dots_ocr": dots_ocr,
     "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,
@@ -163,6 +166,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "qwen4_exp": qwen3_5,
     "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
+    "phi3_v": phi3_v,
     "perception_lm": perception_lm,
     "vipllava": vipllava,
     "clip": clip,
@@ -171,5 +175,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "NemotronH_Nano_VL_V2": nemotron_h_vl,
 }
 """By the model type of the whole model."""
+_UNDESCRIBED: Final[Mapping[str, Mapping[str, object]]] = {"phi3_v": PHI3_TOWER}
+"""Towers of which files tell nothing, by the model type of the whole model."""
 NATIVE_TOWERS: Final = frozenset(_READERS)
 """Model types whose towers run on our own layers."""

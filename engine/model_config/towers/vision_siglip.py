@@ -1,9 +1,11 @@
 """Towers like SigLIP's, CLIP and Pixtral, with the projectors of their families. Torch-free."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..hf.common import expect
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
 from ..spec.positions import RopeConfig
@@ -266,6 +268,41 @@ def llava_onevision(model: VisionFields) -> VisionSpec:
     spec = _in_tiles(model, llava(model, -1, "full"), _ONEVISION_CANVASES)
     assert spec.tiles is not None
     return replace(spec, tiles=replace(spec.tiles, most=int(most)), video=True)
+
+
+PHI3_TOWER: Final = {
+    **{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+    **{"image_size": 336, "patch_size": 14},
+}
+"""The CLIP of Phi-3-vision, which its files name without its sizes."""
+_PHI3_PARTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "img_processor": {"name": "clip_vision_model", "type_feature": "patch"},
+    "embd_layer": {
+        **{"projection_cls": "mlp", "hd_transform_order": "sub_glb"},
+        **{"use_hd_transform": True, "with_learnable_separator": True},
+    },
+}
+"""Fields of its parts, with the only known values."""
+
+
+def phi3_v(model: VisionFields) -> VisionSpec:
+    """Phi-3-vision: CLIP over tiles and, behind them, the whole."""
+    parts = {name: Fields(model.whole.table(name) or {}) for name in _PHI3_PARTS}
+    for name, known in _PHI3_PARTS.items():
+        expect(parts[name], known)
+    products = (
+        ProjectorProduct("projector.0", model.hidden, True, "gelu"),
+        ProjectorProduct("projector.2", model.hidden, True),
+    )
+    spec = _clip(model, ProjectorSpec(products))
+    side = side_of(model.vision, "image_size", 336)
+    return replace(
+        up_to(spec, parts["img_processor"].integer("layer_idx", -2, least=-MOST_LAYERS)),
+        names="phi3",
+        merge=2,
+        tiles=TileSpec((), side, end="sub_GN", between="glb_GN", whole_last=True, joined=True),
+        unused=(*_SIGLIP_HEAD, "post_layernorm.", "embeddings.position_ids"),
+    )
 
 
 def _in_tiles(model: VisionFields, spec: VisionSpec, canvases: tuple[tuple[int, int], ...]) -> VisionSpec:

@@ -137,13 +137,26 @@ class TileSpec:
     one picture, without padding, with a learned embedding at the end of each row."""
 
     canvases: tuple[tuple[int, int], ...]
-    """(height, width) in pixels of possible tilings."""
+    """(height, width) in pixels of possible tilings; empty: a picture comes with the size of its own, and embeddings of
+    padding are kept."""
     side: int
     """Pixels of a tile's side."""
     most: int = 0
     """Tiles beyond which embeddings are reduced; 0: never."""
     end: str = "image_newline"
     """Name of the embedding at the end of rows."""
+    between: str = ""
+    """Name of an embedding between the whole, whose rows end as those of tiles do, and the tiles (Phi-3-vision); "":
+    there is none, and the whole is not divided into rows."""
+    whole_last: bool = False
+    """Whether the whole stands behind its tiles."""
+    joined: bool = False
+    """Whether both are stored as joined patches, which are projected."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names of its embeddings."""
+        return (self.end, self.between) if self.between else (self.end,)
 
 
 @dataclass(frozen=True)
@@ -204,6 +217,8 @@ class VisionSpec(Backbone):
     """Name of a norm of the last layer's output."""
     merge: int = 1
     """Patches on each side of the square that becomes one embedding."""
+    filled_up: int = 1
+    """The same for squares that are cut behind the layers, and filled up with zeros at the edges (DeepSeek-VL2)."""
     window: int = 0
     """Embeddings on each side of an attention window; 0: whole pictures."""
     whole_layers: tuple[int, ...] = ()
@@ -255,6 +270,17 @@ class VisionSpec(Backbone):
         return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
 
     @property
+    def joined_side(self) -> int:
+        """Patches on each side of a square, however it is cut."""
+        return self.merge * self.filled_up
+
+    @property
+    def mark_size(self) -> int:
+        """Stored numbers of each of the embeddings of :attr:`tiles`."""
+        joined = self.tiles is not None and self.tiles.joined
+        return self.projector.inputs(self.taken_size, self.joined_side)[0] if joined else self.embedding_size
+
+    @property
     def head_network(self) -> tuple[int, ProductActivation]:
         """(inner size, activation) of the network behind a probe, those of the layers."""
         mlp = dense_mlp(self)
@@ -279,11 +305,11 @@ class VisionSpec(Backbone):
                 found[f"{name}.bias"] = (hidden,)
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
-        found.update(self.projector.shapes("", self.taken_size, self.merge))
+        found.update(self.projector.shapes("", self.taken_size, self.joined_side))
         if self.resampler is not None:
             found.update(self.resampler.shapes(hidden))
         if self.tiles is not None:
-            found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
+            found |= {f"{name}.weight": (self.mark_size,) for name in self.tiles.marks}
         if self.marks:
             found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
         if self.words:

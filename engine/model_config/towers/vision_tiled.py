@@ -1,16 +1,19 @@
-"""Towers over tiles whose squares of four patches are projected: Llama 4, Eagle 2.5, Nemotron Nano VL. Torch-free."""
+"""Towers over tiles whose squares of four patches are projected: Llama 4, Eagle 2.5, Nemotron Nano VL, DeepSeek-VL2.
+Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..hf.common import expect
+from ..hf.deepseek_ocr import is_deepseek_ocr
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
 from ..spec.positions import RopeConfig
-from .vision_fields import VisionFields, attention_of, side_of, theta_of, up_to
+from .vision_fields import MOST_SIDE, VisionFields, attention_of, side_of, theta_of, up_to
 from .vision_siglip import siglip_tower
-from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, TileSpec, VisionSpec
 
 
 def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
@@ -173,3 +176,48 @@ def _registers(args: Fields) -> int:
     classes = max(1, len(names)) if args.flag("cls_token_per_teacher", True) else 1
     multiple = args.integer("register_multiple", 0, least=0, most=MOST_LAYERS)
     return classes + (multiple - classes % multiple if multiple else 0)
+
+
+_TIMM_NORMS: Final = Norms(mixer_in="norm1", mlp_in="norm2", kind="layer", bias=True)
+
+
+def deepseek_vl2(model: VisionFields) -> VisionSpec:
+    """DeepSeek-VL2: SigLIP under timm's names over the whole and, behind it, tiles."""
+    whole, vision = model.whole, model.vision
+    if is_deepseek_ocr(whole.values):
+        raise ConfigError("the tower of DeepSeek-OCR is not native")
+    expect(whole, {"tile_tag": "2D"})
+    projector = Fields(whole.table("projector_config") or {})
+    expect(projector, {"projector_type": "downsample_mlp_gelu", "token_pooling": False, "depth": 2})
+    expect(vision, {"class_token": False})
+    hidden, inner = vision.integer("width", 1152), projector.positive("mlp_ratio", 1.0)
+    mixer = replace(attention_of(vision.integer("heads", 16), hidden, bias=True), name="attn", fused=True, out="proj")
+    mlp_size = int(hidden * vision.positive("mlp_ratio", 4.0))
+    mlp = MLPSpec(mlp_size, "gelu_tanh", True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    patch, size = side_of(vision, "patch_size", 14), side_of(vision, "image_size", 384)
+    products = (
+        ProjectorProduct("projector.layers.0", int(model.hidden * inner), True, "gelu", channels_first=True),
+        ProjectorProduct("projector.layers.2", model.hidden, True),
+    )
+    last = whole.text("global_view_pos", "head")
+    if last not in ("head", "tail"):
+        raise ConfigError(f"global_view_pos is {last[:40]!r}, expected 'head' or 'tail'")
+    return VisionSpec(
+        architecture=whole.text("model_type"),
+        names="deepseek_vl2",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(LayerSpec(mixer, mlp, _TIMM_NORMS),) * vision.integer("layers", 27, most=MOST_LAYERS),
+        max_position=(size // patch) ** 2,
+        norm_eps=1e-6,
+        prefix="blocks",
+        patch=patch,
+        patch_name="patch_embed.proj",
+        positions="exact",
+        position_name="pos_embed",
+        final_norm="norm",
+        filled_up=projector.integer("downsample_ratio", 2, most=MOST_SIDE),
+        projector=ProjectorSpec(products),
+        tiles=TileSpec((), size, between="view_seperator", whole_last=last == "tail"),
+        unused=("attn_pool.", "head."),
+    )

@@ -32,6 +32,14 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.linear\.", "."),
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
+    "deepseek_vl2": (
+        (r"\Avision\.", ""),
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+    ),
+    "phi3": (
+        (r"\Amodel\.vision_embed_tokens\.(?:img_processor\.vision_model\.)?", ""),
+        (r"\Aimg_projection\.", "projector."),
+    ),
     "ernie": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(?:model\.)?resampler_model\.", "projector."),
@@ -120,7 +128,7 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
             tensor = tensor[: -len(spec.words)]
         if spec.names == "gemma4" and _TURNED.search(name):
             tensor = _quarters(tensor, spec.layers[0].attention.head_dim)
-        yield name, stored_as_multiplied(spec.projector, spec.taken_size, spec.merge, name, tensor)
+        yield name, stored_as_multiplied(spec.projector, spec.taken_size, spec.joined_side, name, tensor)
 
 
 def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:

@@ -55,11 +55,12 @@ class Projector:
         if self._norm is not None and self._joined_first:
             x = self._norm.plain(x)
         if not self._wide:
-            made = self._multiplied(x)
+            made = self.of_joined(x)
             return self._joined(made) if self._join == "mean_last" else made
-        return torch.cat([self._multiplied(part) for part in x.split(_WIDE_ROWS)])
+        return torch.cat([self.of_joined(part) for part in x.split(_WIDE_ROWS)])
 
-    def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
+    def of_joined(self, x: torch.Tensor) -> torch.Tensor:
+        """The products of joined patches that are normed and scaled: [embeddings, inputs] → [embeddings, outputs]."""
         for product in self._products:
             x = product(x)
         return x

@@ -12,28 +12,40 @@ _MOST_STRETCHED = 1.1
 
 
 def put_together(
-    spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, end: torch.Tensor
+    spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, marks: torch.Tensor
 ) -> torch.Tensor:
     """Join embeddings [tiles · side · side, hidden], the whole picture's first → [embeddings, hidden].
 
-    ``tensors``: a payload's. ``end`` [hidden]: end-of-row embedding. Raises ValueError for an invalid number of tiles.
+    ``tensors``: a payload's. ``marks`` [marks, hidden]: those of the spec. Raises ValueError for an invalid number of
+    tiles.
     """
+    end = marks[0]
     count = tensors["pixel_values"].flatten(0, -4).shape[0]
     tiles = embeddings.view(count, -1, embeddings.shape[1])
-    if count == 1:
+    if count == 1 and not spec.between:
         return torch.cat((tiles[0], end[None]))
     sizes = tensors.get("image_sizes")
     if sizes is None or sizes.numel() != 2 or sizes.min() < 1:
         raise ValueError("tiles come without image_sizes, expected the height and the width of their picture")
     height, width = (int(length) for length in sizes.flatten())
-    rows, columns = (length // spec.side for length in _canvas(spec, height, width))
+    canvas = _canvas(spec, height, width) if spec.canvases else (height, width)
+    rows, columns = (length // spec.side for length in canvas)
     if count != 1 + rows * columns:
         raise ValueError(f"a picture of {height} x {width} pixels has {count} tiles, expected {1 + rows * columns}")
     side = math.isqrt(tiles.shape[1])
     lattice = tiles[1:].view(rows, columns, side, side, -1).transpose(1, 2).reshape(rows * side, columns * side, -1)
-    lattice = _fewer(spec, _without_padding(lattice, height, width), side)
-    ended = torch.cat((lattice, end.expand(len(lattice), 1, -1)), dim=1)
-    return torch.cat((tiles[0], ended.flatten(0, 1)))
+    if spec.canvases:
+        lattice = _fewer(spec, _without_padding(lattice, height, width), side)
+    ended = _with_ends(lattice, end)
+    if not spec.between:
+        return torch.cat((tiles[0], ended))
+    parts = (_with_ends(tiles[0].view(side, side, -1), end), marks[1:], ended)
+    return torch.cat(parts[::-1] if spec.whole_last else parts)
+
+
+def _with_ends(lattice: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """lattice [rows, columns, hidden] → [rows · (columns + 1), hidden]"""
+    return torch.cat((lattice, end.expand(len(lattice), 1, -1)), dim=1).flatten(0, 1)
 
 
 def pooled(embeddings: torch.Tensor, frames: int, end: torch.Tensor) -> torch.Tensor:

@@ -65,10 +65,11 @@ class VisionTower(Tower):
         self._final_norm = self._norm(spec.final_norm) if spec.final_norm else None
         self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
         self._resampler = None if spec.resampler is None else Resampler(weights, spec.resampler, hidden, context)
-        self._projector = Projector(weights, spec.projector, spec.taken_size, spec.merge, context)
-        self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
-        if spec.tiles is not None and self._end is not None:
-            weights.add(f"{spec.tiles.end}.weight", self._end)
+        self._projector = Projector(weights, spec.projector, spec.taken_size, spec.joined_side, context)
+        names = spec.tiles.marks if spec.tiles is not None else ()
+        self._ends = [context.empty(spec.mark_size, dtype=context.stream) for _ in names]
+        for name, mark in zip(names, self._ends, strict=True):
+            weights.add(f"{name}.weight", mark)
         self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
@@ -106,11 +107,13 @@ class VisionTower(Tower):
         if self._marks is not None:
             first = 2 * (payload.modality == "video")
             return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))
-        if self.spec.tiles is None or self._end is None:
+        if (tiles := self.spec.tiles) is None:
             return embeddings
+        ends = torch.stack(self._ends)
+        ends = self._projector.of_joined(ends.to(self._context.dtype)) if tiles.joined else ends
         if payload.modality == "video":
-            return pooled(embeddings, payload.tensors["pixel_values_videos"].flatten(0, -4).shape[0], self._end)
-        return put_together(self.spec.tiles, payload.tensors, embeddings, self._end)
+            return pooled(embeddings, payload.tensors["pixel_values_videos"].flatten(0, -4).shape[0], ends[0])
+        return put_together(tiles, payload.tensors, embeddings, ends)
 
     def _pass(self, patches: Patches) -> Encoded:
         spec, device = self.spec, self._context.device
@@ -177,6 +180,8 @@ class VisionTower(Tower):
             hidden = pictures[:, 0].contiguous() if self.spec.pool == "class" else pictures[:, 1:].flatten(0, 1)
         if (count := self.spec.registers) > 0:
             hidden = hidden.view(-1, count + self.spec.side**2, hidden.shape[1])[:, count:].flatten(0, 1)
+        if (side := self.spec.filled_up) > 1:
+            hidden = _squares(hidden, self.spec.side, side)
         made = projector(hidden)
         return made if back is None else made[back]
 
@@ -218,6 +223,15 @@ def _behind(tokens: torch.Tensor, x: torch.Tensor, pictures: int) -> torch.Tenso
     """Put ``tokens`` [tokens, hidden] before the patches of each picture; all have one size."""
     before = tokens.expand(pictures, -1, -1)
     return torch.cat((before, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
+
+
+def _squares(x: torch.Tensor, rows: int, side: int) -> torch.Tensor:
+    """x [pictures · rows · rows, hidden], row by row → the same in squares of ``side``, with zeros in those that are
+    not whole."""
+    missing = -rows % side
+    square = torch.nn.functional.pad(x.view(-1, rows, rows, x.shape[1]), (0, 0, 0, missing, 0, missing))
+    count = (rows + missing) // side
+    return square.view(-1, count, side, count, side, x.shape[1]).transpose(2, 3).reshape(-1, x.shape[1])
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:

@@ -62,7 +62,6 @@ from .pictures import (
     Blip2Processor,
     ColModernVBertProcessor,
     Cosmos3EdgeProcessor,
-    DeepseekOcrProcessor,
     EagleProcessor,
     FrameProcessor,
     FuyuProcessor,
@@ -83,6 +82,7 @@ from .pictures import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
+from .tiled import DeepseekVL2Processor, Phi3VProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -94,7 +94,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
-    "DeepseekVLV2Processor": DeepseekOcrProcessor,
+    "DeepseekVLV2Processor": DeepseekVL2Processor,
     "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAsrNanoProcessor": FunAsrNanoProcessor,
@@ -119,6 +119,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "NemotronVLProcessor": NemotronVLProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
+    "Phi3VProcessor": Phi3VProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
@@ -168,6 +169,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
+    "phi3_v": "Phi3VProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "step_vl": "Step3VLProcessor",

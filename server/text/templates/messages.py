@@ -1,12 +1,15 @@
 """Prepares messages for a chat template: detects the content format that it reads, and converts to it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
 from typing import Any, Final, Literal
 
 from jinja2 import nodes
 
 from ..errors import TemplateError
+from .placeholders import numbered
 
 ContentFormat = Literal["string", "list", "mixed"]
 """What a template does with ``message.content``: prints it, loops over its parts, or checks its type."""
@@ -124,7 +127,8 @@ def prepare_messages(
     modality gets ``unnamed`` as text at the media's place. Raises :class:`TemplateError` for content that the template
     cannot render.
     """
-    put = format, written, unnamed
+    following = {modality: map(partial(numbered, text), count()) for modality, text in written.items()}
+    put = format, following, unnamed
     return [_prepare(message, place, knows_developer, *put) for place, message in enumerate(messages)]
 
 
@@ -133,9 +137,10 @@ def _prepare(
     place: int,
     knows_developer: bool,
     format: ContentFormat,
-    written: Mapping[str, str],
+    written: Mapping[str, Iterator[str]],
     unnamed: Mapping[str, str],
 ) -> dict[str, Any]:
+    """``written``: by modality, the texts of the pieces of media that follow."""
     ready = {name: value for name, value in message.items() if value is not None}
     if ready.get("role") == "developer" and not knows_developer:
         ready["role"] = "system"
@@ -151,7 +156,7 @@ def _prepare(
 
 
 def _content(
-    content: Any, place: int, format: ContentFormat, written: Mapping[str, str], unnamed: Mapping[str, str]
+    content: Any, place: int, format: ContentFormat, written: Mapping[str, Iterator[str]], unnamed: Mapping[str, str]
 ) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if format == "list" else content
@@ -161,7 +166,7 @@ def _content(
         return [_part(part, unnamed) for part in content]
     media = [part["type"] for part in content if isinstance(part, Mapping) and part.get("type") in written]
     texts = [part for part in content if not (isinstance(part, Mapping) and part.get("type") in written)]
-    return "\n".join([*(written[modality] for modality in media), *(_text_of(part, place) for part in texts)])
+    return "\n".join([*(next(written[modality]) for modality in media), *(_text_of(part, place) for part in texts)])
 
 
 def _part(part: Any, unnamed: Mapping[str, str]) -> dict[str, Any]:

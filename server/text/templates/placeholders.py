@@ -53,10 +53,10 @@ class MediaText:
         patterns = {modality: _pattern(self.written[modality]) for modality in self._replacements}
         for modality, given in self._replacements.items():
             found = re.findall(patterns[modality], text)
-            if found != [_numbered(self.written[modality], place) for place, _ in enumerate(given)]:
+            if found != [numbered(self.written[modality], place) for place, _ in enumerate(given)]:
                 raise TemplateError(self._mismatch(modality, len(found), len(given)))
         following = {
-            modality: iter([_numbered(each, place) for place, each in enumerate(given)])
+            modality: iter([numbered(each, place) for place, each in enumerate(given)])
             for modality, given in self._replacements.items()
         }
         self.order = []
@@ -75,7 +75,7 @@ class MediaText:
         return re.sub(known, replace, text)
 
     def _mismatch(self, modality: str, places: int, count: int) -> str:
-        written = _numbered(self.written[modality], 0)
+        written = numbered(self.written[modality], 0)
         if places > count:
             return (
                 f"The conversation holds `{written}` {places} times, which stands for {modality} input, of which there "
@@ -91,5 +91,6 @@ def _pattern(written: str) -> str:
     return r"[0-9]+".join(map(re.escape, written.split(NUMBER)))
 
 
-def _numbered(text: str, place: int) -> str:
+def numbered(text: str, place: int) -> str:
+    """The text for the piece of media at ``place`` among those of its modality."""
     return text.replace(NUMBER, str(place + 1)).replace(INDEX, str(place))

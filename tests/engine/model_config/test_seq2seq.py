@@ -40,6 +40,17 @@ def test_a_published_flan_has_a_head_of_its_own_and_no_scale() -> None:
     assert read({"model_type": "mt5"}).logits_scale == 1.0
 
 
+def test_a_t5gemma_has_an_embedding_on_each_side_and_windows_that_exclude_the_token_itself() -> None:
+    found = read({"model_type": "t5gemma", "encoder": {"hidden_size": 3584}, "eos_token_id": [1, 107]})
+    assert (found.decoder_start, found.eos_token_ids, found.max_position) == ((2,), (1, 107), 8192)
+    assert found.encoder_stack.words == "model.encoder.embed_tokens"
+    assert [layer.attention.window for layer in found.encoder_stack.layers.layers[:2]] == [4097, 0]
+    assert [layer.attention.window for layer in found.decoder.layers[:2]] == [4096, 0]
+    cross = found.decoder.layers[0].cross
+    assert cross is not None
+    assert (cross.encoded, cross.softcap, found.logits_softcap) == (3584, 50.0, 30.0)
+
+
 def test_tokens_that_no_output_contains_are_read() -> None:
     assert read({"model_type": "marian"}, {"bad_words_ids": [[58100]]}).never == (58100,)
     with pytest.raises(ConfigError, match="bad_words_ids holds '\\[1, 2\\]', expected lists of one token each"):
@@ -57,6 +68,7 @@ def test_tokens_that_no_output_contains_are_read() -> None:
         ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
         ({"model_type": "mvp", "use_prompt": True}, "use_prompt is on, and keys of stored prompts are not read"),
+        ({"model_type": "t5gemma", "encoder": {"vocab_size": 9}}, "encoder.vocab_size is 9, expected that of the dec"),
         ({"model_type": "marian", "decoder_vocab_size": 9}, "decoder_vocab_size is 9, expected that of the encoder"),
     ],
 )

@@ -40,11 +40,10 @@ _CONTENT: Final = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """A template that knows texts alone, as that of Llama."""
+_COUNTING: Final = CHATML.replace("{% for message", "{% set count = namespace(value=0) %}{% for message", 1)
 _FILES: Final[Mapping[str, _Files]] = {
     "eagle2_5": _Files(
-        CHATML.replace("{% for message", "{% set count = namespace(value=0) %}{% for message", 1).replace(
-            "IMAGE", "{% set count.value = count.value + 1 %}<image-{{ count.value }}>"
-        ),
+        _COUNTING.replace("IMAGE", "{% set count.value = count.value + 1 %}<image-{{ count.value }}>"),
         {
             "preprocessor_config.json": {
                 **{"image_processor_type": "Eagle2_5_VLImageProcessorFast", "image_mean": _HALF, "image_std": _HALF},
@@ -80,6 +79,16 @@ _FILES: Final[Mapping[str, _Files]] = {
             "processor_config.json": {"processor_class": "DeepseekVLV2Processor", "patch_size": 16},
             "preprocessor_config.json": {"size": {"height": 128, "width": 128}, "tile_size": 64},
         },
+    ),
+    "deepseek_vl2": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "processor_config.json": {
+                **{"processor_class": "DeepseekVLV2Processor", "image_mean": _HALF, "image_std": _HALF},
+                **{"downsample_ratio": 2, "patch_size": PATCH, "image_token": "<image>"},
+            }
+        },
+        untold="image_token_id",
     ),
     "internvl_chat": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
@@ -143,6 +152,17 @@ _FILES: Final[Mapping[str, _Files]] = {
             **{"<|image_pad|>": "<|media_placeholder|>", "<|vision_start|>": "<|media_begin|>"},
             **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
         },
+    ),
+    "phi3_v": _Files(
+        _COUNTING.replace("IMAGE", "{% set count.value = count.value + 1 %}<|image_{{ count.value }}|>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Phi3VImageProcessor", "processor_class": "Phi3VProcessor"},
+                **{"size": {"height": SIDE, "width": SIDE}, "num_crops": 6, "num_img_tokens": 144},
+            }
+        },
+        {"<image>": "<|image|>"},
+        untold="image_token_id",
     ),
     "step_vl": _Files(
         CHATML.replace("IMAGE", "<im_patch>"),

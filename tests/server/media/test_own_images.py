@@ -5,10 +5,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers import Gemma4ImageProcessorPil
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.processors.images.deepseek_vl2 import DeepseekVL2Images
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
 from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.processors.images.kimi import KimiImages
@@ -19,6 +21,7 @@ from stentor.server.media.processors.images.molmo2 import Molmo2Images, bilinear
 from stentor.server.media.processors.images.nemotron import NemotronOmniImages
 from stentor.server.media.processors.images.perception_lm import PerceptionLMImages
 from stentor.server.media.processors.images.perception_lm import canvas as perception_canvas
+from stentor.server.media.processors.images.phi3 import Phi3VImages
 from stentor.server.media.processors.images.phi4 import Phi4Images, canvas
 from stentor.server.media.processors.images.step import StepImages, laid_out
 from stentor.server.media.processors.images.tiles import resized
@@ -244,6 +247,53 @@ def test_a_picture_of_one_row_keeps_all_of_its_patches() -> None:
     found = PROCESSORS["lfm2_vl"]()([waves(11, 93)], return_tensors="np")
     assert found["pixel_attention_mask"].sum() == found["spatial_shapes"].prod() == 28
     assert found["pixel_values"].shape[1] == 28
+
+
+@pytest.mark.parametrize(
+    ("size", "inside"), [((50, 21), (48, 20)), ((30, 90), (16, 48)), ((16, 16), (32, 32)), ((99, 5), (96, 4))]
+)
+def test_a_picture_of_phi_3_is_enlarged_to_whole_tiles_and_shrunk_to_one(
+    size: tuple[int, int], inside: tuple[int, int]
+) -> None:
+    drawn = waves(*size)
+    turned = drawn.transpose(Image.Transpose.TRANSPOSE) if size[1] > size[0] else drawn
+    wide = np.asarray(turned.resize(sorted(inside, reverse=True), Image.Resampling.BILINEAR))
+    above, rows = -len(wide) % 16 // 2, -(-len(wide) // 16) * 16
+    laid = np.full((rows, wide.shape[1], 3), 255, np.uint8)
+    laid[above : above + len(wide)] = wide
+    if turned is not drawn:
+        laid = laid.transpose(1, 0, 2)
+    mean, std = (torch.tensor(each) for each in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
+    values = ((torch.tensor(laid) / 255 - mean) / std).permute(2, 0, 1)
+    found = Phi3VImages(size=_SQUARE, num_crops=6)([drawn], return_tensors="np")
+    assert found["image_sizes"].tolist() == [[*laid.shape[:2]]]
+    whole = torch.nn.functional.interpolate(values[None], (16, 16), mode="bicubic")[0]
+    tiles = values.unflatten(1, (-1, 16)).unflatten(3, (-1, 16)).permute(1, 3, 0, 2, 4).flatten(0, 1)
+    assert found["pixel_values"] == pytest.approx(torch.cat((whole[None], tiles)).numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "columns", "rows"), [((50, 21), 3, 2), ((30, 90), 1, 3), ((16, 16), 1, 1), ((40, 40), 3, 3)]
+)
+def test_a_picture_of_deepseek_vl2_lies_on_the_canvas_that_keeps_most_of_it(
+    size: tuple[int, int], columns: int, rows: int
+) -> None:
+    canvases = [[16 * across, 16 * down] for across in (1, 2, 3) for down in (1, 2, 3)]
+    found = DeepseekVL2Images(size=_SQUARE, candidate_resolutions=canvases)([waves(*size)], return_tensors="np")
+    assert found["image_sizes"].tolist() == [[16 * rows, 16 * columns]]
+    drawn = [ImageOps.pad(waves(*size), each, color=(127, 127, 127)) for each in ((16, 16), (16 * columns, 16 * rows))]
+    whole, laid = (torch.tensor(np.asarray(each)).permute(2, 0, 1) / 127.5 - 1 for each in drawn)
+    tiles = [
+        laid[:, 16 * down : 16 * down + 16, 16 * across : 16 * across + 16]
+        for down in range(rows)
+        for across in range(columns)
+    ]
+    assert found["pixel_values"] == pytest.approx(torch.stack((whole, *tiles)).numpy(), abs=1e-6)
+
+
+def test_a_picture_of_phi_3_that_is_too_narrow_is_refused() -> None:
+    with pytest.raises(ValueError, match="it is 200 times as long as wide, expected at most 96 times"):
+        Phi3VImages(size=_SQUARE, num_crops=6)([waves(400, 2)], return_tensors="np")
 
 
 @pytest.mark.parametrize(("name", "least"), [("kimi", {"max_patches": 16}), ("llama4", {"max_patches": 1})])

@@ -34,6 +34,7 @@ from stentor.tests.server.media.published import WHOLE, Whole
 from stentor.tests.server.media.test_model_processor import film
 from stentor.tests.server.media.test_own_images import waves
 from stentor.tests.server.media.test_prompts import family_in
+from stentor.tests.support.vision_models import SPECIAL, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
     "deepseek_ocr": "{}\n",
+    "deepseek_vl2": "{}\n",
     "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
@@ -51,6 +53,7 @@ PROMPTS = {
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
+    "phi3_v": "{}",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
     "llama_nemotron_vl": "<img>{}</img>\n",
     "ovis2_5": "{}\n",
@@ -89,6 +92,59 @@ def test_pictures_of_eagle_are_numbered(tmp_path: Path) -> None:
     expected = f"<image 1><img>{small}</img>a<image 2><img>{wide}</img>"
     assert text == f"<|im_start|>user\n{expected}<|im_end|>\n<|im_start|>assistant\n"
     assert placed.spans[1].length > 4
+
+
+def test_the_texts_behind_pictures_of_phi_3_begin_as_those_of_its_tokenizer(tmp_path: Path) -> None:
+    WHOLE["phi3_v"](tmp_path)
+    written = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    special = ["<|image|>" if each == "<image>" else each for each in SPECIAL]
+    write_tokenizer(tmp_path, written, bos=True, special=special)
+    one = family_in(tmp_path)
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "image"}]
+    told, placed = one.prompt([{"role": "user", "content": content}], [picture(16, 16), picture(40, 16)])
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    first, second = ("<|image|>" * span.length for span in placed.spans)
+    assert text == f"<s>{first}<s>\n{second}<s>\na"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"img_processor": {"type_feature": "cls_patch"}}, "type_feature is 'cls_patch', expected 'patch'"),
+        ({"embd_layer": {"hd_transform_order": "glb_sub"}}, "hd_transform_order is 'glb_sub', expected 'sub_glb'"),
+        ({"embd_layer": {"use_hd_transform": False}}, "use_hd_transform is false, expected true"),
+    ],
+)
+def test_a_tower_of_phi_3_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "phi3_v", **config}, 64)
+
+
+def test_a_published_file_of_phi_3_has_the_clip_that_it_names() -> None:
+    spec = vision_spec_from_hf({"model_type": "phi3_v", "img_processor": {"name": "clip_vision_model"}}, 3072)
+    assert (spec.hidden_size, len(spec.layers), spec.side, spec.mark_size) == (1024, 23, 24, 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"tile_tag": "1D"}, "tile_tag is '1D', expected '2D'"),
+        ({"global_view_pos": "side"}, "global_view_pos is 'side', expected 'head' or 'tail'"),
+        ({"projector_config": {"projector_type": "linear"}}, "projector_type is 'linear', expected 'downsample_mlp_g"),
+        ({"projector_config": {"token_pooling": True}}, "token_pooling is true, expected false"),
+    ],
+)
+def test_a_tower_of_deepseek_vl2_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "deepseek_vl_v2", "vision_config": {"layers": 2}, **config}, 64)
+
+
+def test_canvases_of_deepseek_vl2_that_are_no_whole_tiles_are_refused(tmp_path: Path) -> None:
+    WHOLE["deepseek_vl2"](tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "candidate_resolutions": [[21, 20]]}))
+    with pytest.raises(ProcessorError, match="candidate_resolutions is no list of widths and heights that are mult"):
+        ModelProcessor(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["<image-1>", "<image-2>", "<image-07>"])

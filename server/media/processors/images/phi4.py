@@ -5,12 +5,11 @@ import math
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from .base import OwnImages, Scaling
-from .tiles import Pixels, Values, cut, resized
+from .tiles import Pixels, Values, bicubic, cut, resized
 
 _LEAST: Final = 10
 """Pixels of the shorter side of a picture that is laid into its canvas."""
@@ -68,7 +67,7 @@ def _seen(picture: Pixels, side: int, patch: int, most: int, scaling: Scaling) -
     lines, row = (int(joined.any(axis=axes).sum()) for axes in ((2, 3), (0, 1)))
     whole = kept.shape[1]
     return _Seen(
-        np.concatenate((_small(values, side)[None], cut(values, rows, columns))),
+        np.concatenate((bicubic(values, side)[None], cut(values, rows, columns))),
         np.concatenate((np.ones((1, *masks.shape[1:]), np.float32), masks)),
         (rows * side, columns * side),
         lines * (row + 1) + 1 + whole * (whole + 1),
@@ -108,24 +107,3 @@ def _laid(picture: Pixels, height: int, width: int, patch: int) -> tuple[Pixels,
     mask[len(mask) - below // patch :] = 0
     mask[:, mask.shape[1] - behind // patch :] = 0
     return np.pad(found, ((0, 0), (0, below), (0, behind)), constant_values=255), mask
-
-
-def _small(values: Values, side: int) -> Values:
-    """[channels, side, side] by a bicubic filter of four pixels a direction, however much smaller."""
-    rows, by_row = _taps(values.shape[1], side)
-    columns, by_column = _taps(values.shape[2], side)
-    lines: Values = (values[:, rows] * by_row[:, :, None]).sum(axis=1)
-    found: Values = (lines[:, :, columns] * by_column).sum(axis=2)
-    return found
-
-
-def _taps(length: int, side: int) -> tuple[NDArray[np.int64], Values]:
-    """Four pixels [4, side] for each of ``side``, and their factors."""
-    at = (np.arange(side) + 0.5) * (length / side) - 0.5
-    first = np.floor(at).astype(np.int64)
-    distance = np.abs(at - first - np.arange(-1, 3)[:, None])
-    sharp = -0.75
-    near = ((sharp + 2) * distance - (sharp + 3)) * distance**2 + 1
-    far = sharp * (((distance - 5) * distance + 8) * distance - 4)
-    factors = np.where(distance <= 1, near, far).astype(np.float32)
-    return np.clip(first + np.arange(-1, 3)[:, None], 0, length - 1), factors

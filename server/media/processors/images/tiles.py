@@ -53,3 +53,24 @@ def patches(tile: Values, side: int) -> Values:
     channels, height, width = tile.shape
     found = tile.reshape(channels, height // side, side, width // side, side)
     return found.transpose(1, 3, 2, 4, 0).reshape(-1, side * side * channels)
+
+
+def bicubic(values: Values, side: int) -> Values:
+    """[channels, side, side] by a bicubic filter of four pixels a direction, however much smaller."""
+    rows, by_row = _taps(values.shape[1], side)
+    columns, by_column = _taps(values.shape[2], side)
+    lines: Values = (values[:, rows] * by_row[:, :, None]).sum(axis=1)
+    found: Values = (lines[:, :, columns] * by_column).sum(axis=2)
+    return found
+
+
+def _taps(length: int, side: int) -> tuple[NDArray[np.int64], Values]:
+    """Four pixels [4, side] for each of ``side``, and their factors."""
+    at = (np.arange(side) + 0.5) * (length / side) - 0.5
+    first = np.floor(at).astype(np.int64)
+    distance = np.abs(at - first - np.arange(-1, 3)[:, None])
+    sharp = -0.75
+    near = ((sharp + 2) * distance - (sharp + 3)) * distance**2 + 1
+    far = sharp * (((distance - 5) * distance + 8) * distance - 4)
+    factors = np.where(distance <= 1, near, far).astype(np.float32)
+    return np.clip(first + np.arange(-1, 3)[:, None], 0, length - 1), factors

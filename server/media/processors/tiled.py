@@ -1,0 +1,88 @@
+"""Processors of models that see a picture whole and in tiles, and whose code comes with the checkpoint. Run in the
+child."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from stentor.engine.model_config.config_fields import Fields
+from stentor.engine.model_config.hf.deepseek_ocr import is_deepseek_ocr
+from stentor.engine.model_config.towers.vision_fields import side_of
+
+from ...text.templates.placeholders import NUMBER
+from ...text.tokenizers.loading import load_tokenizer
+from .images.deepseek_vl2 import DeepseekVL2Images
+from .images.phi3 import Phi3VImages
+from .model_files import ModelFiles
+from .own_processor import OwnProcessor
+from .pictures import DeepseekOcrProcessor
+
+_PHI3_EMBEDDED: Final = "<|image|>"
+
+
+class Phi3VProcessor(OwnProcessor):
+    """Pictures are numbered. The published one tokenizes the texts between them apart, each with its BOS."""
+
+    image_token = f"<|image_{NUMBER}|>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+        self._merged = 28
+        """Pixels on each side of the square that becomes one embedding."""
+        self._behind = ""
+
+    @classmethod
+    def of(cls, folder: Path) -> "Phi3VProcessor":
+        """From the files of a model."""
+        made = cls(Phi3VImages.from_pretrained(folder))
+        tokenizer = load_tokenizer(folder)
+        if tokenizer.encode("") == [tokenizer.bos_token_id]:
+            made._behind = tokenizer.bos_token or ""
+        vision = Fields(Fields(ModelFiles(folder).read("config.json")).table("vision_config") or {})
+        made._merged = 2 * side_of(vision, "patch_size", 14)
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        height, width = (int(length) // self._merged for length in image_inputs["image_sizes"][image_idx])
+        whole = self.image_processor.size.height // self._merged
+        count = whole * (whole + 1) + 1 + height * (width + 1)
+        found: str = _PHI3_EMBEDDED * count + self._behind
+        return found
+
+
+class DeepseekVL2Processor(OwnProcessor):
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+        self._side = 14
+        """Embeddings on each side of a tile."""
+
+    @classmethod
+    def of(cls, folder: Path) -> OwnProcessor:
+        """From the files of a model. Those of DeepSeek-OCR name the same processor."""
+        files = ModelFiles(folder)
+        config = Fields(files.read("config.json"))
+        if is_deepseek_ocr(config.values):
+            return DeepseekOcrProcessor.of(folder)
+        settings = {**files.read("processor_config.json"), **files.read("preprocessor_config.json")}
+        vision, projector = (Fields(config.table(f"{name}_config") or {}) for name in ("vision", "projector"))
+        size, patch = side_of(vision, "image_size", 384), side_of(vision, "patch_size", 14)
+        given = {name: settings[name] for name in ("image_mean", "image_std") if name in settings}
+        canvases = config.get("candidate_resolutions") or settings.get("candidate_resolutions")
+        if not isinstance(canvases, list) or not all(_is_canvas(each, size) for each in canvases):
+            raise ValueError(f"candidate_resolutions is no list of widths and heights that are multiples of {size}")
+        square = {"height": size, "width": size}
+        made = cls(DeepseekVL2Images(size=square, candidate_resolutions=canvases, **given))
+        made._side = -(-(size // patch) // projector.integer("downsample_ratio", 2))
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        tile = self.image_processor.size["height"]
+        rows, columns = (int(length) // tile * self._side for length in image_inputs["image_sizes"][image_idx])
+        found: str = self.image_token * (self._side * (self._side + 1) + 1 + rows * (columns + 1))
+        return found
+
+
+def _is_canvas(given: object, side: int) -> bool:
+    lengths = given if isinstance(given, list) else []
+    return len(lengths) == 2 and all(isinstance(each, int) and each > 0 and each % side == 0 for each in lengths)
