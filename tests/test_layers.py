@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
 HEAVY = {"worker", "layers", "models", "quantization"}
 """Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
-HEAVY_PACKAGE = "stentor.engine.tts.transformers."
-"""In the speech process alone."""
+HEAVY_PACKAGES = (
+    "stentor.engine.tts.transformers.",  # in the speech process alone
+    "stentor.server.media.processors.images.",  # in the media process alone
+)
 HEAVY_MODULES = (
     *(  # in the speech process alone
         f"stentor.engine.tts.{name}" for name in ("codec_weights", "snac", "vocos")
@@ -30,33 +32,6 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.audio",
     "stentor.server.media.processors.inkling",
     "stentor.server.media.processors.waveforms",
-    *(
-        f"stentor.server.media.processors.images.{name}"
-        for name in (
-            "base",
-            "cohere2",
-            "deepseek_ocr",
-            "deepseek_vl2",
-            "eagle",
-            "fuyu",
-            "gemma4",
-            "inkling",
-            "keye",
-            "kimi",
-            "lfm2_vl",
-            "llama4",
-            "minicpm",
-            "minimax",
-            "molmo2",
-            "muse",
-            "nemotron",
-            "ovis",
-            "perception_lm",
-            "phi3",
-            "phi4",
-            "step",
-        )
-    ),
 )
 
 WITHOUT_TORCH = """
@@ -100,7 +75,7 @@ def _torch_free() -> list[str]:
         folder, *rest = path.relative_to(ROOT).parts
         if folder in ("protocols", "server") or (folder == "engine" and rest[0] not in HEAVY | {"loading"}):
             names.append(_module(path))
-    light = (name for name in names if name not in HEAVY_MODULES and not name.startswith(HEAVY_PACKAGE))
+    light = (name for name in names if name not in HEAVY_MODULES and not name.startswith(HEAVY_PACKAGES))
     return [*light, *MADE_UP_WORKERS]
 
 
