@@ -7,7 +7,7 @@ import torch
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.compressed_attention import CompressedAttentionSpec
 from ..model_config.spec.latent_attention import LatentAttentionSpec
-from ..model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
+from ..model_config.spec.layer import LayerSpec, MixerSpec
 from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.spec.model import Backbone
 from ..model_config.spec.streams import LaurelSpec
@@ -38,8 +38,24 @@ Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | Compress
 
 
 class Layer:
-    """A mixer and a feed-forward network, or one of them, with their norms and a residual stream; optionally
-    cross-attention between them."""
+    """A mixer and a feed-forward network, or one of them, around a residual stream. Each other part is optional::
+
+        stream + output of the former layer
+          │
+          ├─► shared block ─► + (in the mixer's input alone)
+          ├─► norm ─┬─► mixer ─► norm ─► convolution ─┐
+          │         ├─► second mixer ─────────────────┤
+          │         └─► network, where it is parallel ┤ (nothing follows then)
+          + ◄─────────────────────────────────────────┘
+          · sum scale; norm
+          ├─► norm ─► cross-attention ─► norm ─► + ─► norm
+          ├─► norm ─┬─► network ─► norm ─► convolution ─► + ─► norm
+          │         └─► shortcut experts, added behind the next layer's network
+          + shortcut of the former layer
+          + per-layer input; · scalar
+
+    Mixer and network each are a :class:`.Sublayer`, which has their norms, factors and convolution.
+    """
 
     def __init__(
         self,
@@ -55,75 +71,24 @@ class Layer:
         """``spec``: a part of the model's ``layer``; None: all of it. ``blocks``: what layers share, by the first of
         them, to which this one adds."""
         spec = spec or model.layers[layer]
-        prefix, norms = model.layer_prefix(layer), spec.norms
-
-        def norm(name: str, before: Linear | None = None) -> Norm | None:
-            return make_norm(weights, f"{prefix}.{name}", norms, model, context, before) if name else None
-
-        self._block: SharedBlock | None = None
-        if (block := spec.block) is not None:
-            assert blocks is not None, "only a decoder of plain layers has blocks"
-            if block.source not in blocks:
-                blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
-            self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
-        mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
-        self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
-        self._beside_scale = model.residual_scale * spec.beside_scale
+        parts = _PartMaker(weights, layer, model, spec, context)
+        self._block = parts.shared_block(rotary, blocks)
+        self._mixer = parts.mixer(rotary)
+        self._second_mixer = parts.second_mixer()
+        self._second_scale = model.residual_scale * spec.beside_scale
+        self._sum_scale = spec.sum_scale
+        self._parallel = spec.parallel
         self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
-        network = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
-        self._shortcut: MoE | None = None
-        self._shortcut_in: Norm | None = None
-        if spec.shortcut is not None:
-            self._shortcut = MoE(weights, prefix, spec.shortcut, model.hidden_size, context)
-        # parallel parts share the input and may need it quantised differently
-        alone = not (spec.beside or spec.parallel or norms.renews or spec.block)
-        before_mixer = norm(norms.mixer_in, mixer.into if mixer is not None and alone else None)
-        behind_mixer = norm(norms.mixer_out), norm(norms.mixer_sum)
-        self._cross_in, self._cross_out, self._cross_sum = map(norm, (norms.cross_in, norms.cross_out, norms.cross_sum))
-        alone = not (norms.renews or spec.shortcut)
-        before_network = norm(norms.mlp_in, network.input if network is not None and alone else None)
-        behind_network = norm(norms.mlp_out), norm(norms.mlp_sum)
-        first = len(spec.states(model.hidden_size)) - len(spec.out_convs or ())
-        convs = [
-            AddedConv(weights, prefix, conv, layer, state, context)
-            for state, conv in enumerate(spec.out_convs or (), first)
-        ]
-        conv_of_mixer, conv_of_network = convs or (None, None)
-        sum_of_mixer, sum_of_network = _sums(weights, prefix, spec, model.hidden_size, context) or (None, None)
-        self._mixer: Sublayer[Mixer] | None = None
-        if mixer is not None:
-            self._mixer = Sublayer(
-                mixer,
-                before_mixer,
-                *behind_mixer,
-                scale=model.residual_scale * spec.mixer_scale,
-                stream_scale=spec.stream_scales[0],
-                renews=norms.renews,
-                conv=conv_of_mixer,
-                total=sum_of_mixer,
-            )
-        self._network: Sublayer[MLP | MoE] | None = None
-        if network is None and self._shortcut is not None:
-            self._shortcut_in = before_network
-        if network is not None:
-            self._network = Sublayer(
-                network,
-                before_network,
-                *behind_network,
-                scale=model.residual_scale * spec.mlp_scale,
-                stream_scale=spec.stream_scales[1],
-                renews=norms.renews,
-                conv=conv_of_network,
-                total=sum_of_network,
-            )
+        self._cross_in, self._cross_out = parts.norm(spec.norms.cross_in), parts.norm(spec.norms.cross_out)
+        self._cross_sum = parts.norm(spec.norms.cross_sum)
+        self._network = parts.network()
+        self._shortcut = parts.shortcut()
+        # experts with a network beside them take its input
+        self._shortcut_in = parts.norm(spec.norms.mlp_in) if self._shortcut is not None and spec.mlp is None else None
         self._ends_shortcut = layer > 0 and model.layers[layer - 1].shortcut is not None
-        self._parallel, self._sum_scale = spec.parallel, spec.sum_scale
-        self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
-        weights.pass_over(*(f"{prefix}.{name}" for name in spec.unused))
-        self._scalar: torch.Tensor | None = None
-        if spec.scalar:
-            self._scalar = context.empty(1, dtype=torch.float32)
-            weights.add(f"{prefix}.{spec.scalar}", self._scalar)
+        self._per_layer = PerLayer(weights, layer, model, inputs, context) if inputs else None
+        self._scalar = parts.scalar()
+        weights.pass_over(*(f"{parts.prefix}.{name}" for name in spec.unused))
 
     def again(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
@@ -147,60 +112,168 @@ class Layer:
         ``delta`` [tokens, hidden], the former layer's output, is first added to the stream ``residual`` in place.
         ``given``: input of the mixer in place of the stream.
         """
-        mixer, network = self._mixer, self._network
-        if mixer is not None:
-            if self._block is not None:
-                residual, delta = residual if delta is None else added_(residual, delta), None
-                assert mixer.into is not None
-                given = mixer.into.plain(self._block(residual, batch))
-            x, residual = mixer.input(delta, residual) if given is None else (given, residual)
-            delta, residual = mixer.output(x, residual, batch)
-            if self._beside is not None:
-                delta, residual = scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)
+        if self._mixer is not None:
+            delta, residual = self._mixed(self._mixer, delta, residual, batch, given)
             if self._parallel:
-                assert network is not None
-                x = x if network.into is None else network.into(residual)
-                return scaled(network.part(x, batch), network.scale), added_(residual, delta)
-            delta, residual = mixer.added(delta, residual)
-            if self._sum_scale != 1.0:
-                residual = residual if delta is None else added_(residual, delta)
-                delta, residual = None, scaled_(residual, self._sum_scale)
+                return delta, residual
         if self.cross is not None:
             delta = scaled(self.cross(joined(delta, residual, self._cross_in), batch), 1.0, self._cross_out)
             delta, residual = summed(delta, residual, self._cross_sum)
-        if network is not None:
-            x, residual = network.input(delta, residual)
-            shortcut = None if self._shortcut is None else self._shortcut(x, batch)
-            delta, residual = network.output(x, residual, batch)
-            delta, residual = network.added(delta, residual)
-            if self._ends_shortcut:
-                residual = residual if delta is None else added_(residual, delta)
-                delta = batch.carried.output
-            batch.carried.output = shortcut
+        if self._network is not None:
+            delta, residual = self._fed_forward(self._network, delta, residual, batch)
         elif self._shortcut is not None and self._shortcut_in is not None:
             residual, delta = residual if delta is None else added_(residual, delta), None
             batch.carried.output = self._shortcut(self._shortcut_in.plain(residual), batch)
-        if self._own is None and self._scalar is None:
+        if self._per_layer is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
+
+    def _mixed(
+        self, mixer: Sublayer[Mixer], delta: Delta | None, residual: Stream, batch: ForwardBatch, given: Stream | None
+    ) -> tuple[Delta | None, Stream]:
+        """(what is still to be added, stream) behind the mixer and the parts that share its input."""
+        if self._block is not None:
+            residual, delta = residual if delta is None else added_(residual, delta), None
+            assert mixer.into is not None
+            given = mixer.into.plain(self._block(residual, batch))
+        x, residual = mixer.input(delta, residual) if given is None else (given, residual)
+        delta, residual = mixer.output(x, residual, batch)
+        if self._second_mixer is not None:
+            delta, residual = scaled(self._second_mixer(x, batch), self._second_scale), added_(residual, delta)
+        if self._parallel:
+            network = self._network
+            assert network is not None
+            x = x if network.into is None else network.into(residual)
+            return scaled(network.part(x, batch), network.scale), added_(residual, delta)
+        delta, residual = mixer.added(delta, residual)
+        if self._sum_scale != 1.0:
+            residual = residual if delta is None else added_(residual, delta)
+            delta, residual = None, scaled_(residual, self._sum_scale)
+        return delta, residual
+
+    def _fed_forward(
+        self, network: Sublayer[MLP | MoE], delta: Delta | None, residual: Stream, batch: ForwardBatch
+    ) -> tuple[Delta | None, Stream]:
+        """(what is still to be added, stream) behind the network and the former layer's shortcut."""
+        x, residual = network.input(delta, residual)
+        shortcut = None if self._shortcut is None else self._shortcut(x, batch)
+        delta, residual = network.output(x, residual, batch)
+        delta, residual = network.added(delta, residual)
+        if self._ends_shortcut:
+            residual = residual if delta is None else added_(residual, delta)
+            delta = batch.carried.output
+        batch.carried.output = shortcut
+        return delta, residual
 
     def _completed(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""
         if delta is not None:
             residual = added_(residual, delta)
-        if self._own is not None:
-            residual = added_(residual, self._own(residual, batch))
+        if self._per_layer is not None:
+            residual = added_(residual, self._per_layer(residual, batch))
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
-def _sums(
-    weights: WeightMap, prefix: str, spec: LayerSpec, hidden: int, context: LayerContext
-) -> list[ScaledSum | GatedSum]:
-    """What adds the outputs of both parts to the stream; none, if it is plain sums."""
-    names = [f"{prefix}.{name}" for name in spec.sums or ()]
-    if (temperature := spec.sum_temperature) != 0.0:
-        return [GatedSum(weights, name, hidden, temperature, context) for name in names]
-    return [ScaledSum(weights, name, hidden, context) for name in names]
+class _PartMaker:
+    """Makes the parts of one layer; each method makes one, or returns None where the spec has none."""
+
+    def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: LayerSpec, context: LayerContext) -> None:
+        self._weights, self._layer, self._model, self._spec, self._context = weights, layer, model, spec, context
+        self.prefix = model.layer_prefix(layer)
+
+    def norm(self, name: str, before: Linear | None = None) -> Norm | None:
+        """The norm with this stored name; ``before``: the product for which alone it may quantise its output."""
+        if not name:
+            return None
+        return make_norm(self._weights, f"{self.prefix}.{name}", self._spec.norms, self._model, self._context, before)
+
+    def shared_block(self, rotary: RotaryTables, blocks: dict[int, SharedWeights] | None) -> SharedBlock | None:
+        """The layer's use of a block; the first layer that uses it puts its weights into ``blocks``."""
+        weights, model, block, context = self._weights, self._model, self._spec.block, self._context
+        if block is None:
+            return None
+        assert blocks is not None, "only a decoder of plain layers has blocks"
+        if block.source not in blocks:
+            blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
+        return SharedBlock(weights, self._layer, model, block, blocks[block.source], context)
+
+    def mixer(self, rotary: RotaryTables) -> Sublayer[Mixer] | None:
+        """The mixer with its norms."""
+        spec, norms = self._spec, self._spec.norms
+        if spec.mixer is None:
+            return None
+        mixer = make_mixer(self._weights, self._layer, self._model, spec.mixer, rotary, self._context)
+        input_is_shared = spec.beside or spec.parallel or spec.block or norms.renews
+        return Sublayer(
+            mixer,
+            self.norm(norms.mixer_in, None if input_is_shared else mixer.into),
+            self.norm(norms.mixer_out),
+            self.norm(norms.mixer_sum),
+            scale=self._model.residual_scale * spec.mixer_scale,
+            stream_scale=spec.stream_scales[0],
+            renews=norms.renews,
+            conv=self._conv(0),
+            total=self._sum(0),
+        )
+
+    def second_mixer(self) -> Laurel | Recurrent | None:
+        """The second mixer, whose input is that of the first."""
+        second = self._spec.beside
+        if second is None:
+            return None
+        if isinstance(second, LaurelSpec):
+            return Laurel(self._weights, self._layer, self._model, second, self._context)
+        return make_recurrent(self._weights, self._layer, self._model, second, self._context)
+
+    def network(self) -> Sublayer[MLP | MoE] | None:
+        """The network with its norms."""
+        spec, norms = self._spec, self._spec.norms
+        if spec.mlp is None:
+            return None
+        network = make_feed_forward(self._weights, self._layer, self._model, spec.mlp, self._context)
+        input_is_shared = spec.shortcut or norms.renews
+        return Sublayer(
+            network,
+            self.norm(norms.mlp_in, None if input_is_shared else network.input),
+            self.norm(norms.mlp_out),
+            self.norm(norms.mlp_sum),
+            scale=self._model.residual_scale * spec.mlp_scale,
+            stream_scale=spec.stream_scales[1],
+            renews=norms.renews,
+            conv=self._conv(1),
+            total=self._sum(1),
+        )
+
+    def shortcut(self) -> MoE | None:
+        """The experts whose output is added behind the next layer."""
+        spec = self._spec.shortcut
+        return spec and MoE(self._weights, self.prefix, spec, self._model.hidden_size, self._context)
+
+    def scalar(self) -> torch.Tensor | None:
+        """float32 [1]: the factor on the stream behind the layer."""
+        if not self._spec.scalar:
+            return None
+        scalar = self._context.empty(1, dtype=torch.float32)
+        self._weights.add(f"{self.prefix}.{self._spec.scalar}", scalar)
+        return scalar
+
+    def _conv(self, part: int) -> AddedConv | None:
+        """The convolution of the output of the mixer (0) or of the network (1)."""
+        convs = self._spec.out_convs
+        if convs is None:
+            return None
+        # the states of convolutions come behind those of the mixers
+        state = len(self._spec.states(self._model.hidden_size)) - len(convs) + part
+        return AddedConv(self._weights, self.prefix, convs[part], self._layer, state, self._context)
+
+    def _sum(self, part: int) -> ScaledSum | GatedSum | None:
+        """What adds the output of the mixer (0) or of the network (1) to the stream, if it is no plain sum."""
+        if self._spec.sums is None:
+            return None
+        name, hidden = f"{self.prefix}.{self._spec.sums[part]}", self._model.hidden_size
+        if temperature := self._spec.sum_temperature:
+            return GatedSum(self._weights, name, hidden, temperature, self._context)
+        return ScaledSum(self._weights, name, hidden, self._context)
 
 
 def make_mixer(
@@ -218,15 +291,6 @@ def make_mixer(
             return LatentAttention(weights, layer, model, rotary, context)
         case recurrent:
             return make_recurrent(weights, layer, model, recurrent, context)
-
-
-def _other(
-    weights: WeightMap, layer: int, model: Backbone, spec: BesideSpec, context: LayerContext
-) -> Laurel | Recurrent:
-    """The second mixer of a layer, whose input is that of the first."""
-    if isinstance(spec, LaurelSpec):
-        return Laurel(weights, layer, model, spec, context)
-    return make_recurrent(weights, layer, model, spec, context)
 
 
 def make_feed_forward(
