@@ -12,6 +12,9 @@ class LlamaErrorBody(msgspec.Struct, frozen=True):
     code: int
     message: str
     type: str
+    n_prompt_tokens: int | UnsetType = UNSET
+    """Of a prompt that is too long: its tokens, at least."""
+    n_ctx: int | UnsetType = UNSET
 
 
 class LlamaError(msgspec.Struct, frozen=True):

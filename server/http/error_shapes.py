@@ -99,7 +99,7 @@ class _LlamaCpp:
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
         kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else _llama_kind(status)
-        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), kind)))
+        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), kind, error.n_prompt_tokens, error.n_ctx)))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
         return b"data: " + self.body(status, error, "") + b"\n\n"
