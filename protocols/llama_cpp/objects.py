@@ -80,6 +80,8 @@ class LlamaProps(msgspec.Struct, frozen=True):
     eos_token: str
     modalities: dict[str, bool]
     build_info: str
+    is_sleeping: bool
+    """The model's weights are not in memory until the server is woken."""
 
 
 class LlamaSlot(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from ..common.bounds import at_most, chars_at_most, items_at_most, message_chars
 from ..common.decoding import converted
 from ..common.errors import refused, wrong
 from ..common.limits import Limits
+from ..llama_cpp.objects import Timings
 from .beams import check_beams, excluded
 from .messages import check_messages
 from .metadata import check_metadata
@@ -299,6 +300,7 @@ class ChatResponse(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     metrics: RequestMetrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(ChatRequest)

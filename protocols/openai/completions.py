@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most, total_chars_at_most
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
+from ..llama_cpp.objects import Timings
 from .beams import check_beams
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_logprob_token_ids, check_sampling, refuse
 from .structured import wanted_answer
@@ -158,6 +159,7 @@ class CompletionResponse(msgspec.Struct, frozen=True):
     usage: Usage
     object: Literal["text_completion"] = "text_completion"
     metrics: RequestMetrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(CompletionRequest)

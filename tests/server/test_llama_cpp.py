@@ -167,6 +167,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         assert (props["model_alias"], props["total_slots"], props["eos_token"]) == ("fake/model", 4, "</s>")
         assert props["modalities"] == {"vision": False, "audio": False}
         assert "<assistant>" in props["chat_template"]
+        assert props["is_sleeping"] is False
         slots = (await client.get("/slots?fail_on_no_slot=1")).json()
     assert [slot["is_processing"] for slot in slots] == [True] + [False] * 3, "the fake engine runs one"
 

@@ -1,6 +1,6 @@
 """Deltas as the chunks of a streamed chat completion."""
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import (
@@ -13,6 +13,7 @@ from stentor.protocols.ipc.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
+from stentor.protocols.llama_cpp.objects import Timings
 from stentor.protocols.openai.usage import Usage
 
 from ...common.errors import generation_error
@@ -36,7 +37,7 @@ class ChatStream:
         self._frame = shape.frame("chat.completion.chunk")
         self._heads = [self._frame.head + b'{"index":%d,"delta":' % index for index in range(shape.n)]
         self._content_heads = [head + b'{"content":' for head in self._heads]
-        self._plain = not (shape.continuous_usage or shape.token_ids or shape.top_logprobs is not None)
+        self._plain = not (shape.continuous_usage or shape.timings or shape.token_ids or shape.top_logprobs is not None)
         self._plain_tail = b'},"logprobs":null,"finish_reason":null}' + self._frame.tail(self._usage_of(0, 0, 0))
         # a message that only calls tools has no content, which is not known yet
         offers = shape.tools.mode != "none"
@@ -53,7 +54,7 @@ class ChatStream:
         self._reasoning_tokens = 0
         self._cached_tokens = 0
         self._opened = False
-        self._clock = AnswerClock() if shape.metrics else None
+        self._clock = AnswerClock() if shape.metrics or shape.timings else None
         self.failed = False
 
     def encode(self, batch: list[Delta]) -> bytes:
@@ -97,14 +98,15 @@ class ChatStream:
 
     def end(self) -> bytes:
         """Chunks behind the end of the last choice."""
-        metrics = UNSET if self._clock is None else self._clock.metrics(self._completion_tokens)
+        wanted = self._clock if self._shape.metrics else None
+        metrics = UNSET if wanted is None else wanted.metrics(self._completion_tokens)
         return self._frame.last(self._usage(), metrics) + DONE
 
     def _open(self) -> bytes:
         if self._opened:
             return b""
         self._opened = True
-        tail = self._frame.tail(self._usage())
+        tail = self._tail()
         if self._shape.token_ids:
             tail = tail.replace(b"]", b'],"prompt_token_ids":' + encode(self._shape.prompt), 1)
         if self._shape.prompt_text is not None:
@@ -162,7 +164,7 @@ class ChatStream:
     def _chunk(self, index: int, delta: bytes) -> bytes:
         """A chunk of no tokens; those of a call come beside it."""
         body = b"{" + delta + b'},"logprobs":null,"finish_reason":null}'
-        return self._heads[index] + body + self._frame.tail(self._usage())
+        return self._heads[index] + body + self._tail()
 
     def _rich(self, delta: Text | Reasoning, shown: bytes) -> bytes:
         """A chunk with further requested fields: log-probabilities, token ids, usage so far."""
@@ -180,7 +182,7 @@ class ChatStream:
                 b',"finish_reason":null',
                 ids,
                 b"}",
-                self._frame.tail(self._usage()),
+                self._tail(),
             )
         )
 
@@ -197,7 +199,13 @@ class ChatStream:
             + encode(delta.stop_reason)
             + b"}"
         )
-        return self._heads[delta.index] + body + self._frame.tail(self._usage())
+        return self._heads[delta.index] + body + self._tail()
+
+    def _tail(self) -> bytes:
+        timings: Timings | UnsetType = UNSET
+        if self._clock is not None and self._shape.timings:
+            timings = self._clock.timings(len(self._shape.prompt), self._completion_tokens)
+        return self._frame.tail(self._usage(), timings)
 
     def _usage(self) -> Usage:
         return self._usage_of(self._completion_tokens, self._cached_tokens, self._reasoning_tokens)

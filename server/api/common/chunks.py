@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.steps import ExpertShape
+from stentor.protocols.llama_cpp.objects import Timings
 from stentor.protocols.openai.generate import TokensRequest
 from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
 from stentor.protocols.openai.usage import RequestMetrics, Usage
@@ -46,6 +47,8 @@ class AnswerShape:
     continuous_usage: bool = False
     metrics: bool = False
     """Whether the times of the answer are part of it, if it has one prompt."""
+    timings: bool = False
+    """The same in llama.cpp's shape, in each chunk of a stream."""
     experts: ExpertShape | None = None
     """Shape of the experts returned for each token; None: not returned."""
 
@@ -74,6 +77,7 @@ class AnswerShape:
             options.include_usage,
             options.include_usage and options.continuous_usage_stats,
             config.per_request_metrics and body.choices == 1,
+            bool(body.timings_per_token) and body.choices == 1,
             **own,
         )
 
@@ -95,11 +99,12 @@ class ChunkFrame:
     include_usage: bool
     continuous_usage: bool
 
-    def tail(self, usage: Usage) -> bytes:
+    def tail(self, usage: Usage, timings: Timings | UnsetType = UNSET) -> bytes:
         """From the end of the choice to the end of the frame."""
+        times = b"}" + END if timings is UNSET else b',"timings":' + encode(timings) + b"}" + END
         if self.continuous_usage:
-            return b'],"usage":' + encode(usage) + b"}" + END
-        return b'],"usage":null}' + END if self.include_usage else b"]}" + END
+            return b'],"usage":' + encode(usage) + times
+        return b'],"usage":null' + times if self.include_usage else b"]" + times
 
     def last(self, usage: Usage, metrics: RequestMetrics | UnsetType = UNSET) -> bytes:
         """The chunk without choices with the usage of the whole request, if requested; ``metrics`` are part of it."""
