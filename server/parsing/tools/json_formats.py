@@ -105,6 +105,19 @@ FORMATS: Final = (
         ends=("<|/tool_call|>",),
         signs=(Signs(("<|tool|>", "<|/tool|>")), Signs((" functools[",))),
     ),
+    # K2 Horizon's calls where its template is asked for JSON
+    replace(
+        _tagged("k2_horizon_json", "<ifm|tool_call>", "</ifm|tool_call>", signs=()),
+        layout=Layout(
+            opening="<ifm|tool_calls>",
+            before="<ifm|tool_call>",
+            after="</ifm|tool_call>",
+            closing="</ifm|tool_calls>",
+        ),
+        begins=("<ifm|tool_calls>", "<ifm|tool_call>"),
+        infixes=("<ifm|tool_call>",),
+        ends=("</ifm|tool_call>", "</ifm|tool_calls>"),
+    ),
     _tagged("longcat", "<longcat_tool_call>", "</longcat_tool_call>"),
     # also Hunyuan A13B and Apriel
     _tagged(
