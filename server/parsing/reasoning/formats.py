@@ -8,6 +8,7 @@ from typing import Final
 from ..harmony import CHANNEL, END, MARKERS, MESSAGE, START, HarmonyParser
 from ..interface import Content, Piece, ReasoningParser
 from .marked import ReasoningFormat
+from .messages import MessageFormat
 
 
 class HarmonyReasoning(ReasoningFormat):
@@ -82,6 +83,15 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         closings=("<|close|>message<|sep|>",),
         tokens=("<|open|>", "<|close|>", "<|sep|>"),
         signs=("<|open|>", "<|close|>", "<|sep|>"),
+    ),
+    MessageFormat(
+        "inkling",
+        ("<|content_thinking|>",),
+        ("<|end_message|>", "<|content_model_end_sampling|>"),
+        calls=("<|content_invoke_tool_json|>",),
+        headers=("<|message_model|>",),
+        contents=("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>"),
+        signs=("<|message_model|>", "<|content_thinking|>"),
     ),
     ReasoningFormat(
         "k2_horizon",

@@ -36,6 +36,16 @@ MESSAGE_FORMATS: Final = (
         begins=(_ROLE, "<|function_call|>"),
         signs=(Signs(("<|message_sep|>", "function call")),),
     ),
+    JsonCalls(
+        name="inkling",
+        layout=Layout(before="<|content_invoke_tool_json|>", after="<|end_message|>", between="<|message_model|>"),
+        begins=("<|content_invoke_tool_json|>",),
+        ends=("<|end_message|>", "<|content_model_end_sampling|>"),
+        dropped=frozenset({"<|message_model|>", "<|content_text|>"}),
+        keys=Keys(arguments=frozenset({"args", "arguments", "parameters"})),
+        written=("name", "args"),
+        signs=(Signs(("<|content_invoke_tool_json|>",)),),
+    ),
     # between tokens that say which plugin an object is for
     JsonCalls(
         name="internlm",

@@ -100,6 +100,33 @@ def test_all_that_kimi_k3_writes_is_read_from_its_channels() -> None:
         assert parse(parser, list(text)) == wanted
 
 
+def test_messages_of_inkling_may_come_in_any_order() -> None:
+    output = settle_output("auto", "auto", "<|message_model|><|content_thinking|><|content_invoke_tool_json|>", "")
+    assert str(output) == "reasoning inkling, tool calls inkling"
+    head, end = "<|message_model|>", "<|end_message|>"
+    call = '<|content_invoke_tool_json|>{"name": "now", "args": {}}'
+    called = [CallStart("now", None), CallArguments("{}"), CallEnd()]
+    for text, tools, wanted in (
+        (f"<|content_thinking|>Hm{end}{head}<|content_text|>Yes{end}", (), [Thought("Hm"), Content("Yes")]),
+        ("<|content_text|>Yes<|content_model_end_sampling|>", (), [Content("Yes")]),
+        ("Yes, without any marker", (), [Content("Yes, without any marker")]),
+        (f"now{end}", (), [Content("now")]),
+        (
+            f"<|content_thinking|>a\n{end}{head}<|content_text|>b{end}{head}<|content_thinking|>c{end}{head}now{call}{end}",
+            [Tool("now", None, None)],
+            [Thought("a\n"), Content("b"), Thought("c"), *called],
+        ),
+    ):
+        for pushes in ([text], list(text)):
+            parser = output.parser(tools, opened=output.thinking_opened(head))
+            assert parser is not None
+            assert parse(parser, pushes) == wanted
+    opened = output.parser((), opened=output.thinking_opened(f"{head}<|content_thinking|>"))
+    assert opened is not None
+    assert parse(opened, [f"Hm{end}{head}<|content_text|>Yes"]) == [Thought("Hm"), Content("Yes")]
+    assert not output.parser((), opened=False).thinking  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("option", ["reasoning-parser", "tool-call-parser"])
 def test_an_unknown_name_is_refused_in_one_line_that_lists_those_there_are(option: str) -> None:
     with pytest.raises(ConfigError) as caught:

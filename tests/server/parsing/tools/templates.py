@@ -195,6 +195,7 @@ CALLS: Final = {
         "{{ '<|message_sep|>\n\nfunction call<|role_sep|>\n' }}" + _object() + "{{ '<|message_sep|>' }}"
     ),
     "gigachat31": _each("{{ '<|function_call|>' }}" + _object() + "{{ '<|message_sep|>' }}"),
+    "inkling": _each("<|message_model|><|content_invoke_tool_json|>" + _object(arguments="args") + "<|end_message|>"),
     "internlm": _each(
         "{{ '<|action_start|><|plugin|>\n' }}" + _object(arguments="parameters") + "{{ '<|action_end|>\n' }}"
     ),
