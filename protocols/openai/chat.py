@@ -301,6 +301,7 @@ class ChatResponse(msgspec.Struct, frozen=True):
     prompt_text: str | UnsetType = UNSET
     metrics: RequestMetrics | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(ChatRequest)

@@ -160,6 +160,7 @@ class CompletionResponse(msgspec.Struct, frozen=True):
     object: Literal["text_completion"] = "text_completion"
     metrics: RequestMetrics | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(CompletionRequest)

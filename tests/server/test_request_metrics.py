@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import stentor
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory
 
@@ -84,3 +85,12 @@ async def test_each_chunk_of_a_stream_has_the_times_so_far(path: str) -> None:
     counts = [chunk["timings"]["predicted_n"] for chunk in chunks]
     assert counts == sorted(counts)
     assert counts[-1] == 4
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_answers_and_chunks_name_the_program_and_the_model_by_one_fingerprint(path: str) -> None:
+    whole = await _answer(path, enabled=False)
+    async with in_memory(fake_state()) as client:
+        chunks = chunks_of((await client.post(path, json={**BODIES[path], "stream": True})).text)
+    assert whole["system_fingerprint"].startswith(f"stentor-{stentor.__version__}-")
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {whole["system_fingerprint"]}

@@ -3,6 +3,7 @@
 A streamed token costs one JSON-encoded string between two constants; the rest of a chunk does not change.
 """
 
+import hashlib
 import time
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
+import stentor
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.llama_cpp.objects import Timings
@@ -32,6 +34,13 @@ def stream_options_of(body: SamplingFields | TokensRequest, config: ModelConfig)
     return msgspec.structs.replace(options, include_usage=options.include_usage or config.force_include_usage)
 
 
+def fingerprint_of(config: ModelConfig) -> str:
+    """What answers with the same seed depend on: the program's version, and a digest of the model's name, revision and
+    sampling defaults."""
+    told = (config.name, config.revision, config.generation_config, config.override_generation_config)
+    return f"stentor-{stentor.__version__}-{hashlib.sha256(repr(told).encode()).hexdigest()[:8]}"
+
+
 @dataclass(frozen=True)
 class AnswerShape:
     """Requested contents of an answer, in chat and in completions."""
@@ -51,6 +60,8 @@ class AnswerShape:
     """The same in llama.cpp's shape, in each chunk of a stream."""
     experts: ExpertShape | None = None
     """Shape of the experts returned for each token; None: not returned."""
+    fingerprint: str = ""
+    """``system_fingerprint``; empty: none."""
 
     @classmethod
     def of(
@@ -78,12 +89,15 @@ class AnswerShape:
             options.include_usage and options.continuous_usage_stats,
             config.per_request_metrics and body.choices == 1,
             bool(body.timings_per_token) and body.choices == 1,
+            fingerprint=fingerprint_of(config),
             **own,
         )
 
     def frame(self, kind: str) -> "ChunkFrame":
         """Frame of chunks whose ``object`` is ``kind``."""
         fields = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
+        if self.fingerprint:
+            fields["system_fingerprint"] = self.fingerprint
         head = b"data: " + encode(fields)[:-1] + b',"choices":['
         return ChunkFrame(head, self.include_usage, self.continuous_usage)
 

@@ -87,7 +87,14 @@ async def completion_answer(
                     routed_experts=parts.place([experts]) if experts else UNSET,
                 )
             )
-    response = CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage())
+    response = CompletionResponse(
+        shape.response_id,
+        shape.created,
+        shape.model,
+        choices,
+        tally.usage(),
+        system_fingerprint=shape.fingerprint or UNSET,
+    )
     if len(collected) == 1:
         clock = collected[0].generation.clock
         response = msgspec.structs.replace(
