@@ -118,6 +118,8 @@ _ALIASES: Final = {
     "minimax_m1": "minimax",
     "ling3": "glm45",
     "poolside_v1": "glm45",
+    "muse_glimmer": "muse",
+    "musespark1x": "muse",
     "cohere_command4": "cohere_command3",
 }
 _NAMED: Final = {format.name: format for format in FORMATS}

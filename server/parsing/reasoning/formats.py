@@ -55,6 +55,19 @@ class _Append:
 
 _DEEPSEEK: Final = "\uff5cAssistant\uff5c"
 
+_MUSE: Final = MessageFormat(
+    "muse",
+    ("to=self<|message|>",),
+    ("<|eom|>", "<|eot|>"),
+    aliases=("musespark1x",),
+    headers=("<|start|>",),
+    body="<|message|>",
+    thinks=("", "self"),
+    says=("user", "commentary"),
+    hides=("developer",),
+    signs=("to=self", "<|message|>", "<|eom|>"),
+)
+
 _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     # the first whose signs a template shows is the one; the last ones are the most general
     HarmonyReasoning(
@@ -93,6 +106,8 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         contents=("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>"),
         signs=("<|message_model|>", "<|content_thinking|>"),
     ),
+    _MUSE,
+    replace(_MUSE, name="muse_glimmer", aliases=(), thinks=("self",), says=("", "user"), hides=()),
     ReasoningFormat(
         "k2_horizon",
         ("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
@@ -217,7 +232,7 @@ _BY_ARCHITECTURE: Final = {
     "SeedOssForCausalLM": "seed_oss",
     "Step3VLForConditionalGeneration": "step3",
 }
-_CERTAIN: Final = {"HYV4ForCausalLM": "hy_v4"}
+_CERTAIN: Final = {"HYV4ForCausalLM": "hy_v4", "MuseGlimmerForConditionalGeneration": "muse_glimmer"}
 """Of architectures whose templates look like those of others."""
 _SUFFIX: Final = re.compile(r"<(?:think|tool_calls?|arg_key|arg_value)(:[^\s<>'\"{}]+)>")
 

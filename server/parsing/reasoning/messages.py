@@ -1,4 +1,4 @@
-"""Reasoning, texts and calls in messages of their own, in any order: Inkling's.
+"""Reasoning, texts and calls in messages of their own, in any order: Inkling's and Muse's.
 
 ::
 
@@ -6,7 +6,11 @@
     <|message_model|> <|content_text|> text <|end_message|>
     <|message_model|> <|content_invoke_tool_json|> {"name": …, "args": …} <|end_message|>
 
-The prompt ends with the first marker, or behind the second of a message.
+    <|start|>assistant to=self<|message|> reasoning <|eom|>
+    <|start|>assistant to=tool<|message|> call <|eom|>
+    <|start|>assistant to=user<|message|> text <|eot|>
+
+The prompt ends before the text in front of the second marker of a message, or behind it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ from ..interface import Content, Piece, ReasoningParser, Thought
 from ..markers import scanner
 from .marked import ReasoningFormat
 
-MAX_HEADER: Final = 64
+MAX_HEADER: Final = 160
 """Characters of a name between the markers that begin a message; a longer text is content."""
 
 
@@ -30,10 +34,18 @@ class MessageFormat(ReasoningFormat):
     """Markers in front of a message."""
     contents: tuple[str, ...] = ()
     """Markers that begin a message of text."""
+    body: str = ""
+    """The marker that begins every message, where the recipient in front of it says what it is: reasoning, text, hidden,
+    and otherwise a call. ``begins`` then only tells a prompt that ends inside reasoning."""
+    thinks: tuple[str, ...] = ()
+    """Recipients of reasoning; empty texts stand for none."""
+    says: tuple[str, ...] = ()
+    hides: tuple[str, ...] = ()
 
     @cached_property
     def markers(self) -> frozenset[str]:
-        return frozenset((*self.begins, *self.ends, *self.headers, *self.contents))
+        begins = (self.body,) if self.body else self.begins
+        return frozenset((*begins, *self.ends, *self.headers, *self.contents))
 
     def parser(self, *, opened: bool, calls: bool = False) -> ReasoningParser:
         return _MessageParser(self, opened)
@@ -43,7 +55,8 @@ class _Kind(Enum):
     HEADER = 1  # or outside of messages
     THOUGHT = 2
     CONTENT = 3
-    CALL = 4  # is handed on with its markers
+    CALL = 4  # is handed on, with its markers where they say so
+    HIDDEN = 5
 
 
 class _MessageParser:
@@ -57,8 +70,7 @@ class _MessageParser:
         self._format = format
         self._kind = _Kind.THOUGHT if opened else _Kind.HEADER
         self._held = ""
-        markers = (*format.headers, *format.begins, *format.contents, *format.calls, *format.ends)
-        self._scanner = scanner(markers)
+        self._scanner = scanner(format.markers | (frozenset() if format.body else {*format.calls}))
 
     @property
     def thinking(self) -> bool:
@@ -71,7 +83,7 @@ class _MessageParser:
             before, marker, self._held = self._held[: found.start()], found.group(), self._held[found.end() :]
             if self._kind is not _Kind.HEADER or marker in self._format.ends:
                 self._add(before, pieces)
-            self._meet(marker, pieces)
+            self._meet(marker, before, pieces)
         settled = self._scanner.held(self._held)
         if self._kind is _Kind.HEADER:
             if settled <= MAX_HEADER:
@@ -87,9 +99,12 @@ class _MessageParser:
         self._held = ""
         return pieces
 
-    def _meet(self, marker: str, pieces: list[Piece]) -> None:
+    def _meet(self, marker: str, before: str, pieces: list[Piece]) -> None:
         format = self._format
-        if marker in format.calls:
+        if marker == format.body:
+            if self._kind is _Kind.HEADER:
+                self._kind = self._addressed(before)
+        elif marker in format.calls:
             self._kind = _Kind.CALL
             pieces.append(Content(marker))
         elif marker in format.begins:
@@ -97,12 +112,23 @@ class _MessageParser:
         elif marker in format.contents:
             self._kind = _Kind.CONTENT
         else:
-            if self._kind is _Kind.CALL:
+            if self._kind is _Kind.CALL and not format.body:
                 pieces.append(Content(marker))
             self._kind = _Kind.HEADER
+
+    def _addressed(self, header: str) -> _Kind:
+        format, recipient = self._format, header.partition("to=")[2].strip()
+        for recipients, kind in (
+            (format.thinks, _Kind.THOUGHT),
+            (format.says, _Kind.CONTENT),
+            (format.hides, _Kind.HIDDEN),
+        ):
+            if recipient in recipients:
+                return kind
+        return _Kind.CALL
 
     def _add(self, text: str, pieces: list[Piece]) -> None:
         if self._kind is _Kind.HEADER and not text.strip():
             return
-        if text:
+        if text and self._kind is not _Kind.HIDDEN:
             pieces.append(Thought(text) if self._kind is _Kind.THOUGHT else Content(text))

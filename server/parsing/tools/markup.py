@@ -58,6 +58,8 @@ class Markup(LaidOut):
     """The grammar's text behind the number of a call, which follows what is behind its name; empty: calls have none."""
     type_tags: tuple[str, str] | None = None
     """Markers around the type of a value, between its key and it. The tool's schema decides instead."""
+    doubled: bool = False
+    """Whether a name may be written twice, with a dot between."""
     special: frozenset[str] = frozenset()
 
     @property
@@ -137,6 +139,9 @@ class _Reading:
         name = "".join(parts).strip()
         if not end or not name or "\n" in name or name[0] == "{":
             return False
+        first, dot, second = name.partition(".")
+        if format.doubled and dot and first == second:
+            name = first
         reader.forget()
         self._output.start(name)
         self._any = False

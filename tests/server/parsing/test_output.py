@@ -127,6 +127,27 @@ def test_messages_of_inkling_may_come_in_any_order() -> None:
     assert not output.parser((), opened=False).thinking  # type: ignore[union-attr]
 
 
+def test_recipients_say_what_muse_s_messages_are() -> None:
+    start, end = "<|start|>assistant", "<|eom|>"
+    call = '<atem:function_calls>\n<atem:invoke name="now.now">\n</atem:invoke>\n</atem:function_calls>'
+    called = [CallStart("now", None), CallArguments("{}"), CallEnd()]
+    text = (
+        f" to=self<|message|>Hm{end}{start} to=commentary<|message|>Wait.{end}{start} to=developer<|message|>x{end}"
+        f"{start} to=now.now<|message|>{call}{end}"
+    )
+    tools = [Tool("now", None, None)]
+    for name in ("auto", "musespark1x"):
+        output = settle_output(name, name, "to=self<|message|><|eom|><atem:invoke", "")
+        assert str(output) == "reasoning muse, tool calls muse"
+        for pushes in ([text], list(text)):
+            parser = output.parser(tools, opened=output.thinking_opened(start))
+            assert parser is not None
+            assert parse(parser, pushes) == [Thought("Hm"), Content("Wait."), *called]
+    bare = f"<|message|>a{end}{start} to=user<|message|>b<|eot|>"
+    for name, wanted in (("muse", [Thought("a"), Content("b")]), ("muse_glimmer", [Content("ab")])):
+        assert parse(REASONING_FORMATS[name].parser(opened=False), list(bare)) == wanted
+
+
 @pytest.mark.parametrize("option", ["reasoning-parser", "tool-call-parser"])
 def test_an_unknown_name_is_refused_in_one_line_that_lists_those_there_are(option: str) -> None:
     with pytest.raises(ConfigError) as caught:

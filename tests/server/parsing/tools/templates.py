@@ -195,6 +195,17 @@ CALLS: Final = {
         "{{ '<|message_sep|>\n\nfunction call<|role_sep|>\n' }}" + _object() + "{{ '<|message_sep|>' }}"
     ),
     "gigachat31": _each("{{ '<|function_call|>' }}" + _object() + "{{ '<|message_sep|>' }}"),
+    "muse": "<atem:function_calls>\n"
+    + _each(
+        _markup(
+            '<atem:invoke name="NAME.NAME">\n',
+            '<atem:parameter name="',
+            '">',
+            "</atem:parameter>\n",
+            "</atem:invoke>\n",
+        )
+    )
+    + "</atem:function_calls>",
     "inkling": _each("<|message_model|><|content_invoke_tool_json|>" + _object(arguments="args") + "<|end_message|>"),
     "internlm": _each(
         "{{ '<|action_start|><|plugin|>\n' }}" + _object(arguments="parameters") + "{{ '<|action_end|>\n' }}"
