@@ -5,6 +5,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..openai.usage import Timings
+
 StopType = Literal["none", "eos", "limit", "word"]
 
 
@@ -30,21 +32,6 @@ class TokenProbability(msgspec.Struct, frozen=True):
 
 class DrawnProbability(TokenProbability, frozen=True):
     top_logprobs: list[TokenProbability]
-
-
-class Timings(msgspec.Struct, frozen=True):
-    """In milliseconds, and tokens a second."""
-
-    cache_n: int
-    """Prompt tokens that were found in the cache; the next counts the others."""
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
 
 
 class LlamaCompletion(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,14 +11,13 @@ from ..common.bounds import at_most, chars_at_most, items_at_most, message_chars
 from ..common.decoding import converted
 from ..common.errors import refused, wrong
 from ..common.limits import Limits
-from ..llama_cpp.objects import Timings
 from .beams import check_beams, excluded
 from .messages import check_messages
 from .metadata import check_metadata
 from .sampling import SamplingFields, TopLogprobs, check_logprob_token_ids, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .tools import tool_use
-from .usage import PromptLogprobs, RequestMetrics, Usage
+from .usage import PromptLogprobs, RequestMetrics, Timings, Usage
 
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

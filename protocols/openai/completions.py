@@ -8,11 +8,10 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most, total_chars_at_most
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
-from ..llama_cpp.objects import Timings
 from .beams import check_beams
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_logprob_token_ids, check_sampling, refuse
 from .structured import wanted_answer
-from .usage import PromptLogprobs, RequestMetrics, Usage
+from .usage import PromptLogprobs, RequestMetrics, Timings, Usage
 
 Prompt = str | list[int]
 

@@ -13,8 +13,7 @@ from stentor.protocols.ipc.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
-from stentor.protocols.llama_cpp.objects import Timings
-from stentor.protocols.openai.usage import Usage
+from stentor.protocols.openai.usage import Timings, Usage
 
 from ...common.errors import generation_error
 from ...generation.logprobs import chat_logprobs

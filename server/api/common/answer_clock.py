@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
-from stentor.protocols.llama_cpp.objects import Timings
-from stentor.protocols.openai.usage import RequestMetrics
+from stentor.protocols.openai.usage import RequestMetrics, Timings
 
 
 class AnswerClock:

@@ -15,10 +15,9 @@ from starlette.requests import Request
 import stentor
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.steps import ExpertShape
-from stentor.protocols.llama_cpp.objects import Timings
 from stentor.protocols.openai.generate import TokensRequest
 from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
-from stentor.protocols.openai.usage import RequestMetrics, Usage
+from stentor.protocols.openai.usage import RequestMetrics, Timings, Usage
 
 from ...config.models import ModelConfig
 from ...generation.logprobs import TokenNames

@@ -11,9 +11,8 @@ from msgspec import UNSET, UnsetType
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.protocols.llama_cpp.objects import Timings
 from stentor.protocols.openai.completions import CompletionLogprobs
-from stentor.protocols.openai.usage import Usage
+from stentor.protocols.openai.usage import Timings, Usage
 
 from ...common.errors import generation_error
 from ...generation.completion import Prompt

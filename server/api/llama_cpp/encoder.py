@@ -15,9 +15,9 @@ from stentor.protocols.llama_cpp.objects import (
     DrawnProbability,
     LlamaCompletion,
     StopType,
-    Timings,
     TokenProbability,
 )
+from stentor.protocols.openai.usage import Timings
 
 from ...common.errors import generation_error
 from ...generation.logprobs import TokenNames, finite

@@ -35,8 +35,8 @@ class MessageFormat(ReasoningFormat):
     contents: tuple[str, ...] = ()
     """Markers that begin a message of text."""
     body: str = ""
-    """The marker that begins every message, where the recipient in front of it says what it is: reasoning, text, hidden,
-    and otherwise a call. ``begins`` then only tells a prompt that ends inside reasoning."""
+    """The marker that begins every message, where the recipient in front of it says what it is: reasoning, text,
+    hidden, and otherwise a call. ``begins`` then only tells a prompt that ends inside reasoning."""
     thinks: tuple[str, ...] = ()
     """Recipients of reasoning; empty texts stand for none."""
     says: tuple[str, ...] = ()
