@@ -1,6 +1,7 @@
 """The error object of every status, and the exception for a client's mistakes."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -9,6 +10,10 @@ class ErrorBody(msgspec.Struct, frozen=True):
     param: str | None
     """The field at fault, as a path: ``temperature``, ``messages[0].content``."""
     code: str | None
+    n_prompt_tokens: int | UnsetType = UNSET
+    """Of a prompt that is too long: its tokens, at least; llama.cpp's clients read this and the next."""
+    n_ctx: int | UnsetType = UNSET
+    """The tokens that it may have, or with its output."""
 
 
 class ErrorResponse(msgspec.Struct, frozen=True):
@@ -19,7 +24,7 @@ class BadRequest(Exception):
     """The request cannot be served.
 
     ``param`` names the field at fault, ``code`` is OpenAI's machine-readable code if there is one, ``kind`` the type of
-    error.
+    error. ``lengths`` are the tokens of a prompt that is too long, and how many there may be.
     """
 
     def __init__(
@@ -29,6 +34,8 @@ class BadRequest(Exception):
         code: str | None = None,
         status: int = 400,
         kind: str = "invalid_request_error",
+        *,
+        lengths: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -36,6 +43,7 @@ class BadRequest(Exception):
         self.code = code
         self.status = status
         self.kind = kind
+        self.lengths = lengths
 
 
 def wrong(field: str, what: str, code: str | None = None) -> BadRequest:

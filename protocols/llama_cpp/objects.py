@@ -5,6 +5,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..openai.usage import Timings
+
 StopType = Literal["none", "eos", "limit", "word"]
 
 
@@ -12,6 +14,9 @@ class LlamaErrorBody(msgspec.Struct, frozen=True):
     code: int
     message: str
     type: str
+    n_prompt_tokens: int | UnsetType = UNSET
+    """Of a prompt that is too long: its tokens, at least."""
+    n_ctx: int | UnsetType = UNSET
 
 
 class LlamaError(msgspec.Struct, frozen=True):
@@ -27,21 +32,6 @@ class TokenProbability(msgspec.Struct, frozen=True):
 
 class DrawnProbability(TokenProbability, frozen=True):
     top_logprobs: list[TokenProbability]
-
-
-class Timings(msgspec.Struct, frozen=True):
-    """In milliseconds, and tokens a second."""
-
-    cache_n: int
-    """Prompt tokens that were found in the cache; the next counts the others."""
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
 
 
 class LlamaCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +67,8 @@ class LlamaProps(msgspec.Struct, frozen=True):
     eos_token: str
     modalities: dict[str, bool]
     build_info: str
+    is_sleeping: bool
+    """The model's weights are not in memory until the server is woken."""
 
 
 class LlamaSlot(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from .metadata import check_metadata
 from .sampling import SamplingFields, TopLogprobs, check_logprob_token_ids, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .tools import tool_use
-from .usage import PromptLogprobs, RequestMetrics, Usage
+from .usage import PromptLogprobs, RequestMetrics, Timings, Usage
 
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -299,6 +299,8 @@ class ChatResponse(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     metrics: RequestMetrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(ChatRequest)

@@ -11,7 +11,7 @@ from ..common.limits import Limits
 from .beams import check_beams
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_logprob_token_ids, check_sampling, refuse
 from .structured import wanted_answer
-from .usage import PromptLogprobs, RequestMetrics, Usage
+from .usage import PromptLogprobs, RequestMetrics, Timings, Usage
 
 Prompt = str | list[int]
 
@@ -158,6 +158,8 @@ class CompletionResponse(msgspec.Struct, frozen=True):
     usage: Usage
     object: Literal["text_completion"] = "text_completion"
     metrics: RequestMetrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 decoder: Final = msgspec.json.Decoder(CompletionRequest)

@@ -167,6 +167,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     """Another name of ``repetition_penalty``."""
     n_predict: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     """Another name of ``max_tokens``; less than 0: as many as there is room for."""
+    timings_per_token: bool | None = None
+    """Whether a whole answer of one choice, or each chunk of it, has ``timings``."""
 
     # Decoded so that clients get an error instead of being ignored.
     watermarking: Any = None

@@ -36,8 +36,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     """These two have an effect on some templates, as in chat."""
 
     # llama.cpp's
-    content: str | None = None
-    """A text in place of ``prompt``, by default without the special tokens that begin and end texts."""
+    content: str | list[TokenId | str] | None = None
+    """A text in place of ``prompt``, by default without the special tokens that begin and end texts; or texts and
+    tokens in turn."""
     add_special: bool = False
     with_pieces: bool = False
     parse_special: bool = True
@@ -48,6 +49,11 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
         """Of one text."""
         given = self.prompt if self.content is None else self.content
         return given if isinstance(given, str) else None
+
+    @property
+    def pieces(self) -> list[int | str] | None:
+        """Of texts and tokens in turn."""
+        return self.content if isinstance(self.content, list) else None
 
     @property
     def texts(self) -> list[str] | None:
@@ -80,7 +86,10 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
             items_at_most(self.texts, limits.max_prompts, "prompt")
             if self.return_token_strs:
                 raise wrong("return_token_strs", "needs a `prompt` that is one text")
-        prompt_chars_at_most(self.texts or [self.text], limits.max_prompt_chars, self.field)
+        if self.pieces is not None:
+            items_at_most(self.pieces, limits.max_prompt_chars, "content")
+        texts = [piece for piece in self.pieces or () if isinstance(piece, str)]
+        prompt_chars_at_most(self.texts or texts or [self.text], limits.max_prompt_chars, self.field)
         check_template(self, [] if self.messages is None else [self.messages], limits)
         for name in ("tools", "reasoning_effort"):
             if self.messages is None and getattr(self, name):

@@ -89,3 +89,18 @@ class PromptLogprob(msgspec.Struct, frozen=True, gc=False):
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 """One entry per prompt token, keyed by token id; the first is null."""
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """llama.cpp's figures of an answer, in milliseconds and tokens a second."""
+
+    cache_n: int
+    """Prompt tokens that were found in the cache; the next counts the others."""
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float

@@ -77,6 +77,7 @@ def open_text_side(
         config.tool_call_parser,
         marks or " ".join(tokenizer.added_texts),  # markers show where no template does
         checkpoint.config.architecture,
+        " ".join(tokenizer.added_texts),
     )
     if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):
         raise CheckpointError(f"--default-chat-template-kwargs: the server sets {', '.join(taken)}; leave it out.")

@@ -63,20 +63,24 @@ def most_prompt_tokens(chat: ChatModel) -> int:
     return min(context, chat.limits.max_prompt_tokens or context)
 
 
-def too_long(prompt_len: str, chat: ChatModel, param: str) -> BadRequest:
-    """The refusal of a prompt that has more tokens than the operator allows, or leaves no room in the context."""
+def too_long(prompt_len: int, chat: ChatModel, param: str, *, at_least: bool = False) -> BadRequest:
+    """The refusal of a prompt that has more tokens than the operator allows, or leaves no room in the context;
+    ``at_least`` where they were not all counted."""
     context, most = context_length(chat), most_prompt_tokens(chat)
+    found = f"at least {prompt_len}" if at_least else str(prompt_len)
     if most < context:
         return BadRequest(
-            f"The prompt has {prompt_len} tokens; this server allows at most {most}. Shorten the prompt.",
+            f"The prompt has {found} tokens; this server allows at most {most}. Shorten the prompt.",
             param,
             "context_length_exceeded",
+            lengths=(prompt_len, most),
         )
     together = "for a prompt" if chat.decoder_start else "prompt and output together"
     return BadRequest(
-        f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, {together}. Shorten the prompt.",
+        f"The prompt has {found} tokens; the model's context is {context} tokens, {together}. Shorten the prompt.",
         param,
         "context_length_exceeded",
+        lengths=(prompt_len, context),
     )
 
 
@@ -85,7 +89,7 @@ def check_prompt(prompt: list[int], chat: ChatModel, param: str) -> None:
     if not prompt:
         raise wrong(param, "must hold at least one token")
     if len(prompt) > most_prompt_tokens(chat):
-        raise too_long(str(len(prompt)), chat, param)
+        raise too_long(len(prompt), chat, param)
     if max(prompt) >= chat.vocab_size:
         check_token_ids(prompt, chat.vocab_size, param)
 
@@ -107,7 +111,7 @@ def output_room(prompt_len: int, budget: Budget, chat: ChatModel, decoder_prompt
             "context_length_exceeded",
         )
     if room < (1 if budget.wanted != 0 else 0):
-        raise too_long(str(prompt_len), chat, budget.prompt_field)
+        raise too_long(prompt_len, chat, budget.prompt_field)
     if budget.wanted is None:
         return room if budget.default is None else min(budget.default, room)
     if budget.wanted > room:

@@ -180,7 +180,7 @@ async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[Ra
             return [await chat.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
         return await chat.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", chat, "prompt") from None
+        raise too_long(error.fewest, chat, "prompt", at_least=True) from None
 
 
 async def _decoder_prompt(chat: ChatModel, body: CompletionRequest) -> Sequence[int]:
@@ -194,7 +194,7 @@ async def _decoder_prompt(chat: ChatModel, body: CompletionRequest) -> Sequence[
         try:
             prompt = await chat.pool.encode(prompt, False, most_tokens=most_prompt_tokens(chat))
         except TextTooLong as error:
-            raise too_long(f"at least {error.fewest}", chat, "decoder_prompt") from None
+            raise too_long(error.fewest, chat, "decoder_prompt", at_least=True) from None
     return check_token_ids(prompt, chat.vocab_size, "decoder_prompt")
 
 

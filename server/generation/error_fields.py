@@ -34,7 +34,7 @@ def rename_error_fields(rename: Callable[[str], str], named: re.Pattern[str] = _
         yield
     except BadRequest as error:
         message, param = _renamed(error.message, error.param, rename, named)
-        raise BadRequest(message, param, error.code, error.status) from None
+        raise BadRequest(message, param, error.code, error.status, error.kind, lengths=error.lengths) from None
 
 
 def _renamed(

@@ -110,7 +110,7 @@ async def render_messages(
             )
         )
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", chat, "messages") from None
+        raise too_long(error.fewest, chat, "messages", at_least=True) from None
     except TemplatesWait as error:
         raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
     except TemplateError as error:

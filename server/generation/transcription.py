@@ -242,7 +242,7 @@ class ChatTranscription:
             try:
                 tokens = await chat.pool.encode_rendered(lambda: text.expand(whole), most_prompt_tokens(chat))
             except TextTooLong as error:
-                raise too_long(f"at least {error.fewest}", chat, FIELD) from None
+                raise too_long(error.fewest, chat, FIELD, at_least=True) from None
             except TemplateError as error:
                 raise BadRequest(str(error), FIELD, "template_error") from None
         else:

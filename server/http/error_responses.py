@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,7 +33,9 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     """Status and body for any exception; unknown ones are logged and reported as internal errors."""
     match error:
         case BadRequest():
-            return error.status, ErrorBody(error.message, error.kind, error.param, error.code)
+            return error.status, ErrorBody(
+                error.message, error.kind, error.param, error.code, *(error.lengths or (UNSET, UNSET))
+            )
         case ServerError():
             return error.status, ErrorBody(str(error), error.kind, None, error.code)
         case EngineAsleep():

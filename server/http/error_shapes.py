@@ -23,7 +23,7 @@ from ..observability.request import current_request_id
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _SHARED: Final = re.compile(r"/v1/(?:models|files)(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
-_COHERE: Final = re.compile(r"/v2/chat$")
+_COHERE: Final = re.compile(r"/v2/(?:chat|embed)$")
 _TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)?$")
 _TEXT_EMBEDDINGS: Final = re.compile(r"/(?:embed|embed_all|embed_sparse|predict|similarity)$")
 _LLAMA_CPP: Final = re.compile(
@@ -99,7 +99,7 @@ class _LlamaCpp:
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
         kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else _llama_kind(status)
-        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), kind)))
+        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), kind, error.n_prompt_tokens, error.n_ctx)))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
         return b"data: " + self.body(status, error, "") + b"\n\n"

@@ -113,7 +113,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/v1/conversations/{conversation_id}",), conversations.ConversationUpdate),
     Request(("/v1/conversations/{conversation_id}/items",), conversations.ItemsCreate),
     Request(
-        ("/v1/messages",),
+        ("/v1/messages", "/v1/messages/render"),
         anthropic.MessagesRequest,
         (*anthropic.REFUSED, "thread"),
         anthropic.IGNORED_FIELDS,

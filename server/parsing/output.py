@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from ..grammar.lark import ANY_TEXT, Lark
 from .harmony import CALL, CHANNEL, CONSTRAIN, END, FUNCTIONS, MARKERS, MESSAGE, RETURN, START, HarmonyParser
 from .interface import Content, Parser, Piece, ReasoningParser, Tool
-from .reasoning.formats import REASONING_FORMATS, HarmonyReasoning, reasoning_of
+from .reasoning.formats import REASONING_FORMATS, HarmonyReasoning, marker_suffix, reasoning_of, with_suffix
 from .reasoning.marked import ReasoningFormat
 from .tools import deepseek, gemma, json_formats, markup_formats, mistral, nested, python_calls
 from .tools.format import ToolFormat
@@ -118,6 +118,8 @@ _ALIASES: Final = {
     "minimax_m1": "minimax",
     "ling3": "glm45",
     "poolside_v1": "glm45",
+    "muse_glimmer": "muse",
+    "musespark1x": "muse",
     "cohere_command4": "cohere_command3",
 }
 _NAMED: Final = {format.name: format for format in FORMATS}
@@ -205,10 +207,13 @@ def detected(template_source: str) -> ToolFormat:
     return next((format for format in FORMATS if format.detects(template_source)), _NAMED["plain"])
 
 
-def settle_output(reasoning: str, tools: str, template_source: str, architecture: str) -> OutputFormat:
+def settle_output(
+    reasoning: str, tools: str, template_source: str, architecture: str, special_texts: str = ""
+) -> OutputFormat:
     """The formats of the flags: names, ``auto`` (by the chat template), or ``none``. Raises UnknownFormat.
 
-    gpt-oss's channels contain both, so one flag that names them is enough.
+    gpt-oss's channels contain both, so one flag that names them is enough. ``special_texts`` are the tokenizer's, which
+    may show a suffix of Hunyuan V4's markers.
     """
     thinks = chosen_reasoning(reasoning)
     if reasoning == AUTO:
@@ -220,6 +225,11 @@ def settle_output(reasoning: str, tools: str, template_source: str, architecture
         calls = None if tools == NONE else HARMONY_TOOLS
     elif tools == AUTO:
         calls = detected(template_source)
+    if suffix := marker_suffix(f"{template_source} {special_texts}"):
+        if calls is TOOL_FORMATS["hy_v4"]:
+            calls = markup_formats.hunyuan_v4(suffix)
+        if thinks is REASONING_FORMATS["hy_v4"]:
+            thinks = with_suffix(thinks, suffix)
     return OutputFormat(thinks, calls)
 
 

@@ -30,6 +30,7 @@ _BGE_QUESTION: Final = (
 """The prompt of BGE's reranker on Gemma; a request's instruction replaces it."""
 
 
+_TOGETHER: Final = "together with the query "
 _JINA_VL_PICTURE: Final = "<|vision_start|><|image_pad|><|vision_end|>"
 _JINA_VL_END: Final = 100
 """The token behind each pair whose hidden state jina-reranker-m0 scores; as its makers' code has it."""
@@ -150,7 +151,7 @@ def _joined(
         length = len(query) + len(document) + ends.length
         if length > room.most:
             if room.cut is None:
-                raise room.too_long(f"together with the query {length}", _at(field, place, documents))
+                raise room.too_long(length, _at(field, place, documents), _TOGETHER)
             left = room.most - ends.length
             if left < 1:
                 raise room.none_left(ends.length)
@@ -189,7 +190,7 @@ async def _instructed(
         if len(ids) > left:
             if room.cut is None:
                 length = len(ids) + len(before) + len(after)
-                raise room.too_long(f"together with the query {length}", _at(field, place, documents))
+                raise room.too_long(length, _at(field, place, documents), _TOGETHER)
             if left < 1:
                 raise room.none_left(len(before) + len(after))
         prompts.append(Prompt([*before, *ids[:left], *after]))
@@ -207,7 +208,7 @@ async def _prefixed(
     prompts = []
     for place, ids in enumerate(await encode(model, texts, special=True)):
         if len(ids) > rules.room.most and rules.room.cut is None:
-            raise rules.room.too_long(f"together with the query {len(ids)}", _at(field, place, documents))
+            raise rules.room.too_long(len(ids), _at(field, place, documents), _TOGETHER)
         prompts.append(Prompt(rules.room.within(ids, model.ends, _at(field, place, documents))))
     return prompts
 
@@ -239,9 +240,7 @@ async def _questioned(
         left = most - len(before) - len(after)
         if len(document) > left:
             if rules.room.cut is None:
-                raise rules.room.too_long(
-                    f"together with the query {most - left + len(document)}", _at(fields[1], place, second)
-                )
+                raise rules.room.too_long(most - left + len(document), _at(fields[1], place, second), _TOGETHER)
             if left < 1:
                 raise wrong(
                     fields[0],
@@ -275,7 +274,7 @@ async def _templated(
         except TemplateError as error:
             raise BadRequest(str(error), field, "template_error") from None
         if len(ids) > rules.room.most:  # truncation would remove the end, on which the score depends
-            raise rules.room.too_long(f"together with the query {len(ids)}", _at(field, place, documents))
+            raise rules.room.too_long(len(ids), _at(field, place, documents), _TOGETHER)
         prompts.append(Prompt(ids))
     return prompts
 

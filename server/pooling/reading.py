@@ -73,19 +73,21 @@ class LengthLimit:
         if len(ids) <= self.most:
             return ids
         if self.cut is None:
-            raise self.too_long(str(len(ids)), field)
+            raise self.too_long(len(ids), field)
         room = self.most - ends.length
         if room < 1:
             raise self.none_left(ends.length)
         inner = ids[len(ends.before) : len(ids) - len(ends.after)]
         return [*ends.before, *cut(inner, room, self.cut), *ends.after]
 
-    def too_long(self, tokens: str, field: str) -> BadRequest:
-        return wrong(
+    def too_long(self, tokens: int, field: str, counted: str = "") -> BadRequest:
+        """``counted`` says what ``tokens`` are of, or that there are more."""
+        return BadRequest(
+            f"`{field}` has {counted}{tokens} tokens; the model takes at most {self.most}. Shorten it, or set "
+            f"{self.way} to have the rest cut off.",
             field,
-            f"has {tokens} tokens; the model takes at most {self.most}. Shorten it, or set {self.way} to have the "
-            "rest cut off",
             "context_length_exceeded",
+            lengths=(tokens, self.most),
         )
 
     def none_left(self, special: int) -> BadRequest:
@@ -127,7 +129,7 @@ async def read_texts(
             model, [prompt + text for text in written], special=special, most=None if room.cut else room.most
         )
     except TextTooLong as error:
-        raise room.too_long(f"a text with at least {error.fewest}", field) from None
+        raise room.too_long(error.fewest, field, "a text with at least ") from None
     prompts = []
     for place, ids in enumerate(encoded):
         where = f"{field}[{place}]" if several else field
@@ -248,7 +250,7 @@ async def read_messages(
             media=text,
         )
     except TextTooLong as error:
-        raise room.too_long(f"at least {error.fewest}", where) from None
+        raise room.too_long(error.fewest, where, "at least ") from None
     except TemplatesWait as error:
         raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
     except TemplateError as error:
@@ -260,7 +262,7 @@ async def read_messages(
         placed = model.media.place(ids, media, text.order, model.pool.tokenizer)
     if len(ids) > room.most:
         if room.cut is None:
-            raise room.too_long(str(len(ids)), where)
+            raise room.too_long(len(ids), where)
         first = 0 if room.cut == "right" else len(ids) - room.most
         placed = placed.within(first, first + room.most, room.named)
         ids = cut(ids, room.most, room.cut)
@@ -289,7 +291,7 @@ async def read_written(
         raise BadRequest(str(error), where, "template_error") from None
     ids = [*ids, *end]
     if len(ids) > room.most:
-        raise room.too_long(str(len(ids)), where)
+        raise room.too_long(len(ids), where)
     placed = PlacedMedia()
     if model.media is not None and stands is not None:
         placed = model.media.place(ids, media, stands.order, model.pool.tokenizer)
@@ -326,7 +328,7 @@ async def _read_alone(
     except TemplateError as error:
         raise BadRequest(str(error), where, "template_error") from None
     if len(ids) > reading.room.most:
-        raise reading.room.too_long(str(len(ids)), where)
+        raise reading.room.too_long(len(ids), where)
     return Prompt(ids, media=model.media.place(ids, media, text.order, model.pool.tokenizer))
 
 

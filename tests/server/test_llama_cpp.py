@@ -167,6 +167,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         assert (props["model_alias"], props["total_slots"], props["eos_token"]) == ("fake/model", 4, "</s>")
         assert props["modalities"] == {"vision": False, "audio": False}
         assert "<assistant>" in props["chat_template"]
+        assert props["is_sleeping"] is False
         slots = (await client.get("/slots?fail_on_no_slot=1")).json()
     assert [slot["is_processing"] for slot in slots] == [True] + [False] * 3, "the fake engine runs one"
 
@@ -242,6 +243,7 @@ async def test_a_prompt_may_be_the_text_of_an_object() -> None:
 async def test_errors_have_the_types_of_llama_cpp_s() -> None:
     error = (await post(status=400, prompt="x" * 600)).json()["error"]
     assert error["type"] == "exceed_context_size_error"
+    assert (error["n_prompt_tokens"], error["n_ctx"]) == (600, 512)
     assert (await post(status=404, model="none")).json()["error"]["type"] == "not_found_error"
     async with in_memory(fake_state(access=AccessControl(keyring("secret")))) as client:
         assert (await client.get("/props")).json()["error"]["type"] == "authentication_error"

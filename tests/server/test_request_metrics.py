@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import stentor
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory
 
@@ -63,3 +64,33 @@ async def test_choices_and_prompts_that_share_a_request_have_none(path: str, str
     if path == COMPLETIONS:
         assert "metrics" not in await _answer(path, prompt=["a", "b"], **options)
     assert "metrics" not in await _answer(path, enabled=False, **options)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_client_of_llama_cpp_may_have_the_times_of_each_answer(path: str) -> None:
+    whole = await _answer(path, enabled=False, timings_per_token=True)
+    timings = whole["timings"]
+    assert (timings["prompt_ms"], timings["predicted_n"]) == (250, 4)
+    assert timings["cache_n"] + timings["prompt_n"] == whole["usage"]["prompt_tokens"]
+    assert timings["predicted_ms"] >= 1000 * DELAY * 3
+    assert "timings" not in await _answer(path, enabled=False)
+    assert "timings" not in await _answer(path, enabled=False, timings_per_token=True, n=2)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_each_chunk_of_a_stream_has_the_times_so_far(path: str) -> None:
+    async with in_memory(fake_state(FakeEngine(delay=DELAY))) as client:
+        body = {**BODIES[path], "stream": True, "timings_per_token": True}
+        chunks = chunks_of((await client.post(path, json=body)).text)
+    counts = [chunk["timings"]["predicted_n"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 4
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_answers_and_chunks_name_the_program_and_the_model_by_one_fingerprint(path: str) -> None:
+    whole = await _answer(path, enabled=False)
+    async with in_memory(fake_state()) as client:
+        chunks = chunks_of((await client.post(path, json={**BODIES[path], "stream": True})).text)
+    assert whole["system_fingerprint"].startswith(f"stentor-{stentor.__version__}-")
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {whole["system_fingerprint"]}

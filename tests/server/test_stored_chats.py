@@ -221,3 +221,11 @@ async def test_a_list_that_cannot_be_is_refused(query: str) -> None:
         refused = await client.get(f"{CHAT}?{query}")
     assert refused.status_code == 400
     assert json.loads(refused.text)["error"]["param"] == query.partition("=")[0].removesuffix("[a]")
+
+
+@pytest.mark.parametrize("body", [{}, {"metadata": {"a": "b"}}])
+async def test_a_path_of_another_server_below_chat_completions_is_no_stored_chat(body: dict[str, Any]) -> None:
+    async with in_memory(fake_state()) as client:
+        refused = await client.post(f"{CHAT}/derender", json=body)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (404, "invalid_request_error")
+    assert "derender" in refused.json()["error"]["message"]

@@ -202,3 +202,14 @@ async def test_the_text_of_the_prompt_comes_with_the_answer_and_with_the_first_c
     assert (first["prompt_text"], first["prompt_token_ids"]) == (PROMPT, list(PROMPT.encode()))
     assert not any("prompt_text" in chunk for chunk in rest)
     assert "prompt_text" not in (await post(CHAT, {"messages": HELLO})).json()
+
+
+async def test_a_conversation_of_anthropic_s_api_is_written_as_chat_writes_it() -> None:
+    asked = {"model": "fake", "messages": HELLO, "max_tokens": 7}
+    written = (await post("/v1/messages/render", asked)).json()
+    assert written["token_ids"] == (await post(f"{CHAT}/render", asked)).json()["token_ids"]
+    assert written["sampling_params"]["max_tokens"] == 7
+    edits = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+    refused = (await post("/v1/messages/render", {**asked, "context_management": edits}, status=400)).json()
+    assert refused["type"] == "error"
+    assert "`context_management`" in refused["error"]["message"]

@@ -59,6 +59,16 @@ async def test_clients_of_llama_cpp_tokenize_a_content_and_get_their_text_back()
     assert [piece["piece"] for piece in pieces] == ["w", [0xC3], [0xB6], "r"]
 
 
+async def test_a_content_may_be_texts_and_tokens_in_turn_which_are_checked() -> None:
+    async with in_memory(fake_state()) as client:
+        answer = (await client.post("/tokenize", json={"content": ["ab", 100, "c", 101]})).json()
+        empty = (await client.post("/tokenize", json={"content": []})).json()
+        refused = await client.post("/tokenize", json={"content": ["ab", 99999]})
+    assert (answer["tokens"], answer["count"]) == ([*b"ab", 100, *b"c", 101], 5)
+    assert empty["tokens"] == []
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "content")
+
+
 async def test_clients_of_sglang_tokenize_and_write_several_texts_at_once() -> None:
     async with in_memory(fake_state()) as client:
         made = (await client.post("/v1/tokenize", json={"prompt": ["hé", "x"]})).json()

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Final
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.routing import Route
 
@@ -58,7 +59,16 @@ async def chat_batch(chat: ChatModel, request: Request, content: bytes, context:
         choices += made
         usages.append(usage)
     shape = prepared[0][0]
-    return parts.answer(ChatResponse(shape.response_id, shape.created, shape.model, choices, Usage.sum(usages)))
+    return parts.answer(
+        ChatResponse(
+            shape.response_id,
+            shape.created,
+            shape.model,
+            choices,
+            Usage.sum(usages),
+            system_fingerprint=shape.fingerprint or UNSET,
+        )
+    )
 
 
 def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration, config: ModelConfig) -> ChatShape:

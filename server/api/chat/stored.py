@@ -156,9 +156,12 @@ async def retrieve(services: StoreServices, request: Request) -> Response:
 
 
 async def update(services: StoreServices, request: Request) -> Response:
-    body = decode(update_decoder, await read_counted_body(request, services.admission), services.limits)
-    body.check()
+    content = await read_counted_body(request, services.admission)
     owner, chat = _names(request)
+    if await services.store.read(lambda db: table.find(db, owner, chat)) is None:
+        raise _missing(chat)  # before faults of the body: the path may be one of another server
+    body = decode(update_decoder, content, services.limits)
+    body.check()
     if not await services.store.write(lambda db: table.update(db, owner, chat, body.metadata or {})):
         raise _missing(chat)
     return await _answer(services, owner, chat)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import (
@@ -15,7 +15,7 @@ from stentor.protocols.ipc.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
-from stentor.protocols.openai.usage import Usage
+from stentor.protocols.openai.usage import Timings, Usage
 
 from ...common.errors import generation_error
 from ...generation.logprobs import chat_logprobs
@@ -40,7 +40,7 @@ class ChatStream:
         self._shape = shape
         self._frame = shape.frame("chat.completion.chunk")
         self._heads = [self._frame.head + b'{"index":%d,"delta":' % index for index in range(shape.n)]
-        self._plain = not (shape.continuous_usage or shape.token_ids or shape.top_logprobs is not None)
+        self._plain = not (shape.continuous_usage or shape.timings or shape.token_ids or shape.top_logprobs is not None)
         # a message that only calls tools has no content, which is not known yet
         offers = shape.tools.mode != "none"
         self._role = b'{"role":"assistant"' + _field(b"content", None if offers else "") + b"}"
@@ -56,10 +56,10 @@ class ChatStream:
         self._reasoning_tokens = 0
         self._cached_tokens = 0
         self._opened = False
-        self._clock = AnswerClock() if shape.metrics else None
+        self._clock = AnswerClock() if shape.metrics or shape.timings else None
         self.failed = False
         self._end = self._frame.tail(self._usage())[1:]
-        """The end of each chunk behind the bracket of its choices, if usage so far is not part of it."""
+        """The end of each chunk behind the bracket of its choices, if neither usage nor timings are part of it."""
         # A plain token costs one encoded string between the constant parts of its chunk.
         self._plain_tail = self._chunk(0, _HOLE).partition(_HOLE)[2]
         self._content_heads = [head + b'{"content":' for head in self._heads]
@@ -106,7 +106,8 @@ class ChatStream:
 
     def end(self) -> bytes:
         """Chunks behind the end of the last choice."""
-        metrics = UNSET if self._clock is None else self._clock.metrics(self._completion_tokens)
+        wanted = self._clock if self._shape.metrics else None
+        metrics = UNSET if wanted is None else wanted.metrics(self._completion_tokens)
         return self._frame.last(self._usage(), metrics) + DONE
 
     def _open(self) -> bytes:
@@ -202,9 +203,15 @@ class ChatStream:
         ``delta``, ``logprobs`` and ``reason`` are whole JSON values; ``in_choice`` and ``in_chunk`` are results of
         :func:`_field`. Then the frame is one JSON object, whatever the texts are.
         """
-        end = self._frame.tail(self._usage())[1:] if self._shape.continuous_usage else self._end
+        end = self._growing_end() if self._shape.continuous_usage or self._shape.timings else self._end
         rest = b',"logprobs":' + logprobs + b',"finish_reason":' + reason + in_choice + b"}]" + in_chunk
         return self._heads[index] + delta + rest + end
+
+    def _growing_end(self) -> bytes:
+        timings: Timings | UnsetType = UNSET
+        if self._clock is not None and self._shape.timings:
+            timings = self._clock.timings(len(self._shape.prompt), self._completion_tokens)
+        return self._frame.tail(self._usage(), timings)[1:]
 
     def _usage(self) -> Usage:
         return Usage.of(

@@ -68,6 +68,8 @@ class ChatCollector:
             prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
             prompt_text=UNSET if shape.prompt_text is None else shape.prompt_text,
             metrics=clock.metrics(usage.completion_tokens) if shape.metrics else UNSET,
+            system_fingerprint=shape.fingerprint or UNSET,
+            timings=clock.timings(len(shape.prompt), usage.completion_tokens) if shape.timings else UNSET,
         )
         return parts.answer(response)
 

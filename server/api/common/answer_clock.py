@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
-from stentor.protocols.openai.usage import RequestMetrics
+from stentor.protocols.openai.usage import RequestMetrics, Timings
 
 
 class AnswerClock:
@@ -36,3 +36,23 @@ class AnswerClock:
             1000 * decode / (tokens - 1) if tokens > 1 else UNSET,
             tokens / (prefill + decode) if prefill + decode > 0 else UNSET,
         )
+
+    def timings(self, prompt: int, tokens: int) -> Timings | UnsetType:
+        """The figures in llama.cpp's shape, of a ``prompt`` and an answer of so many tokens; UNSET before the prompt is
+        computed."""
+        if self._processed is None:
+            return UNSET
+        seconds = self._processed.prefill_seconds, self._last - self._first
+        return timings_of(prompt, self._processed.cached_tokens, tokens, *seconds)
+
+
+def timings_of(prompt: int, cached: int, tokens: int, prefill: float, decode: float) -> Timings:
+    """Of a ``prompt`` of which ``cached`` tokens were found, and ``tokens`` behind it; times in seconds."""
+    computed, steps = prompt - cached, max(0, tokens - 1)  # the step of the prompt makes the first token
+    return Timings(cached, computed, *_rates(computed, 1000 * prefill), tokens, *_rates(steps, 1000 * decode))
+
+
+def _rates(count: int, milliseconds: float) -> tuple[float, float, float]:
+    """Time, time per token, and tokens a second; unknown values are 0."""
+    each = milliseconds / count if count else 0.0
+    return milliseconds, each, 1000 / each if each else 0.0

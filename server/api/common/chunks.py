@@ -3,6 +3,7 @@
 A streamed token costs one JSON-encoded string between two constants; the rest of a chunk does not change.
 """
 
+import hashlib
 import time
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -11,11 +12,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
+import stentor
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.steps import ExpertShape
 from stentor.protocols.openai.generate import TokensRequest
 from stentor.protocols.openai.sampling import SamplingFields, StreamOptions
-from stentor.protocols.openai.usage import RequestMetrics, Usage
+from stentor.protocols.openai.usage import RequestMetrics, Timings, Usage
 
 from ...config.models import ModelConfig
 from ...generation.logprobs import TokenNames
@@ -29,6 +31,13 @@ def stream_options_of(body: SamplingFields | TokensRequest, config: ModelConfig)
     """The request's, with the usage that the operator may force."""
     options = body.stream_options or StreamOptions()
     return msgspec.structs.replace(options, include_usage=options.include_usage or config.force_include_usage)
+
+
+def fingerprint_of(config: ModelConfig) -> str:
+    """What answers with the same seed depend on: the program's version, and a digest of the model's name, revision and
+    sampling defaults."""
+    told = (config.name, config.revision, config.generation_config, config.override_generation_config)
+    return f"stentor-{stentor.__version__}-{hashlib.sha256(repr(told).encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,12 @@ class AnswerShape:
     continuous_usage: bool = False
     metrics: bool = False
     """Whether the times of the answer are part of it, if it has one prompt."""
+    timings: bool = False
+    """The same in llama.cpp's shape, in each chunk of a stream."""
     experts: ExpertShape | None = None
     """Shape of the experts returned for each token; None: not returned."""
+    fingerprint: str = ""
+    """``system_fingerprint``; empty: none."""
 
     @classmethod
     def of(
@@ -74,12 +87,16 @@ class AnswerShape:
             options.include_usage,
             options.include_usage and options.continuous_usage_stats,
             config.per_request_metrics and body.choices == 1,
+            bool(body.timings_per_token) and body.choices == 1,
+            fingerprint=fingerprint_of(config),
             **own,
         )
 
     def frame(self, kind: str) -> "ChunkFrame":
         """Frame of chunks whose ``object`` is ``kind``."""
         fields = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
+        if self.fingerprint:
+            fields["system_fingerprint"] = self.fingerprint
         head = b"data: " + encode(fields)[:-1] + b',"choices":['
         return ChunkFrame(head, self.include_usage, self.continuous_usage)
 
@@ -95,11 +112,12 @@ class ChunkFrame:
     include_usage: bool
     continuous_usage: bool
 
-    def tail(self, usage: Usage) -> bytes:
+    def tail(self, usage: Usage, timings: Timings | UnsetType = UNSET) -> bytes:
         """From the end of the choice to the end of the frame."""
+        times = b"}" + END if timings is UNSET else b',"timings":' + encode(timings) + b"}" + END
         if self.continuous_usage:
-            return b'],"usage":' + encode(usage) + b"}" + END
-        return b'],"usage":null}' + END if self.include_usage else b"]}" + END
+            return b'],"usage":' + encode(usage) + times
+        return b'],"usage":null' + times if self.include_usage else b"]" + times
 
     def last(self, usage: Usage, metrics: RequestMetrics | UnsetType = UNSET) -> bytes:
         """The chunk without choices with the usage of the whole request, if requested; ``metrics`` are part of it."""

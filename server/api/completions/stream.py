@@ -6,13 +6,13 @@ A request may hold several prompts; choices are numbered through, ``n`` to a pro
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionLogprobs
-from stentor.protocols.openai.usage import Usage
+from stentor.protocols.openai.usage import Timings, Usage
 
 from ...common.errors import generation_error
 from ...generation.completion import Prompt
@@ -87,14 +87,14 @@ class CompletionStream:
         self._tally = tally
         first = prompt.index * shape.n
         self._heads = [frame.head + b'{"index":%d,"text":' % (first + index) for index in range(shape.n)]
-        self._plain = not (shape.continuous_usage or shape.token_ids or shape.logprobs is not None)
+        self._plain = not (shape.continuous_usage or shape.timings or shape.token_ids or shape.logprobs is not None)
         self._plain_tail = b',"logprobs":null,"finish_reason":null}' + frame.tail(tally.usage())
         self._builders = shape.builders(prompt)
         self._echoed = EchoedLogprobs(shape, prompt) if self._builders and prompt.echo is not None else None
         self.repeats = prompt.echo is not None or shape.token_ids
         """Whether each choice begins with the prompt."""
         self._opened = False
-        self._clock = AnswerClock() if shape.metrics else None
+        self._clock = AnswerClock() if shape.metrics or shape.timings else None
         self.failed = False
 
     @classmethod
@@ -135,7 +135,8 @@ class CompletionStream:
 
     def end(self) -> bytes:
         """Chunks behind the end of the last choice."""
-        metrics = UNSET if self._clock is None else self._clock.metrics(self._tally.completion)
+        wanted = self._clock if self._shape.metrics else None
+        metrics = UNSET if wanted is None else wanted.metrics(self._tally.completion)
         return self._frame.last(self._tally.usage(), metrics) + DONE
 
     def _open(self, entries: Sequence[TokenLogprobs | None]) -> Iterator[bytes]:
@@ -150,7 +151,7 @@ class CompletionStream:
 
     def _repeat(self, text: str, logprobs: CompletionLogprobs | None, extra: bytes = b"") -> Iterator[bytes]:
         """The same chunk for each choice, encoded once."""
-        body = self._body(text, logprobs, extra) + self._frame.tail(self._tally.usage())
+        body = self._body(text, logprobs, extra) + self._tail()
         for head in self._heads:
             yield head + body
 
@@ -161,7 +162,13 @@ class CompletionStream:
             logprobs = self._builders[delta.index].add(delta.tokens, delta.logprobs or ())
         ids = b',"token_ids":' + encode(delta.tokens) if self._shape.token_ids else b""
         body = self._body(delta.text, logprobs, ids)
-        return self._heads[delta.index] + body + self._frame.tail(self._tally.usage())
+        return self._heads[delta.index] + body + self._tail()
+
+    def _tail(self) -> bytes:
+        timings: Timings | UnsetType = UNSET
+        if self._clock is not None and self._shape.timings:
+            timings = self._clock.timings(self._tally.prompt, self._tally.completion)
+        return self._frame.tail(self._tally.usage(), timings)
 
     @staticmethod
     def _body(text: str, logprobs: CompletionLogprobs | None, extra: bytes) -> bytes:
@@ -171,14 +178,14 @@ class CompletionStream:
     def _finish(self, delta: Finish) -> bytes:
         reason = encode("length" if delta.reason == "length" else "stop")
         body = b'"","logprobs":null,"finish_reason":' + reason + b',"stop_reason":' + encode(delta.stop_reason) + b"}"
-        return self._heads[delta.index] + body + self._frame.tail(self._tally.usage())
+        return self._heads[delta.index] + body + self._tail()
 
 
 class MergedCompletionStream:
     """The same for the generations of several prompts; batches come with the number of their prompt."""
 
     def __init__(self, shape: CompletionShape, prompts: list[Prompt]) -> None:
-        shape = replace(shape, metrics=False)
+        shape = replace(shape, metrics=False, timings=False)
         frame = shape.frame("text_completion")
         tally = TokenCounts(sum(len(prompt.tokens) for prompt in prompts))
         self._streams = [CompletionStream(shape, frame, prompt, tally) for prompt in prompts]

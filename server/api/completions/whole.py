@@ -87,10 +87,21 @@ async def completion_answer(
                     routed_experts=parts.place([experts]) if experts else UNSET,
                 )
             )
-    response = CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage())
-    if shape.metrics and len(collected) == 1:
+    response = CompletionResponse(
+        shape.response_id,
+        shape.created,
+        shape.model,
+        choices,
+        tally.usage(),
+        system_fingerprint=shape.fingerprint or UNSET,
+    )
+    if len(collected) == 1:
         clock = collected[0].generation.clock
-        response = msgspec.structs.replace(response, metrics=clock.metrics(tally.completion))
+        response = msgspec.structs.replace(
+            response,
+            metrics=clock.metrics(tally.completion) if shape.metrics else UNSET,
+            timings=clock.timings(tally.prompt, tally.completion) if shape.timings else UNSET,
+        )
     return parts.answer(response)
 
 

@@ -15,6 +15,7 @@ from stentor.protocols.pooling.common import PoolingFields, Side
 from stentor.protocols.pooling.contents import plain_text
 from stentor.protocols.pooling.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
 
+from ...http.error_shapes import COHERE
 from ...http.whole_answer import WholeAnswer
 from ...overload.request_context import RequestContext
 from ...pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
@@ -36,7 +37,7 @@ from .requests import (
 
 OPERATIONS: Final[Operations] = {
     "/v1/embeddings": generation("Embed texts or conversations", EmbeddingResponse, EmbeddingRequest),
-    "/v2/embed": generation("Embed texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest),
+    "/v2/embed": generation("Embed texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, errors=COHERE),
 }
 
 _SIDES: Final[dict[str, Side | None]] = {"NONE": None, "START": "left", "END": "right"}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -15,17 +15,16 @@ from stentor.protocols.llama_cpp.objects import (
     DrawnProbability,
     LlamaCompletion,
     StopType,
-    Timings,
     TokenProbability,
 )
+from stentor.protocols.openai.usage import Timings
 
 from ...common.errors import generation_error
 from ...generation.logprobs import TokenNames, finite
 from ...http.error_responses import error_frame
 from ...http.error_shapes import LLAMA_CPP
 from ...http.sse import frame_of
-
-_MILLISECONDS: Final = 1000
+from ..common.answer_clock import timings_of
 
 
 @dataclass(frozen=True)
@@ -130,11 +129,9 @@ class _Progress:
         return shape.chosen(answer)
 
     def _timings(self) -> Timings:
-        computed = self._shape.prompt_tokens - self._cached
-        prompt_ms = _MILLISECONDS * self._prefilled
-        predicted_ms = _MILLISECONDS * (time.monotonic() - self._began)
-        steps = max(0, self.count - 1)  # the step of the prompt makes the first token
-        return Timings(self._cached, computed, *_rates(computed, prompt_ms), self.count, *_rates(steps, predicted_ms))
+        return timings_of(
+            self._shape.prompt_tokens, self._cached, self.count, self._prefilled, time.monotonic() - self._began
+        )
 
 
 async def whole_completion(
@@ -224,9 +221,3 @@ class MergedStream:
 
     def end(self) -> bytes:
         return b""
-
-
-def _rates(count: int, milliseconds: float) -> tuple[float, float, float]:
-    """Time, time per token, and tokens a second; unknown values are 0."""
-    each = milliseconds / count if count else 0.0
-    return milliseconds, each, _MILLISECONDS / each if each else 0.0

@@ -44,6 +44,7 @@ from ...http.error_shapes import LLAMA_CPP
 from ...http.sse import EventStream
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
+from ...state.engine_control import EngineControl
 from ..common.described import Operation, Operations, generation
 from ..common.endpoint import generation_route, json_response
 from ..common.merging import merge
@@ -104,13 +105,13 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(chat: ChatModel) -> list[Route]:
+def routes(chat: ChatModel, control: EngineControl) -> list[Route]:
     return [
         *(generation_route(path, chat, completion) for path in _COMPLETION),
         generation_route("/infill", chat, infill),
         generation_route("/apply-template", chat, apply_template),
         generation_route(_COUNT, chat, count_tokens),
-        Route("/props", partial(props, chat), methods=["GET"]),
+        Route("/props", partial(props, chat, control), methods=["GET"]),
         Route("/slots", partial(show_slots, chat), methods=["GET"]),
         Route("/lora-adapters", partial(list_adapters, chat), methods=["GET"]),
         *(Route(path, partial(_refuse, why), methods=["POST"]) for path, why in _REFUSED.items()),
@@ -150,7 +151,7 @@ async def count_tokens(chat: ChatModel, _request: Request, content: bytes, conte
     return json_response(LlamaTokensCount(len(await prompt_of(chat, body, context.queue_slot.memory))))
 
 
-async def props(chat: ChatModel, _request: Request) -> Response:
+async def props(chat: ChatModel, control: EngineControl, _request: Request) -> Response:
     tokenizer, defaults, modalities = chat.pool.tokenizer, chat.defaults, chat.input_modalities
     params = {
         "temperature": defaults.temperature,
@@ -173,6 +174,7 @@ async def props(chat: ChatModel, _request: Request) -> Response:
             tokenizer.eos_token or "",
             {"vision": "image" in modalities, "audio": "audio" in modalities},
             f"stentor-{stentor.__version__}",
+            control.level is not None,
         )
     )
 

@@ -96,16 +96,36 @@ async def tokenize(services: TokenServices, _request: Request, content: bytes, c
     elif body.texts is not None:
         return await _several(side, body.texts, body, context)
     else:
-        text = body.text or ""
-        if not body.parse_special and any(special in text for special in side.pool.tokenizer.special_texts):
-            raise refused("parse_special", "special tokens are read as such in every text; leave it out", "unsupported")
-        tokens = await side.pool.encode_packed(text, body.adds_special_tokens, field=body.field)
+        tokens = await _joined(side, body)
     context.queue_slot.memory.add(tokens.itemsize * len(tokens), body.field)
     if len(tokens) > _PIECE:
         return StreamingResponse(_pieces(side, tokens, body), media_type="application/json")
     listed = await _listed(side, tokens, body)
     strings = await side.pool.token_texts(tokens) if body.return_token_strs else None
     return json_response(TokenizeResponse(len(tokens), side.max_len, listed, strings))
+
+
+async def _joined(side: _TextSide, body: TokenizeRequest) -> "array[int]":
+    """Tokens of a text, or of texts and tokens in turn, of which only a first text gets special tokens."""
+    pieces = [body.text or ""] if body.pieces is None else body.pieces
+    check_token_ids([piece for piece in pieces if isinstance(piece, int)], side.vocab_size, body.field)
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    special = side.pool.tokenizer.special_texts
+    if not body.parse_special and any(each in text for text in texts for each in special):
+        raise refused("parse_special", "special tokens are read as such in every text; leave it out", "unsupported")
+    if len(pieces) == len(texts) == 1:
+        return await side.pool.encode_packed(texts[0], body.adds_special_tokens, field=body.field)
+    begun = 1 if pieces and isinstance(pieces[0], str) else 0
+    encoded = iter(
+        [
+            *await side.pool.encode_batch(texts[:begun], body.adds_special_tokens, field=body.field),
+            *await side.pool.encode_batch(texts[begun:], False, field=body.field),
+        ]
+    )
+    tokens = array("I")
+    for piece in pieces:
+        tokens.extend([piece] if isinstance(piece, int) else next(encoded))
+    return tokens
 
 
 async def _several(side: _TextSide, texts: list[str], body: TokenizeRequest, context: RequestContext) -> Response:

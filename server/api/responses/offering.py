@@ -79,7 +79,14 @@ def blame_server(request: ContextFields, served: Mapping[str, McpTool]) -> Itera
         if int(place[1]) < len(own):
             here, there = place[0], f"tools[{own[int(place[1])]}]"
             param = (error.param or "").replace(here, there, 1)
-            raise BadRequest(error.message.replace(f"`{here}", f"`{there}"), param, error.code, error.status) from None
+            raise BadRequest(
+                error.message.replace(f"`{here}", f"`{there}"),
+                param,
+                error.code,
+                error.status,
+                error.kind,
+                lengths=error.lengths,
+            ) from None
         tool = list(served.values())[int(place[1]) - len(own)]
         said = f"The tool `{tool.name[:80]}` of the server `{tool.server.label}` cannot be offered: {error.message}"
         raise BadRequest(said, tool.server.field, error.code, error.status) from None

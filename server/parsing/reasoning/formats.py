@@ -1,11 +1,14 @@
 """Every reasoning format there is, by name, and which one a chat template is for."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from ..harmony import CHANNEL, END, MARKERS, MESSAGE, START, HarmonyParser
 from ..interface import Content, Piece, ReasoningParser
 from .marked import ReasoningFormat
+from .messages import MessageFormat
 
 
 class HarmonyReasoning(ReasoningFormat):
@@ -52,6 +55,19 @@ class _Append:
 
 _DEEPSEEK: Final = "\uff5cAssistant\uff5c"
 
+_MUSE: Final = MessageFormat(
+    "muse",
+    ("to=self<|message|>",),
+    ("<|eom|>", "<|eot|>"),
+    aliases=("musespark1x",),
+    headers=("<|start|>",),
+    body="<|message|>",
+    thinks=("", "self"),
+    says=("user", "commentary"),
+    hides=("developer",),
+    signs=("to=self", "<|message|>", "<|eom|>"),
+)
+
 _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     # the first whose signs a template shows is the one; the last ones are the most general
     HarmonyReasoning(
@@ -69,6 +85,45 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         omits_begin=True,
         calls=("<seed:tool_call>",),
         signs=("<seed:think>",),
+    ),
+    ReasoningFormat(
+        "kimi_k3",
+        ("<|open|>think<|sep|>",),
+        ("<|close|>think<|sep|>",),
+        omits_begin=True,
+        calls=("<|open|>tools<|sep|>",),
+        wrapper=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+        closings=("<|close|>message<|sep|>",),
+        tokens=("<|open|>", "<|close|>", "<|sep|>"),
+        signs=("<|open|>", "<|close|>", "<|sep|>"),
+    ),
+    MessageFormat(
+        "inkling",
+        ("<|content_thinking|>",),
+        ("<|end_message|>", "<|content_model_end_sampling|>"),
+        calls=("<|content_invoke_tool_json|>",),
+        headers=("<|message_model|>",),
+        contents=("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>"),
+        signs=("<|message_model|>", "<|content_thinking|>"),
+    ),
+    _MUSE,
+    replace(_MUSE, name="muse_glimmer", aliases=(), thinks=("self",), says=("", "user"), hides=()),
+    ReasoningFormat(
+        "k2_horizon",
+        ("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
+        ("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+        omits_begin=True,
+        calls=("<ifm|tool_calls>",),
+        signs=("<ifm|think>",),
+    ),
+    ReasoningFormat(
+        "plamo3",
+        ("<|plamo:begin_think:plamo|>",),
+        ("<|plamo:end_think:plamo|>",),
+        omits_begin=True,
+        calls=("<|plamo:begin_tool_requests:plamo|>",),
+        tokens=("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
+        signs=("plamo:begin_think",),
     ),
     ReasoningFormat("exaone_deep", ("<thought>",), ("</thought>",), signs=("[|assistant|]", "<thought>")),
     ReasoningFormat(
@@ -162,6 +217,7 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         signs=("hy_Assistant", ":opensource"),
     ),
     ReasoningFormat("hy_v3", signs=("hy_Assistant",)),
+    ReasoningFormat("hy_v4", omits_begin=True, calls=("<tool_calls>",)),
     # models that write both markers themselves, where their prompt does not
     ReasoningFormat("qwen3", aliases=("mimo", "minicpmv"), calls=("<tool_call>",), signs=("</think>",)),
 )
@@ -176,10 +232,31 @@ _BY_ARCHITECTURE: Final = {
     "SeedOssForCausalLM": "seed_oss",
     "Step3VLForConditionalGeneration": "step3",
 }
+_CERTAIN: Final = {"HYV4ForCausalLM": "hy_v4", "MuseGlimmerForConditionalGeneration": "muse_glimmer"}
+"""Of architectures whose templates look like those of others."""
+_SUFFIX: Final = re.compile(r"<(?:think|tool_calls?|arg_key|arg_value)(:[^\s<>'\"{}]+)>")
+
+
+def marker_suffix(texts: str) -> str:
+    """The suffix that the markers of a checkpoint of Hunyuan V4 have, with its colon; empty without one. ``texts`` are
+    its chat template and its special tokens."""
+    found = _SUFFIX.search(texts)
+    return "" if found is None else found[1]
+
+
+def with_suffix(format: ReasoningFormat, suffix: str) -> ReasoningFormat:
+    """The format of a checkpoint whose markers have the suffix."""
+
+    def each(markers: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{marker[:-1]}{suffix}>" for marker in markers)
+
+    return replace(format, begins=each(format.begins), ends=each(format.ends), calls=each(format.calls))
 
 
 def reasoning_of(template_source: str, architecture: str) -> ReasoningFormat | None:
     """The format that a model's chat template is for; where it says nothing, the architecture may."""
+    if architecture in _CERTAIN:
+        return REASONING_FORMATS[_CERTAIN[architecture]]
     for format in _IN_ORDER:
         if format.detects(template_source):
             return format

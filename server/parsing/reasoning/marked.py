@@ -26,6 +26,8 @@ class ReasoningFormat:
     """Markers of tool calls, if those end reasoning too."""
     wrapper: tuple[str, str] | None = None
     """Markers around the answer, which are not part of it."""
+    closings: tuple[str, ...] = ()
+    """Markers behind reasoning or answer that belong to neither."""
     tokens: tuple[str, ...] = ()
     """Special tokens that are part of a marker."""
     signs: tuple[str, ...] = ()
@@ -44,7 +46,7 @@ class ReasoningFormat:
     @cached_property
     def markers(self) -> frozenset[str]:
         """Texts that the parser must see, also where the tokenizer has them as special tokens."""
-        return frozenset((*self.begins, *self.ends, *self.tokens, *(self.wrapper or ())))
+        return frozenset((*self.begins, *self.ends, *self.tokens, *(self.wrapper or ()), *self.closings))
 
     def detects(self, template_source: str) -> bool:
         """Whether a chat template is of this family."""
@@ -227,8 +229,11 @@ class MarkedParser:
             self._newlines += len(text)
 
     def _leave_newlines(self) -> None:
-        text = self._held = self._held.lstrip("\n")
-        if not text:
+        text = self._held.lstrip("\n")
+        while (after := _without(text, self._format.closings)) is not None:
+            text = after.lstrip("\n")
+        self._held = text
+        if not text or any(marker.startswith(text) for marker in self._format.closings):
             return
         if self._wrapper is not None:
             if text.startswith(self._wrapper[0]):

@@ -72,6 +72,7 @@ _DEEPSEEK_V32: Final = Markup(
     value_end=f"</{_TAG}parameter>",
     call_end=f"</{_TAG}invoke>",
     written=('">\n', '" string="true">', "\n"),
+    key_end_for=lambda types: '" string="true">' if "string" in types else '" string="false">',
     special=frozenset({_TAG}),
     signs=(Signs((_TAG, "function_calls>")),),
 )

@@ -36,6 +36,16 @@ MESSAGE_FORMATS: Final = (
         begins=(_ROLE, "<|function_call|>"),
         signs=(Signs(("<|message_sep|>", "function call")),),
     ),
+    JsonCalls(
+        name="inkling",
+        layout=Layout(before="<|content_invoke_tool_json|>", after="<|end_message|>", between="<|message_model|>"),
+        begins=("<|content_invoke_tool_json|>",),
+        ends=("<|end_message|>", "<|content_model_end_sampling|>"),
+        dropped=frozenset({"<|message_model|>", "<|content_text|>"}),
+        keys=Keys(arguments=frozenset({"args", "arguments", "parameters"})),
+        written=("name", "args"),
+        signs=(Signs(("<|content_invoke_tool_json|>",)),),
+    ),
     # between tokens that say which plugin an object is for
     JsonCalls(
         name="internlm",
@@ -104,6 +114,19 @@ FORMATS: Final = (
         infixes=("functools",),
         ends=("<|/tool_call|>",),
         signs=(Signs(("<|tool|>", "<|/tool|>")), Signs((" functools[",))),
+    ),
+    # K2 Horizon's calls where its template is asked for JSON
+    replace(
+        _tagged("k2_horizon_json", "<ifm|tool_call>", "</ifm|tool_call>", signs=()),
+        layout=Layout(
+            opening="<ifm|tool_calls>",
+            before="<ifm|tool_call>",
+            after="</ifm|tool_call>",
+            closing="</ifm|tool_calls>",
+        ),
+        begins=("<ifm|tool_calls>", "<ifm|tool_call>"),
+        infixes=("<ifm|tool_call>",),
+        ends=("</ifm|tool_call>", "</ifm|tool_calls>"),
     ),
     _tagged("longcat", "<longcat_tool_call>", "</longcat_tool_call>"),
     # also Hunyuan A13B and Apriel

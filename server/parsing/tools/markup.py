@@ -1,6 +1,6 @@
 """Formats that write each argument between tags of its own, as text that the tool's schema makes JSON of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -52,12 +52,20 @@ class Markup(LaidOut):
     """Keys under which models put an object of all arguments, although no tool has such a key."""
     written: tuple[str, str, str] = ('">\n', '">', "\n")
     """The grammar's text behind a name, behind a key, and behind a value."""
+    key_end_for: Callable[[frozenset[str]], str] | None = None
+    """The grammar's text behind a key, by the types of its value; None: the same for all."""
+    numbered: str = ""
+    """The grammar's text behind the number of a call, which follows what is behind its name; empty: calls have none."""
+    type_tags: tuple[str, str] | None = None
+    """Markers around the type of a value, between its key and it. The tool's schema decides instead."""
+    doubled: bool = False
+    """Whether a name may be written twice, with a dot between."""
     special: frozenset[str] = frozenset()
 
     @property
     def markers(self) -> frozenset[str]:
         texts = {self.call, self.call_end, self.section, self.section_end, self.parameter, self.value_end, self.value}
-        return (self.special | texts | {*self.between}) - {""}
+        return (self.special | texts | {*self.between, *(self.type_tags or ())}) - {""}
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
         arguments = ToolArguments(tools)
@@ -71,10 +79,11 @@ class Markup(LaidOut):
         behind_name, behind_key, behind_value = self.written
         arguments = Arguments(tool.parameters)
         parts = [lark.literal(f"{tool.name}{behind_name}")]
+        if self.numbered:
+            parts += [lark.regex("[1-9][0-9]{0,2}"), lark.literal(self.numbered)]
         for name in arguments.names:
             types = JSON if tool.grammar is not None else arguments.types(name)
-            plain = not self.as_json or "string" in types
-            key_end = behind_key if plain else behind_key.replace("true", "false")
+            key_end = behind_key if self.key_end_for is None else self.key_end_for(types)
             key = lark.literal(f"{self.parameter}{name}{key_end}")
             end = ("\n" if behind_key.endswith("\n") else "") + self.value_end
             one = f"{key} {self._value(lark, tool, arguments, name, end)} {lark.literal(behind_value)}"
@@ -128,8 +137,11 @@ class _Reading:
         parts: list[str] = []
         end = yield from reader.until(scanner(format.name_ends), parts.append)
         name = "".join(parts).strip()
-        if not end or not name or "\n" in name:
+        if not end or not name or "\n" in name or name[0] == "{":
             return False
+        first, dot, second = name.partition(".")
+        if format.doubled and dot and first == second:
+            name = first
         reader.forget()
         self._output.start(name)
         self._any = False
@@ -162,6 +174,10 @@ class _Reading:
             reader.forget()
             if not end:
                 return
+            if format.type_tags is not None:
+                yield from reader.space()
+                if (yield from reader.accept(format.type_tags[0])):
+                    yield from reader.until(scanner(format.type_tags[1:]), nothing)
             if format.value:
                 yield from reader.space()
                 if not (yield from reader.accept(format.value)):

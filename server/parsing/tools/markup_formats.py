@@ -61,6 +61,89 @@ def _hunyuan(name: str, suffix: str, signs: Signs) -> Markup:
     )
 
 
+def hunyuan_v4(suffix: str = "") -> Markup:
+    """The same without a separator and lines; each checkpoint may have a suffix of its own."""
+    v3 = _hunyuan("hy_v4", suffix, Signs(("<tool_calls", "<arg_key"), ("<tool_sep",)))
+    return replace(
+        v3,
+        layout=Layout(opening=v3.section, before=v3.call, closing=v3.section_end),
+        name_ends=(v3.parameter, v3.call_end),
+        written=("", f"{v3.key_ends[0]}{v3.value}", ""),
+        special=frozenset(v3.key_ends),
+    )
+
+
+_XTML_TYPES: Final = ("string", "object", "array", "boolean", "number", "null")
+
+
+def _xtml_key_end(types: frozenset[str]) -> str:
+    known = types | {"number"} if "integer" in types else types
+    return f'" type="{next((name for name in _XTML_TYPES if name in known), "object")}"<|sep|>'
+
+
+_KIMI_K3: Final = Markup(
+    name="kimi_k3",
+    layout=Layout(opening="<|open|>tools<|sep|>", before='<|open|>call tool="', closing="<|close|>tools<|sep|>"),
+    section="<|open|>tools<|sep|>",
+    section_end="<|close|>tools<|sep|>",
+    call='<|open|>call tool="',
+    name_ends=('"',),
+    parameter='<|open|>argument key="',
+    key_ends=(*(f'" type="{name}"<|sep|>' for name in _XTML_TYPES), '"<|sep|>'),
+    as_string=frozenset({'" type="string"<|sep|>'}),
+    as_json=frozenset(f'" type="{name}"<|sep|>' for name in _XTML_TYPES[1:]),
+    value_end="<|close|>argument<|sep|>",
+    call_end="<|close|>call<|sep|>",
+    between=("<|close|>message<|sep|>",),
+    written=('" index="', "", ""),
+    key_end_for=_xtml_key_end,
+    numbered='"<|sep|>',
+    special=frozenset({"<|open|>", "<|close|>", "<|sep|>"}),
+    signs=(Signs(("<|open|>", "<|close|>", "<|sep|>")),),
+)
+_K2_HORIZON: Final = Markup(
+    name="k2_horizon",
+    layout=Layout(opening="<ifm|tool_calls>", before="<ifm|tool_call>", closing="</ifm|tool_calls>"),
+    section="<ifm|tool_calls>",
+    section_end="</ifm|tool_calls>",
+    call="<ifm|tool_call>",
+    name_ends=("<ifm|arg_key>", "</ifm|tool_call>"),
+    parameter="<ifm|arg_key>",
+    key_ends=("</ifm|arg_key>",),
+    type_tags=("<ifm|arg_type>", "</ifm|arg_type>"),
+    value="<ifm|arg_value>",
+    value_end="</ifm|arg_value>",
+    call_end="</ifm|tool_call>",
+    written=("", "</ifm|arg_key><ifm|arg_value>", ""),
+    special=frozenset({"</ifm|arg_key>"}),
+    signs=(Signs(("<ifm|tool_calls>", "<ifm|arg_key>")),),
+)
+
+
+def _plamo(what: str) -> str:
+    return f"<|plamo:{what}:plamo|>"
+
+
+_PLAMO_JSON: Final = f"{_plamo('begin_tool_arguments')}<|plamo:constrain|>json<|plamo:msg|>"
+_PLAMO3: Final = NamedCalls(
+    name="plamo3",
+    layout=Layout(
+        opening=_plamo("begin_tool_requests"),
+        before=_plamo("begin_tool_request") + _plamo("begin_tool_name"),
+        after=_plamo("end_tool_arguments") + _plamo("end_tool_request"),
+        closing=_plamo("end_tool_requests"),
+    ),
+    calls=(_plamo("begin_tool_name"),),
+    header_ends=(_plamo("end_tool_name"),),
+    header=_name,
+    section=(_plamo("begin_tool_requests"), _plamo("begin_tool_request")),
+    section_ends=(_plamo("end_tool_requests"), _plamo("end_tool_request")),
+    fence=(_PLAMO_JSON,),
+    ends=(_plamo("end_tool_arguments"),),
+    written=_plamo("end_tool_name") + _PLAMO_JSON,
+    special=frozenset({"<|plamo:begin_", "<|plamo:end_", ":plamo|>", "<|plamo:constrain|>", "<|plamo:msg|>"}),
+    signs=(Signs(("plamo:begin_tool_request",)),),
+)
 _QWEN3_CODER: Final = Markup(
     name="qwen3_coder",
     layout=Layout(before="<tool_call>\n<function=", after="\n</tool_call>", between="\n"),
@@ -221,6 +304,27 @@ FORMATS: Final = (
     ),
     _hunyuan("hy_v3_opensource", ":opensource", Signs(("tool_sep", ":opensource"))),
     _hunyuan("hy_v3", "", Signs(("<tool_sep",), (":opensource",))),
+    hunyuan_v4(),
+    Markup(
+        name="muse",
+        layout=Layout(
+            opening="<atem:function_calls>\n",
+            before='<atem:invoke name="',
+            between="\n",
+            closing="\n</atem:function_calls>",
+        ),
+        section="<atem:function_calls>",
+        section_end="</atem:function_calls>",
+        call='<atem:invoke name="',
+        parameter='<atem:parameter name="',
+        value_end="</atem:parameter>",
+        call_end="</atem:invoke>",
+        doubled=True,
+        signs=(Signs(("<atem:invoke",)),),
+    ),
+    _KIMI_K3,
+    _K2_HORIZON,
+    _PLAMO3,
     # keys and values in tags of their own: GLM-4.5 and 4.6 write lines, 4.7 and others none
     _GLM45,
     replace(

@@ -8,7 +8,7 @@ import pytest
 from stentor.server.config.config import ConfigError
 from stentor.server.options.reading import read_config
 from stentor.server.parsing.harmony import HarmonyParser
-from stentor.server.parsing.interface import Content, Thought, Tool
+from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Thought, Tool
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat, UnknownFormat, settle_output
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.server.parsing.pieces import parse
@@ -64,6 +64,88 @@ def test_a_flag_counts_more_than_the_template() -> None:
     assert settle_output("none", "none", TEMPLATES["qwen3"], "") == OutputFormat(None, None)
     named = settle_output("openai_gptoss", "none", TEMPLATES["qwen3"], "")
     assert named.reasoning is REASONING_FORMATS["gpt_oss"]
+
+
+def test_markers_of_hunyuan_v4_have_the_suffix_of_their_checkpoint() -> None:
+    source = "hy_Assistant<tool_calls:6124c78e><arg_key:6124c78e>"
+    output = settle_output("auto", "auto", source, "HYV4ForCausalLM")
+    assert str(output) == "reasoning hy_v4, tool calls hy_v4"
+    assert output == settle_output("hy_v4", "hy_v4", "", "", "<s> <think:6124c78e> </s>")
+    tool = Tool("f", None, {"type": "object", "properties": {"a": {"type": "integer"}}})
+    parser = output.parser([tool], opened=output.thinking_opened("hy_Assistant<think:6124c78e>"))
+    assert parser is not None
+    call = "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"
+    text = f"Hm</think>Yes<tool_calls>{call}</tool_calls>".replace(">", ":6124c78e>")
+    wanted = [Thought("Hm"), Content("Yes"), CallStart("f", None), CallArguments('{"a": 1}'), CallEnd()]
+    assert parse(parser, [text]) == wanted
+
+
+def test_all_that_kimi_k3_writes_is_read_from_its_channels() -> None:
+    output = settle_output("auto", "auto", "<|open|>think<|sep|><|close|>", "")
+    assert str(output) == "reasoning kimi_k3, tool calls kimi_k3"
+    said = "Hm<|close|>think<|sep|><|open|>response<|sep|>Yes<|close|>response<|sep|>"
+    ended = "<|close|>message<|sep|>"
+    call = '<|open|>call tool="now" index="1"<|sep|><|close|>call<|sep|>'
+    calls = f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>"
+    for text, tools, wanted in (
+        (said + ended, (), [Thought("Hm"), Content("Yes")]),
+        (
+            said + calls + ended,
+            [Tool("now", None, None)],
+            [Thought("Hm"), Content("Yes"), CallStart("now", None), CallArguments("{}"), CallEnd()],
+        ),
+    ):
+        parser = output.parser(tools, opened=output.thinking_opened("<|open|>think<|sep|>"))
+        assert parser is not None
+        assert parse(parser, list(text)) == wanted
+
+
+def test_messages_of_inkling_may_come_in_any_order() -> None:
+    output = settle_output("auto", "auto", "<|message_model|><|content_thinking|><|content_invoke_tool_json|>", "")
+    assert str(output) == "reasoning inkling, tool calls inkling"
+    head, end = "<|message_model|>", "<|end_message|>"
+    call = '<|content_invoke_tool_json|>{"name": "now", "args": {}}'
+    called = [CallStart("now", None), CallArguments("{}"), CallEnd()]
+    for text, tools, wanted in (
+        (f"<|content_thinking|>Hm{end}{head}<|content_text|>Yes{end}", (), [Thought("Hm"), Content("Yes")]),
+        ("<|content_text|>Yes<|content_model_end_sampling|>", (), [Content("Yes")]),
+        ("Yes, without any marker", (), [Content("Yes, without any marker")]),
+        (f"now{end}", (), [Content("now")]),
+        (
+            f"<|content_thinking|>a\n{end}{head}<|content_text|>b{end}{head}<|content_thinking|>c{end}{head}now{call}{end}",
+            [Tool("now", None, None)],
+            [Thought("a\n"), Content("b"), Thought("c"), *called],
+        ),
+    ):
+        for pushes in ([text], list(text)):
+            parser = output.parser(tools, opened=output.thinking_opened(head))
+            assert parser is not None
+            assert parse(parser, pushes) == wanted
+    opened = output.parser((), opened=output.thinking_opened(f"{head}<|content_thinking|>"))
+    assert opened is not None
+    assert parse(opened, [f"Hm{end}{head}<|content_text|>Yes"]) == [Thought("Hm"), Content("Yes")]
+    assert not output.parser((), opened=False).thinking  # type: ignore[union-attr]
+
+
+def test_recipients_say_what_muse_s_messages_are() -> None:
+    start, end = "<|start|>assistant", "<|eom|>"
+    call = '<atem:function_calls>\n<atem:invoke name="now.now">\n</atem:invoke>\n</atem:function_calls>'
+    called = [CallStart("now", None), CallArguments("{}"), CallEnd()]
+    text = (
+        f" to=self<|message|>Hm{end}{start} to=commentary<|message|>Wait.{end}{start} to=developer<|message|>x{end}"
+        f"{start} to=now.now<|message|>{call}{end}"
+    )
+    tools = [Tool("now", None, None)]
+    for name in ("auto", "musespark1x"):
+        output = settle_output(name, name, "to=self<|message|><|eom|><atem:invoke", "")
+        assert str(output) == "reasoning muse, tool calls muse"
+        for pushes in ([text], list(text)):
+            parser = output.parser(tools, opened=output.thinking_opened(start))
+            assert parser is not None
+            assert parse(parser, pushes) == [Thought("Hm"), Content("Wait."), *called]
+    bare = f"<|message|>a{end}{start} to=user<|message|>b<|eot|>"
+    for name, wanted in (("muse", [Thought("a"), Content("b")]), ("muse_glimmer", [Content("ab")])):
+        assert parse(REASONING_FORMATS[name].parser(opened=False), list(bare)) == wanted
 
 
 @pytest.mark.parametrize("option", ["reasoning-parser", "tool-call-parser"])

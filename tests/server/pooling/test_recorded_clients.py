@@ -141,7 +141,7 @@ async def test_what_cohere_may_be_asked_for_and_is_not_there_is_refused() -> Non
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "relevant_spans")
     body = '{"images":["data:image/png;base64,aaaa"],"model":"m","input_type":"image","embedding_types":["float"]}'
     refused = await sent(embedder(FakePooler()), "/v2/embed", COHERE, body)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "images[0]")
+    assert (refused.status_code, "`images[0]`" in refused.json()["message"]) == (400, True)
 
 
 # ---- LangChain

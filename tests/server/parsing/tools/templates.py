@@ -59,6 +59,31 @@ def _hunyuan(suffix: str) -> str:
     return ("{{ '<tool_callsS>\n' }}" + _each(call) + "{{ '</tool_callsS>' }}").replace("S>", f"{suffix}>")
 
 
+_HUNYUAN_V4: Final = _markup("<tool_call>NAME", "<arg_key>", "</arg_key><arg_value>", "</arg_value>", "</tool_call>")
+_TYPE: Final = (
+    "{%- set type = 'string' if value is string else 'boolean' if value is boolean else 'number' if value is number"
+    " else 'object' if value is mapping else 'array' -%}"
+)
+_XTML: Final = (
+    "{{ '<|open|>call tool=\"' ~ f.name ~ '\" index=\"' ~ loop.index ~ '\"<|sep|>' }}"
+    + _PARAMETERS
+    + _TYPE
+    + "{{ '<|open|>argument key=\"' ~ key ~ '\" type=\"' ~ type ~ '\"<|sep|>' ~ text ~ '<|close|>argument<|sep|>' }}"
+    + _END
+    + "{{ '<|close|>call<|sep|>' }}"
+)
+_PLAMO: Final = (
+    "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{{ f.name }}<|plamo:end_tool_name:plamo|>"
+    "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{{ f.arguments | tojson }}"
+    "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"
+)
+_HORIZON: Final = _markup(
+    "<ifm|tool_call>NAME",
+    "<ifm|arg_key>",
+    "</ifm|arg_key><ifm|arg_type>any</ifm|arg_type><ifm|arg_value>",
+    "</ifm|arg_value>",
+    "</ifm|tool_call>",
+)
 _TAGGED: Final = "{{ '\n<tool_call>\n' }}" + _object() + "{{ '\n</tool_call>' }}"
 _PYTHON: Final = (
     "{{ f.name ~ '(' }}{%- for key, value in f.arguments.items() -%}{{ key ~ '=' }}"
@@ -126,6 +151,13 @@ CALLS: Final = {
     "glm45": _each(_GLM_LINES),
     "glm47": _each(_GLM),
     "hy_v3": _hunyuan(""),
+    "hy_v4": "<tool_calls>" + _each(_HUNYUAN_V4) + "</tool_calls>",
+    "kimi_k3": "<|open|>tools<|sep|>" + _each(_XTML) + "<|close|>tools<|sep|><|close|>message<|sep|>",
+    "k2_horizon": "<ifm|tool_calls>" + _each(_HORIZON) + "</ifm|tool_calls>",
+    "k2_horizon_json": "<ifm|tool_calls>"
+    + _each("<ifm|tool_call>" + _object() + "</ifm|tool_call>")
+    + "</ifm|tool_calls>",
+    "plamo3": "<|plamo:begin_tool_requests:plamo|>" + _each(_PLAMO) + "<|plamo:end_tool_requests:plamo|>",
     "hy_v3_opensource": _hunyuan(":opensource"),
     "deepseek_v3": "{{ '<｜tool▁calls▁begin｜>' }}"
     + _each(
@@ -163,6 +195,18 @@ CALLS: Final = {
         "{{ '<|message_sep|>\n\nfunction call<|role_sep|>\n' }}" + _object() + "{{ '<|message_sep|>' }}"
     ),
     "gigachat31": _each("{{ '<|function_call|>' }}" + _object() + "{{ '<|message_sep|>' }}"),
+    "muse": "<atem:function_calls>\n"
+    + _each(
+        _markup(
+            '<atem:invoke name="NAME.NAME">\n',
+            '<atem:parameter name="',
+            '">',
+            "</atem:parameter>\n",
+            "</atem:invoke>\n",
+        )
+    )
+    + "</atem:function_calls>",
+    "inkling": _each("<|message_model|><|content_invoke_tool_json|>" + _object(arguments="args") + "<|end_message|>"),
     "internlm": _each(
         "{{ '<|action_start|><|plugin|>\n' }}" + _object(arguments="parameters") + "{{ '<|action_end|>\n' }}"
     ),
