@@ -31,6 +31,9 @@ class KVCacheManager:
     A step in flight may still write freed blocks. That is safe: they are given out by a later plan, and the worker runs
     plans in order, so the new owner writes later. The old owner's result cannot hash them, because its row generation
     has passed.
+
+    An example of what is free, promised, pinned, kept and revived is in ``docs/design/scheduler.md`` ("Blocks, step by
+    step").
     """
 
     __slots__ = (

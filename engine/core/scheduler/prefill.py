@@ -1,4 +1,8 @@
-"""Plans rows that compute several positions at once: chunks of running prefills, and admissions."""
+"""Plans rows that compute several positions at once: chunks of running prefills, and admissions.
+
+The section "Blocks, step by step" of ``docs/design/scheduler.md`` follows three requests through a small pool, with the
+numbers that :func:`_find_room` adds up.
+"""
 
 from stentor.protocols.ipc.actors import Resource
 
