@@ -206,7 +206,7 @@ class Sequence:
         """The known contents at positions [start, end) of one block: tokens, and a key of the medium where one
         begins."""
         tokens = array("i", self.tokens(start, end))
-        if not (media := self.request.media_at(start, end)):
+        if not (media := self.request.media.keys(start, end)):
             return tokens
         found: list[int | bytes] = [*tokens]
         for position, what in media:
@@ -249,14 +249,14 @@ class Sequence:
             request.prompt_digests = shared = []
             for start in range(0, request.prompt_len - block_size + 1, block_size):
                 tokens = request.prompt[start : start + block_size]
-                parent = chain_digest(parent, tokens, request.media_between(start, start + block_size))
+                parent = chain_digest(parent, tokens, request.media.key(start, start + block_size))
                 shared.append(parent)
         if not digests:
             digests.extend(request.prompt_digests)
         for block in range(len(digests), count):
             parent = digests[-1] if digests else request.root_digest()
             start, end = block * block_size, (block + 1) * block_size
-            digests.append(chain_digest(parent, self.tokens(start, end), request.media_between(start, end)))
+            digests.append(chain_digest(parent, self.tokens(start, end), request.media.key(start, end)))
         return digests
 
     def parent_digest(self, block: int, block_size: int) -> bytes:

@@ -185,7 +185,7 @@ class KVCacheManager:
         if end <= start or not self.prefix.finds_tails or sequence.request.input is not None:
             return
         parent = sequence.parent_digest(sequence.num_hashed_blocks, self.block_size)
-        digest = tail_digest(parent, sequence.tokens(start, end), sequence.request.media_between(start, end))
+        digest = tail_digest(parent, sequence.tokens(start, end), sequence.request.media.key(start, end))
         contents = sequence.contents(start, end)
         for group, table in enumerate(sequence.tables):
             self.prefix.name(group, sequence.num_hashed_blocks, digest, table, parent, contents)
@@ -266,7 +266,7 @@ class KVCacheManager:
         blocks = (request.prompt_len - 1) // self.block_size
         if not blocks or leader.num_hashed_blocks == NEVER_HASHED:
             return
-        if request.uncut(blocks * self.block_size) < blocks * self.block_size:
+        if request.media.uncut(blocks * self.block_size) < blocks * self.block_size:
             return  # no row may begin there; forks find what is cached
         if self.states is not None and request.held_state < 0:
             return  # there was no slot for the state that forks begin from
@@ -339,7 +339,7 @@ class KVCacheManager:
         """Free the media that all planned steps have read. Media to which later positions attend stay with a row."""
         for sequence in self.rows.running:
             done = sequence.num_scheduled_tokens
-            while sequence.spans and sequence.request.read_until[sequence.spans[0].start] <= done:
+            while sequence.spans and sequence.request.media.is_read(sequence.spans[0], done):
                 self.encoder_cache.free(sequence.spans.pop(0))
 
     def preempt(self, sequence: Sequence) -> None:
