@@ -160,7 +160,7 @@ class Output:
                 sequence.num_computed_tokens = end
                 if end >= (sequence.num_hashed_blocks + 1) * block_size:
                     self._hash_blocks(sequence)
-                if sequence.checkpoints:
+                if sequence.recurrent.checkpoints:
                     self.kv_cache.settle_states(sequence)
             elif sequence.state is not SequenceState.PREEMPTED or not max_gained:
                 # It has ended, or this is a chunk of a row that it has lost.

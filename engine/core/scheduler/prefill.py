@@ -184,7 +184,7 @@ def _known(sequence: Sequence, kv_cache: KVCacheManager, end: int, *, tails: boo
             return Prefix([[] for _ in range(kv_cache.groups)], 0)
         usable = end // size
         tables, known = kv_cache.prefix.match(sequence.block_digests(usable, size)[:usable])
-        sequence.branch = known * size
+        sequence.recurrent.branch = known * size
     return kv_cache.with_tail(sequence, tables, end) if tails else Prefix(tables, len(tables[0]) * size)
 
 
@@ -232,5 +232,5 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, kv_cache: KVCa
     if not count:
         step.waiting += 1
         return
-    step.add(sequence, count, [], sequence.state_slot)
+    step.add(sequence, count, [], sequence.recurrent.slot)
     step.budget = max(step.budget, 0)

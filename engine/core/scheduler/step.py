@@ -304,7 +304,7 @@ class StepBuilder:
 
 def _begins_from(sequence: Sequence) -> int:
     """The slot of the recurrent state that its row starts from; -1: none."""
-    return sequence.checkpoints[0][1] if sequence.checkpoints else -1
+    return sequence.recurrent.checkpoints[0][1] if sequence.recurrent.checkpoints else -1
 
 
 def _row_spans(sequence: Sequence, kv_cache: KVCacheManager) -> list[RowSpan]:
