@@ -118,33 +118,50 @@ class Request:
             cross: the worker's cache of encoded media.
         """
         params = submit.params
+        # what the client sent
         self.rid = submit.rid
         self.name = submit.name
+        self.arrival = submit.arrival
         self.prompt = submit.prompt
         self.prompt_len = len(submit.prompt)
         self.params = params
-        self.row_params, self.plain_params = _row_params(params, constrained="grammar" in awaits)
+        self.end_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
+        """Each ends a sequence, from ``min_tokens`` on."""
+        self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.salt = submit.salt
         self.adapter = submit.adapter
-        self.media = PromptMedia(submit, cross)
         self.probe = submit.probe
         self.pooling = submit.pooling
-        self.pooled: Pooled | None = None
-        self.pooled_sent = 0
-        """Bytes of it that the client has, of streamed input."""
+        self.media = PromptMedia(submit, cross)
+        self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         self.sees_all = sees_all and submit.streamed is None
+
+        # what a row of it needs
         self.needs = _shared_needs(submit)
         """Shared resources that it needs."""
         self.awaits = awaits
         """Resources of its own that have not come; until then sequences without a row are LOADING."""
-        self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
+        self.row_params, self.plain_params = _row_params(params, constrained="grammar" in awaits)
         sent = (self.row_params, submit.name, submit.probe, submit.pooling)
         self.row_bytes = len(encoder.encode(sent)) + _SPAN_BYTES * len(submit.inputs)
         """Bytes of a plan that a row of the request takes besides its tokens and blocks."""
-        self.arrival = submit.arrival
-        self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
-        self.end_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
-        """Each ends a sequence, from ``min_tokens`` on."""
+        self.prompt_digests: list[bytes] | None = None
+        """Of the whole blocks of the prompt; None before the first lookup."""
+
+        # results of the prompt
+        self.prompt_done = False
+        """Whether the client has been sent the prompt's end; its log-probabilities are known then."""
+        self.num_logprobs_sent = 1
+        """Prompt tokens whose log-probabilities the client has; the first token has none."""
+        self.num_experts_sent = params.routed_experts or 0
+        """Prompt positions whose experts the client has or did not ask for."""
+        self.alignment: AlignmentOutput | None = None
+        """Alignment gathered so far."""
+        self.pooled: Pooled | None = None
+        self.pooled_sent = 0
+        """Bytes of it that the client has, of streamed input."""
+
+        # its sequences, and the prompt pinned for those that have not started
         # All priorities age at one rate, so the order of two sequences never changes: the key is constant.
         aged = submit.arrival + submit.priority * aging_seconds
         self.sequences = [
@@ -154,25 +171,20 @@ class Request:
         self.leading = 0
         """Index of the sequence that prefills the prompt."""
         self.live = len(self.sequences)
-        self.prompt_done = False
-        """Whether the client has been sent the prompt's end; its log-probabilities are known then."""
+        self.forks_left = 0
+        """Sequences that the leader's prefill has released and that have not started."""
+        self.held_tables: Tables = []
+        """Full prompt blocks, by group, kept referenced for these; else empty."""
+        self.held_state = -1
+        """Slot of the recurrent state behind these blocks, kept for the same sequences; -1: none."""
+
+        # for metrics
         self.cached_len: int | None = None
         """Prompt tokens found in the prefix cache at the first admission; None before."""
         self.first_scheduled: float | None = None
         self.num_preemptions = 0
         """Times that a row of it was preempted because KV blocks ran out."""
-        self.num_logprobs_sent = 1
-        """Prompt tokens whose log-probabilities the client has; the first token has none."""
-        self.num_experts_sent = params.routed_experts or 0
-        """Prompt positions whose experts the client has or did not ask for."""
-        self.alignment: AlignmentOutput | None = None
-        """Alignment gathered so far."""
-        self.held_tables: Tables = []
-        """Full prompt blocks, by group, kept referenced for sequences that have not started; else empty."""
-        self.held_state = -1
-        """Slot of the recurrent state behind these blocks, kept for the same sequences; -1: none."""
-        self.forks_left = 0
-        self.prompt_digests: list[bytes] | None = None
+
         if submit.resumed is not None:
             self._resume(submit.resumed)
         if self.input is not None:
