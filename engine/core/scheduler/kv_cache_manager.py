@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
-from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
+from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of, windows_of
 
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
@@ -62,15 +62,15 @@ class KVCacheManager:
         block_size: int,
         prefix_cache: bool,
         rows: RowTable,
-        groups: SequenceOf[CacheGroup] = (FULL,),
-        chunk: int = 1,
-        adapters: AdapterCache | None = None,
-        host: HostSizes = NO_HOST,
+        groups: SequenceOf[CacheGroup],
+        *,
+        chunk: int,
+        adapters: AdapterCache,
+        host: HostSizes,
     ) -> None:
         """
         Args:
             chunk: most tokens that a step computes of one row.
-            adapters: None if requests have none.
             host: size of the host tier.
         """
         self.pool = BlockPool(num_blocks)
@@ -89,7 +89,7 @@ class KVCacheManager:
         self.resize_host(host)
         self.rows = rows
         self.queue = WaitingQueue()
-        self.adapters = adapters or AdapterCache(0, 0)
+        self.adapters = adapters
         self.preemptions = 0
         """Preemptions for lack of blocks; others are not counted."""
         self.pinned: dict[int, Request] = {}

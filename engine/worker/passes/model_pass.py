@@ -66,7 +66,7 @@ class ModelPass:
         caches: Sequence[LayerCache],
         rows: RowTable,
         device: torch.device,
-        graphs: PassGraphs | None = None,
+        graphs: PassGraphs | None,
     ) -> None:
         """``graphs``: of this model over these caches."""
         self._model = model
