@@ -47,7 +47,7 @@ class Layer:
           │         ├─► second mixer ─────────────────┤
           │         └─► network, where it is parallel ┤ (nothing follows then)
           + ◄─────────────────────────────────────────┘
-          · sum scale; norm
+          norm; · sum scale
           ├─► norm ─► cross-attention ─► + ─► norm
           ├─► norm ─┬─► network ─► norm ─► convolution ─► + ─► norm
           │         └─► shortcut experts, added behind the next layer's network
