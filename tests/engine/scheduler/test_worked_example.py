@@ -29,7 +29,7 @@ def _numbers(blocks: list[int]) -> str:
 
 
 def _admission(sequence: Sequence | None, kv_cache: KVCacheManager) -> Cells:
-    """What :func:`.prefill._find_room` adds up for the first sequence of the queue."""
+    """What ``_find_room`` adds up for the first sequence of the queue: needed, revived, tail."""
     if sequence is None:
         return ["", "", ""]
     prefix = find_prefix(sequence, kv_cache)
