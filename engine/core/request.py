@@ -1,7 +1,5 @@
 """A request in the scheduler: plain data, what its sequences share, and the rules for their ends."""
 
-from array import array
-from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -10,13 +8,14 @@ from stentor.protocols.ipc.actors import Fault, FinishReason, Resource, Resumed,
 from stentor.protocols.ipc.audio import AlignmentOutput
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.codec import encoder
-from stentor.protocols.ipc.inputs import InputSpan, StreamShape
+from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from .cache.prefix import Tables, root_digest
 from .grammar.constraint import ConstraintBroken
 from .input import InputStream
+from .prompt_media import PromptMedia
 from .sequence import Sequence, SequenceState
 
 End = tuple[FinishReason, int | None]
@@ -25,7 +24,6 @@ End = tuple[FinishReason, int | None]
 Failure = tuple[FinishReason, None, str, Fault]
 """The end of a sequence that cannot go on: reason, None, message, and the part of the request at fault."""
 
-_NEVER: Final = 1 << 62
 _SPAN_BYTES: Final = 64
 """Upper bound for one span of media and its encoding in a plan."""
 NOTHING: frozenset[Resource] = frozenset()
@@ -33,16 +31,6 @@ _BY_ALL: frozenset[Resource] = frozenset(("row", "blocks", "step"))
 _WITH_MEDIA: frozenset[Resource] = _BY_ALL | {"encoder"}
 _WITH_ADAPTER: frozenset[Resource] = _BY_ALL | {"adapter_slot"}
 _WITH_MEDIA_AND_ADAPTER: frozenset[Resource] = _WITH_MEDIA | _WITH_ADAPTER
-
-
-def _with_adapter_digests(inputs: list[InputSpan], adapter: int) -> list[InputSpan]:
-    """The spans; those that all positions attend to have digests of the adapter's own, as it changes their encoding."""
-
-    def digest(span: InputSpan) -> bytes:
-        both = span.digest + adapter.to_bytes(8, "little")
-        return blake2b(both, digest_size=len(span.digest), person=b"stentor heard").digest()
-
-    return [msgspec.structs.replace(span, digest=digest(span)) if span.start < 0 else span for span in inputs]
 
 
 def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingParams, SamplingParams]:
@@ -57,40 +45,6 @@ def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingP
     # Log-probabilities of a prompt cost the worker time.
     plain = row if params.prompt_logprobs is None else msgspec.structs.replace(row, prompt_logprobs=None)
     return row, plain
-
-
-def whole_parts(spans: list[InputSpan], prompt_len: int, cross: CacheGroup | None) -> list[tuple[int, int]]:
-    """The positions [first, end) of a prompt that a step computes at once, for media ``spans`` in order."""
-    if cross is None or not cross.whole:
-        return []
-    if cross.whole_prompts:
-        return [(0, prompt_len)]
-    if cross.joined:
-        return [(spans[0].start, spans[-1].end)] if spans else []
-    # text between the embeddings of a medium, such as the times of a video's frames, may be elsewhere
-    return [part for span in spans for part in span.whole_parts]
-
-
-def _joined_media(submit: Submit, cross: CacheGroup | None) -> bytes:
-    """Bytes that identify all between the first medium of a prompt and the last, if all that depends on all media."""
-    if cross is None or not cross.joined or not submit.inputs:
-        return b""
-    first, end = submit.inputs[0].start, submit.inputs[-1].end
-    between = array("q", submit.prompt[first:end]).tobytes()
-    media = b"".join(span.digest for span in submit.inputs)
-    return blake2b(between + media, digest_size=len(submit.inputs[0].digest), person=b"stentor joined").digest()
-
-
-def _read_until(submit: Submit, cross: CacheGroup | None) -> dict[int, int]:
-    """For each medium, by its start, the position behind the last one that reads it."""
-    if cross is None or not cross.lasting:
-        return {span.start: span.end if span.start >= 0 else _NEVER for span in submit.inputs}
-    ends: dict[int, int] = {}
-    end, begins = _NEVER, -1
-    for span in reversed(submit.inputs):
-        end = begins if 0 <= span.end < begins else end  # media that follow each other are read together
-        ends[span.start], begins = end, span.start
-    return ends
 
 
 def _shared_needs(submit: Submit) -> frozenset[Resource]:
@@ -114,11 +68,10 @@ class Request:
         "held_state",
         "held_tables",
         "input",
-        "inputs",
-        "joined",
         "leading",
         "limit_len",
         "live",
+        "media",
         "name",
         "needs",
         "num_experts_sent",
@@ -134,14 +87,12 @@ class Request:
         "prompt_digests",
         "prompt_done",
         "prompt_len",
-        "read_until",
         "rid",
         "row_bytes",
         "row_params",
         "salt",
         "sees_all",
         "sequences",
-        "whole_parts",
     )
 
     def __init__(
@@ -167,42 +118,50 @@ class Request:
             cross: the worker's cache of encoded media.
         """
         params = submit.params
+        # what the client sent
         self.rid = submit.rid
         self.name = submit.name
+        self.arrival = submit.arrival
         self.prompt = submit.prompt
         self.prompt_len = len(submit.prompt)
         self.params = params
-        self.row_params, self.plain_params = _row_params(params, constrained="grammar" in awaits)
+        self.end_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
+        """Each ends a sequence, from ``min_tokens`` on."""
+        self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.salt = submit.salt
         self.adapter = submit.adapter
-        self.inputs = (
-            submit.inputs if submit.adapter is None else _with_adapter_digests(submit.inputs, submit.adapter.number)
-        )
-        """In order of position."""
-        self.whole_parts = whole_parts(submit.inputs, len(submit.prompt), cross)
-        """Prompt positions [first, end) that see each other, in order. Each is computed in one step."""
-        self.joined = _joined_media(submit, cross)
-        """Identifies all media together, where what one becomes depends on the others; else empty."""
-        self.read_until = _read_until(submit, cross)
-        """For each medium, by its start, the position behind the last one that reads it."""
         self.probe = submit.probe
         self.pooling = submit.pooling
-        self.pooled: Pooled | None = None
-        self.pooled_sent = 0
-        """Bytes of it that the client has, of streamed input."""
+        self.media = PromptMedia(submit, cross)
+        self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         self.sees_all = sees_all and submit.streamed is None
+
+        # what a row of it needs
         self.needs = _shared_needs(submit)
         """Shared resources that it needs."""
         self.awaits = awaits
         """Resources of its own that have not come; until then sequences without a row are LOADING."""
-        self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
+        self.row_params, self.plain_params = _row_params(params, constrained="grammar" in awaits)
         sent = (self.row_params, submit.name, submit.probe, submit.pooling)
         self.row_bytes = len(encoder.encode(sent)) + _SPAN_BYTES * len(submit.inputs)
         """Bytes of a plan that a row of the request takes besides its tokens and blocks."""
-        self.arrival = submit.arrival
-        self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
-        self.end_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
-        """Each ends a sequence, from ``min_tokens`` on."""
+        self.prompt_digests: list[bytes] | None = None
+        """Of the whole blocks of the prompt; None before the first lookup."""
+
+        # results of the prompt
+        self.prompt_done = False
+        """Whether the client has been sent the prompt's end; its log-probabilities are known then."""
+        self.num_logprobs_sent = 1
+        """Prompt tokens whose log-probabilities the client has; the first token has none."""
+        self.num_experts_sent = params.routed_experts or 0
+        """Prompt positions whose experts the client has or did not ask for."""
+        self.alignment: AlignmentOutput | None = None
+        """Alignment gathered so far."""
+        self.pooled: Pooled | None = None
+        self.pooled_sent = 0
+        """Bytes of it that the client has, of streamed input."""
+
+        # its sequences, and the prompt pinned for those that have not started
         # All priorities age at one rate, so the order of two sequences never changes: the key is constant.
         aged = submit.arrival + submit.priority * aging_seconds
         self.sequences = [
@@ -212,25 +171,20 @@ class Request:
         self.leading = 0
         """Index of the sequence that prefills the prompt."""
         self.live = len(self.sequences)
-        self.prompt_done = False
-        """Whether the client has been sent the prompt's end; its log-probabilities are known then."""
+        self.forks_left = 0
+        """Sequences that the leader's prefill has released and that have not started."""
+        self.held_tables: Tables = []
+        """Full prompt blocks, by group, kept referenced for these; else empty."""
+        self.held_state = -1
+        """Slot of the recurrent state behind these blocks, kept for the same sequences; -1: none."""
+
+        # for metrics
         self.cached_len: int | None = None
         """Prompt tokens found in the prefix cache at the first admission; None before."""
         self.first_scheduled: float | None = None
         self.num_preemptions = 0
         """Times that a row of it was preempted because KV blocks ran out."""
-        self.num_logprobs_sent = 1
-        """Prompt tokens whose log-probabilities the client has; the first token has none."""
-        self.num_experts_sent = params.routed_experts or 0
-        """Prompt positions whose experts the client has or did not ask for."""
-        self.alignment: AlignmentOutput | None = None
-        """Alignment gathered so far."""
-        self.held_tables: Tables = []
-        """Full prompt blocks, by group, kept referenced for sequences that have not started; else empty."""
-        self.held_state = -1
-        """Slot of the recurrent state behind these blocks, kept for the same sequences; -1: none."""
-        self.forks_left = 0
-        self.prompt_digests: list[bytes] | None = None
+
         if submit.resumed is not None:
             self._resume(submit.resumed)
         if self.input is not None:
@@ -378,36 +332,4 @@ class Request:
 
     def root_digest(self) -> bytes:
         """The parent digest of the first block."""
-        media = b"".join(span.digest for span in self.inputs if span.start < 0)
-        return root_digest(self.salt, media, -1 if self.adapter is None else self.adapter.number)
-
-    def uncut(self, position: int) -> int:
-        """``position``, or the start of the part around it that is computed in one step.
-
-        A row begins within none: its tokens would see of the part's beginning only what a window shows, and those of
-        Gemma 3 see all of it.
-        """
-        return next((first for first, end in self.whole_parts if first < position < end), position)
-
-    def spans_behind(self, position: int) -> list[InputSpan]:
-        """Media that are read at or after ``position``."""
-        return [span for span in self.inputs if self.read_until[span.start] > position]
-
-    def media_at(self, start: int, end: int) -> list[tuple[int, bytes]]:
-        """The media at positions [start, end): for each its first position there, and bytes that identify medium and
-        part."""
-        return [
-            (
-                max(start, span.start),
-                self.joined
-                + span.digest
-                + (span.start - start).to_bytes(8, "little", signed=True)
-                + span.length.to_bytes(8, "little"),
-            )
-            for span in self.inputs
-            if 0 <= span.start < end and span.end > start
-        ]
-
-    def media_between(self, start: int, end: int) -> bytes:
-        """The bytes that identify media at positions [start, end), to be hashed with the tokens."""
-        return b"".join(what for _, what in self.media_at(start, end))
+        return root_digest(self.salt, self.media.root_key, -1 if self.adapter is None else self.adapter.number)

@@ -39,6 +39,22 @@ class StateError(RuntimeError):
     """A sequence is in a state in which the operation is not allowed."""
 
 
+class RecurrentRow:
+    """The recurrent state of a row, in slots of :class:`.scheduler.states.StateCache`; unused if the model has none."""
+
+    __slots__ = ("branch", "checkpoints", "slot", "stops")
+
+    def __init__(self) -> None:
+        self.slot = -1
+        """Of the state after all planned steps; -1: none."""
+        self.checkpoints: list[tuple[int, int]] = []
+        """Checkpoints that the row started from or made, and still holds: (tokens, slot)."""
+        self.stops: tuple[int, int] = (0, 0)
+        """Lengths, besides the regular multiples, at which the row makes a checkpoint; 0: none."""
+        self.branch = 0
+        """Prefix tokens with known blocks at the last prefix lookup, with or without a state behind them."""
+
+
 class Sequence:
     """One output sequence of a request, and its row while it has one.
 
@@ -52,8 +68,6 @@ class Sequence:
 
     __slots__ = (
         "acceptance",
-        "branch",
-        "checkpoints",
         "constraint",
         "digests",
         "drafts",
@@ -78,6 +92,7 @@ class Sequence:
         "promised",
         "promised_until",
         "ready_len",
+        "recurrent",
         "request",
         "row_generation",
         "samples",
@@ -85,21 +100,54 @@ class Sequence:
         "slot",
         "spans",
         "state",
-        "state_slot",
-        "stops",
         "tables",
     )
 
     def __init__(self, request: "Request", index: int, seed: int, order: Order) -> None:
+        # identity
         self.request = request
-        self.constraint: TokenConstraint | None = None
-        """Has accepted all of ``outputs``; outlives rows and workers. None without a grammar, and until it is
-        compiled."""
         self.index = index
         self.seed = seed
         self.order = order
         self.state = SequenceState.HELD
+        self.samples = request.limit_len > request.prompt_len
+        """False if only the prompt's results are wanted, no token."""
+        self.forked = False
+        """Released after the leader's prefill, not yet admitted."""
+
+        # output: outlives rows and workers
         self.outputs: list[int] = []
+        self.constraint: TokenConstraint | None = None
+        """Has accepted all of ``outputs``. None without a grammar, and until it is compiled."""
+        self.digests: list[bytes] = []
+        """Of leading blocks, as far as they were needed; see :meth:`block_digests`."""
+        self.num_experts_sent = request.prompt_len
+        """Positions whose experts the client has, apart from those of the prompt."""
+
+        # lengths
+        self.length = request.prompt_len
+        """Tokens of prompt and output, those in flight included; a lower bound."""
+        self.limit_len = request.limit_len
+        self.ready_len = NO_LIMIT
+        """Positions that may be computed; those after them wait for streamed input."""
+        self.length_capped = False
+        """Nothing is left to plan; its last result is in flight."""
+        self.num_scheduled_tokens = 0
+        """Positions with KV written after all planned steps; a lower bound."""
+        self.num_computed_tokens = 0
+        """Positions with KV written by completed steps."""
+        self.num_in_flight = 0
+        """Steps in flight that sample: at least one token each."""
+
+        # drafts
+        self.num_drafts_in_flight = 0
+        """Draft tokens that the steps in flight may add."""
+        self.drafts: tuple[int, list[int]] = _NO_DRAFTS
+        """(number of outputs, drafts that the worker proposes behind them), where the drafts need masks."""
+        self.acceptance: Acceptance | None = None
+        """Acceptance of its drafts so far; None before its first."""
+
+        # the row and its blocks
         self.slot = -1
         self.row_generation = 0
         """Rows that this sequence has lost; tells results of an earlier row from those of the present one."""
@@ -109,52 +157,21 @@ class Sequence:
         """First block of each group that its window still covers."""
         self.num_blocks = 0
         """Length of each table."""
-        self.promised = self.promised_until = 0
-        """Blocks promised to its row at admission and not taken yet; length of its tables once they are taken."""
-        self.spans: list[InputSpan] = []
-        """Media held in the encoder cache because its row has yet to read them."""
-        self.state_slot = -1
-        """Slot of its row's recurrent state after all planned steps; -1: none."""
-        self.checkpoints: list[tuple[int, int]] = []
-        """Checkpoints that its row started from or made, and still holds: (tokens, slot)."""
-        self.stops: tuple[int, int] = (0, 0)
-        """Lengths, besides the regular multiples, at which its row makes a checkpoint; 0: none."""
-        self.branch = 0
-        """Prefix tokens with known blocks at its last prefix lookup, with or without a state behind them."""
-        self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
         """Leading blocks whose hashes the prefix cache has."""
-        self.num_experts_sent = request.prompt_len
-        """Positions whose experts the client has, apart from those of the prompt."""
-        self.num_scheduled_tokens = 0
-        """Positions with KV written after all planned steps; a lower bound."""
-        self.num_computed_tokens = 0
-        """Positions with KV written by completed steps."""
-        self.length = request.prompt_len
-        """Tokens of prompt and output, those in flight included; a lower bound."""
-        self.limit_len = request.limit_len
-        self.num_in_flight = 0
-        """Steps in flight that sample: at least one token each."""
-        self.num_drafts_in_flight = 0
-        """Draft tokens that these steps may add."""
-        self.drafts: tuple[int, list[int]] = _NO_DRAFTS
-        """(number of outputs, drafts that the worker proposes behind them), where the drafts need masks."""
-        self.acceptance: Acceptance | None = None
-        """Acceptance of its drafts so far; None before its first."""
-        self.length_capped = False
-        """Nothing is left to plan; its last result is in flight."""
-        self.ready_len = NO_LIMIT
-        """Positions that may be computed; those after them wait for streamed input."""
+        self.promised = self.promised_until = 0
+        """Blocks promised to its row at admission and not taken yet; length of its tables once they are taken."""
+        self.recurrent = RecurrentRow()
+
+        # media and streamed input of the row
+        self.spans: list[InputSpan] = []
+        """Media held in the encoder cache because its row has yet to read them."""
         self.fed = 0
         """Bytes of streamed input given to its row."""
         self.fed_end = False
         """Whether the worker knows that the input of its row has ended."""
         self.pooled_len = 0
         """Bytes that its row has returned of a pooled result, of streamed input."""
-        self.samples = request.limit_len > request.prompt_len
-        """False if only the prompt's results are wanted, no token."""
-        self.forked = False
-        """Released after the leader's prefill, not yet admitted."""
 
     @property
     def name(self) -> str:
@@ -206,7 +223,7 @@ class Sequence:
         """The known contents at positions [start, end) of one block: tokens, and a key of the medium where one
         begins."""
         tokens = array("i", self.tokens(start, end))
-        if not (media := self.request.media_at(start, end)):
+        if not (media := self.request.media.keys(start, end)):
             return tokens
         found: list[int | bytes] = [*tokens]
         for position, what in media:
@@ -249,14 +266,14 @@ class Sequence:
             request.prompt_digests = shared = []
             for start in range(0, request.prompt_len - block_size + 1, block_size):
                 tokens = request.prompt[start : start + block_size]
-                parent = chain_digest(parent, tokens, request.media_between(start, start + block_size))
+                parent = chain_digest(parent, tokens, request.media.key(start, start + block_size))
                 shared.append(parent)
         if not digests:
             digests.extend(request.prompt_digests)
         for block in range(len(digests), count):
             parent = digests[-1] if digests else request.root_digest()
             start, end = block * block_size, (block + 1) * block_size
-            digests.append(chain_digest(parent, self.tokens(start, end), request.media_between(start, end)))
+            digests.append(chain_digest(parent, self.tokens(start, end), request.media.key(start, end)))
         return digests
 
     def parent_digest(self, block: int, block_size: int) -> bytes:
@@ -272,8 +289,7 @@ class Sequence:
         self.promised = self.promised_until = 0
         self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0
         self.drafts = _NO_DRAFTS
-        self.state_slot = -1
-        self.checkpoints, self.stops, self.branch = [], (0, 0), 0
+        self.recurrent = RecurrentRow()
         self.length_capped = False
         self.row_generation += 1
 

@@ -47,7 +47,7 @@ class Layer:
           │         ├─► second mixer ─────────────────┤
           │         └─► network, where it is parallel ┤ (nothing follows then)
           + ◄─────────────────────────────────────────┘
-          · sum scale; norm
+          norm; · sum scale
           ├─► norm ─► cross-attention ─► norm ─► + ─► norm
           ├─► norm ─┬─► network ─► norm ─► convolution ─► + ─► norm
           │         └─► shortcut experts, added behind the next layer's network
@@ -247,7 +247,7 @@ class _PartMaker:
     def shortcut(self) -> MoE | None:
         """The experts whose output is added behind the next layer."""
         spec = self._spec.shortcut
-        return spec and MoE(self._weights, self.prefix, spec, self._model.hidden_size, self._context)
+        return None if spec is None else MoE(self._weights, self.prefix, spec, self._model.hidden_size, self._context)
 
     def scalar(self) -> torch.Tensor | None:
         """float32 [1]: the factor on the stream behind the layer."""

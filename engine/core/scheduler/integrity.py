@@ -117,7 +117,7 @@ def _check_spans(kv_cache: KVCacheManager) -> None:
     kv_cache.encoder_cache.check_integrity()
     holders: Counter[bytes] = Counter()
     for sequence in kv_cache.rows.running:
-        held, unread = sequence.spans, sequence.request.spans_behind(sequence.num_scheduled_tokens)
+        held, unread = sequence.spans, sequence.request.media.behind(sequence.num_scheduled_tokens)
         assert unread == held[len(held) - len(unread) :], f"sequence {sequence.name} lacks media that it will read"
         holders.update(span.digest for span in held)
         # start of a row that has computed nothing yet, possibly within a span

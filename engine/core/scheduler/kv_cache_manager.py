@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
-from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
+from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of, windows_of
 
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
@@ -31,6 +31,9 @@ class KVCacheManager:
     A step in flight may still write freed blocks. That is safe: they are given out by a later plan, and the worker runs
     plans in order, so the new owner writes later. The old owner's result cannot hash them, because its row generation
     has passed.
+
+    An example of what is free, promised, pinned, kept and revived is in ``docs/design/scheduler.md`` ("Blocks, step by
+    step").
     """
 
     __slots__ = (
@@ -59,15 +62,15 @@ class KVCacheManager:
         block_size: int,
         prefix_cache: bool,
         rows: RowTable,
-        groups: SequenceOf[CacheGroup] = (FULL,),
-        chunk: int = 1,
-        adapters: AdapterCache | None = None,
-        host: HostSizes = NO_HOST,
+        groups: SequenceOf[CacheGroup],
+        *,
+        chunk: int,
+        adapters: AdapterCache,
+        host: HostSizes,
     ) -> None:
         """
         Args:
             chunk: most tokens that a step computes of one row.
-            adapters: None if requests have none.
             host: size of the host tier.
         """
         self.pool = BlockPool(num_blocks)
@@ -86,7 +89,7 @@ class KVCacheManager:
         self.resize_host(host)
         self.rows = rows
         self.queue = WaitingQueue()
-        self.adapters = adapters or AdapterCache(0, 0)
+        self.adapters = adapters
         self.preemptions = 0
         """Preemptions for lack of blocks; others are not counted."""
         self.pinned: dict[int, Request] = {}
@@ -182,7 +185,7 @@ class KVCacheManager:
         if end <= start or not self.prefix.finds_tails or sequence.request.input is not None:
             return
         parent = sequence.parent_digest(sequence.num_hashed_blocks, self.block_size)
-        digest = tail_digest(parent, sequence.tokens(start, end), sequence.request.media_between(start, end))
+        digest = tail_digest(parent, sequence.tokens(start, end), sequence.request.media.key(start, end))
         contents = sequence.contents(start, end)
         for group, table in enumerate(sequence.tables):
             self.prefix.name(group, sequence.num_hashed_blocks, digest, table, parent, contents)
@@ -263,7 +266,7 @@ class KVCacheManager:
         blocks = (request.prompt_len - 1) // self.block_size
         if not blocks or leader.num_hashed_blocks == NEVER_HASHED:
             return
-        if request.uncut(blocks * self.block_size) < blocks * self.block_size:
+        if request.media.uncut(blocks * self.block_size) < blocks * self.block_size:
             return  # no row may begin there; forks find what is cached
         if self.states is not None and request.held_state < 0:
             return  # there was no slot for the state that forks begin from
@@ -336,7 +339,7 @@ class KVCacheManager:
         """Free the media that all planned steps have read. Media to which later positions attend stay with a row."""
         for sequence in self.rows.running:
             done = sequence.num_scheduled_tokens
-            while sequence.spans and sequence.request.read_until[sequence.spans[0].start] <= done:
+            while sequence.spans and sequence.request.media.is_read(sequence.spans[0], done):
                 self.encoder_cache.free(sequence.spans.pop(0))
 
     def preempt(self, sequence: Sequence) -> None:

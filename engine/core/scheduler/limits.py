@@ -130,7 +130,7 @@ def kv_cache_refusal_of(request: Request, kv_cache: KVCacheManager) -> str | Non
     """Why an accepted request does not fit into a new worker's memory; None if it does."""
     if (why := _too_long(request.limit_len, kv_cache)) is not None or request.input is not None:
         return why
-    return spans_refusal_of(request.inputs, kv_cache.cross)
+    return spans_refusal_of(request.media.spans, kv_cache.cross)
 
 
 def _too_long(needed: int, kv_cache: KVCacheManager) -> str | None:

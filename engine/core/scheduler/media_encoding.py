@@ -57,7 +57,7 @@ def lacks_media(request: Request, kv_cache: KVCacheManager, start: int) -> bool:
 
     All must be written then, since encoded media without a holder may be evicted for the others.
     """
-    spans = request.spans_behind(start)
+    spans = request.media.behind(start)
     written = all(span.written for span in spans)
     return not written and not all(kv_cache.encoder_cache.is_encoded(span.digest) for span in spans)
 
@@ -121,7 +121,7 @@ def encode_media(
 
 def within_media_budget(step: StepBuilder, sequence: Sequence, count: int) -> int:
     """How many of ``count`` positions fit into the budget for media beside rows that decode; mutates that budget."""
-    if not sequence.request.inputs or sequence.request.no_chunking:
+    if not sequence.request.media.spans or sequence.request.no_chunking:
         return count
     count = min(count, step.media_budget)
     step.media_budget -= max(0, count)

@@ -88,7 +88,7 @@ class Output:
             self.kv_cache.drop_hold(request)
             if request.adapter is not None:
                 self.kv_cache.adapters.leave(request.adapter.number, request.rid)
-            if request.inputs or request.input is not None:
+            if request.media.spans or request.input is not None:
                 self.unreleased.add(request.rid)
             # Breaks a reference cycle, so that the request is freed with its last result, without garbage collection.
             request.sequences = []
@@ -160,7 +160,7 @@ class Output:
                 sequence.num_computed_tokens = end
                 if end >= (sequence.num_hashed_blocks + 1) * block_size:
                     self._hash_blocks(sequence)
-                if sequence.checkpoints:
+                if sequence.recurrent.checkpoints:
                     self.kv_cache.settle_states(sequence)
             elif sequence.state is not SequenceState.PREEMPTED or not max_gained:
                 # It has ended, or this is a chunk of a row that it has lost.
@@ -192,7 +192,7 @@ class Output:
                 continue
             request = owners[fault.slot].sequence.request
             ended = self.finish_all(request, "error", fault.message)
-            for span in request.inputs:
+            for span in request.media.spans:
                 if span.start == fault.start:
                     ended = [msgspec.structs.replace(end, fault="media", field=span.field) for end in ended]
                 self.kv_cache.encoder_cache.forget(span.digest)

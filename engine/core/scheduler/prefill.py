@@ -1,4 +1,8 @@
-"""Plans rows that compute several positions at once: chunks of running prefills, and admissions."""
+"""Plans rows that compute several positions at once: chunks of running prefills, and admissions.
+
+The section "Blocks, step by step" of ``docs/design/scheduler.md`` follows three requests through a small pool, with the
+numbers that :func:`_find_room` adds up.
+"""
 
 from stentor.protocols.ipc.actors import Resource
 
@@ -22,7 +26,7 @@ def plan_prompts(
     """
     first: list[Sequence] = []
     kept = 0
-    most = next((each for each in unfinished if not each.request.inputs), None) if step.is_shared else None
+    most = next((each for each in unfinished if not each.request.media.spans), None) if step.is_shared else None
     if most is not None and most.plannable > step.budget:
         first, kept = [most], -(-step.budget // 2)
         unfinished = [sequence for sequence in unfinished if sequence is not most]
@@ -55,11 +59,11 @@ def _plan_chunks(
             count = kv_cache.affordable(sequence, share)
         if kv_cache.states is not None:
             count = kv_cache.states.cut(sequence, count)
-        if parts := sequence.request.whole_parts:
+        if parts := sequence.request.media.whole_parts:
             count = _within_parts(step, parts, sequence.num_scheduled_tokens, count)
             count = count if _preempt_to_fit(step, kv_cache, sequence, count) else 0
         count = within_media_budget(step, sequence, encode_media(step, kv_cache, sequence, count))
-        if (sequence.request.inputs and count <= 0) or waits_for_media(kv_cache, sequence):
+        if (sequence.request.media.spans and count <= 0) or waits_for_media(kv_cache, sequence):
             step.waiting += 1
         if count > 0:
             state = -1 if kv_cache.states is None else kv_cache.states.next_slot(sequence)
@@ -105,12 +109,12 @@ def _lacks(sequence: Sequence, step: StepBuilder, kv_cache: KVCacheManager) -> R
     prefix = _find_room(sequence, kv_cache)
     if prefix is None:
         return "blocks"
-    start, spans = prefix.length, request.spans_behind(prefix.length)
-    if request.inputs and lacks_media(request, kv_cache, start):
+    start, spans = prefix.length, request.media.behind(prefix.length)
+    if request.media.spans and lacks_media(request, kv_cache, start):
         return "media"
-    if not _within_parts(step, request.whole_parts, start, 1):
+    if not _within_parts(step, request.media.whole_parts, start, 1):
         return "step"
-    if request.inputs and lacks_encoder(step, kv_cache, sequence, spans, start):
+    if request.media.spans and lacks_encoder(step, kv_cache, sequence, spans, start):
         return "encoder"
     return prefix
 
@@ -167,7 +171,7 @@ def find_prefix(sequence: Sequence, kv_cache: KVCacheManager, *, tails: bool = T
     """
     end = min(sequence.length - 1, sequence.cacheable_len)
     prefix = _known(sequence, kv_cache, end, tails=tails)
-    while (end := sequence.request.uncut(prefix.length)) < prefix.length:
+    while (end := sequence.request.media.uncut(prefix.length)) < prefix.length:
         prefix = _known(sequence, kv_cache, end, tails=tails)
     return prefix
 
@@ -180,7 +184,7 @@ def _known(sequence: Sequence, kv_cache: KVCacheManager, end: int, *, tails: boo
             return Prefix([[] for _ in range(kv_cache.groups)], 0)
         usable = end // size
         tables, known = kv_cache.prefix.match(sequence.block_digests(usable, size)[:usable])
-        sequence.branch = known * size
+        sequence.recurrent.branch = known * size
     return kv_cache.with_tail(sequence, tables, end) if tails else Prefix(tables, len(tables[0]) * size)
 
 
@@ -210,8 +214,8 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, kv_cache: KVCa
         request.cached_len = prefix.length
         request.first_scheduled = now
     kv_cache.enter(sequence, prefix)
-    if request.inputs:
-        sequence.spans = request.spans_behind(prefix.length)
+    if request.media.spans:
+        sequence.spans = request.media.behind(prefix.length)
         for span in sequence.spans:
             kv_cache.encoder_cache.hold(span)
     sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix.length
@@ -221,12 +225,12 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, kv_cache: KVCa
     count = sequence.length if request.no_chunking else step.share_of(sequence, alone=not kv_cache.queue)
     if kv_cache.states is not None:
         count = kv_cache.states.cut(sequence, count)
-    count = _within_parts(step, request.whole_parts, sequence.num_scheduled_tokens, count)
+    count = _within_parts(step, request.media.whole_parts, sequence.num_scheduled_tokens, count)
     count = within_media_budget(step, sequence, encode_media(step, kv_cache, sequence, count, enters=True))
     kv_cache.cover(sequence, sequence.num_scheduled_tokens + count)
     step.enter(sequence)
     if not count:
         step.waiting += 1
         return
-    step.add(sequence, count, [], sequence.state_slot)
+    step.add(sequence, count, [], sequence.recurrent.slot)
     step.budget = max(step.budget, 0)

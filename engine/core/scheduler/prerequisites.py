@@ -89,7 +89,7 @@ class Prerequisites:
             return None
         if error:
             return self._recovery.noted_ends(self._output.finish_all(request, "error", error))
-        request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
+        request.media.spans = [msgspec.structs.replace(span, written=True) for span in request.media.spans]
         self._kv_cache.queue.has_come(request, "media")
         return None
 

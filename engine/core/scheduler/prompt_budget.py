@@ -42,7 +42,7 @@ class PromptBudget:
             step.sliced = kv_cache.cross.sliced
             step.whole_prompts = kv_cache.cross.whole_prompts or kv_cache.cross.joined
             bounded = step.sliced and not kv_cache.cross.whole and self._media_room
-            if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in step.owners)):
+            if bounded and (crowded or any(not sequence.request.media.spans for sequence, *_ in step.owners)):
                 step.media_budget = self._media_room
 
     def learn(self, flight: InFlightStep, result: StepResult) -> None:

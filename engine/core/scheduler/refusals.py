@@ -7,7 +7,7 @@ from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, InputSpan, StreamShap
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream
-from ..request import whole_parts
+from ..prompt_media import whole_parts
 
 DIGEST_BYTES = 16
 TOKEN_BYTES = 4

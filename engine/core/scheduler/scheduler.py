@@ -162,7 +162,7 @@ class Scheduler:
         if request.adapter is not None and not self._kv_cache.adapters.hold(request.adapter, request.rid):
             accepted.awaits |= {"adapter"}
         self._output.accept(accepted)
-        unwritten = any(not span.written for span in accepted.inputs)
+        unwritten = any(not span.written for span in accepted.media.spans)
         if unwritten and lacks_media(accepted, self._kv_cache, find_prefix(accepted.leader, self._kv_cache).length):
             self.prerequisites.want_media(accepted)
         # without its grammar it is unknown whether a sequence is complete

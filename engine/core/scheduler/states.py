@@ -63,14 +63,15 @@ class StateCache:
         row."""
         request = sequence.request
         last = self._last_stop(sequence, prefix_len)
-        sequence.stops = (sequence.branch if sequence.branch > prefix_len else 0, last)
+        branch = sequence.recurrent.branch
+        sequence.recurrent.stops = (branch if branch > prefix_len else 0, last)
         if prefix_len:
             held = request.held_state if request.held_state >= 0 else None
             slot = held if request.held_tables else self._find(sequence, prefix_len)
             assert slot is not None, "a prefix was found without its state"
             self.pool.ref(slot)
             self._leave(sequence, prefix_len, self.pool.fetch(slot) if slot < 0 else slot)
-        sequence.state_slot = self.pool.allocate()
+        sequence.recurrent.slot = self.pool.allocate()
 
     def is_on_host(self, sequence: Sequence, prefix_len: int) -> bool:
         """Whether the state behind so many tokens of a sequence is to be fetched from the host tier."""
@@ -88,16 +89,17 @@ class StateCache:
         if not self._is_stop(sequence, at):
             return -1
         self.settle(sequence)
-        if sequence.checkpoints or (at <= sequence.request.prompt_len and self._find(sequence, at) is not None):
+        own = sequence.recurrent
+        if own.checkpoints or (at <= sequence.request.prompt_len and self._find(sequence, at) is not None):
             return -1
-        self._leave(sequence, at, sequence.state_slot)
-        sequence.state_slot = self.pool.allocate()
-        return sequence.state_slot
+        self._leave(sequence, at, own.slot)
+        own.slot = self.pool.allocate()
+        return own.slot
 
     def cut(self, sequence: Sequence, count: int) -> int:
         """How many of the next ``count`` tokens of a row end at the next checkpoint, if there is one in between."""
         at = sequence.num_scheduled_tokens
-        for stop in sequence.stops:
+        for stop in sequence.recurrent.stops:
             if at < stop < at + count:
                 count = stop - at
         multiple = (at + self.interval // 2 + self.interval - 1) // self.interval * self.interval
@@ -118,7 +120,7 @@ class StateCache:
     def settle(self, sequence: Sequence) -> None:
         """Make checkpoints of completed steps available to later prompts; mutates the row."""
         waiting = []
-        for at, slot in sequence.checkpoints:
+        for at, slot in sequence.recurrent.checkpoints:
             if at > sequence.num_computed_tokens:
                 waiting.append((at, slot))
                 continue
@@ -126,12 +128,12 @@ class StateCache:
                 blocks = at // self.block_size
                 self.pool.set_block_hash(slot, sequence.block_digests(blocks, self.block_size)[blocks - 1])
             self.pool.free(slot)
-        sequence.checkpoints = waiting
+        sequence.recurrent.checkpoints = waiting
 
     def release(self, sequence: Sequence) -> None:
         """Free a row's slots; the caller resets the sequence."""
         self.settle(sequence)
-        for slot in (sequence.state_slot, *(slot for _, slot in sequence.checkpoints)):
+        for slot in (sequence.recurrent.slot, *(slot for _, slot in sequence.recurrent.checkpoints)):
             self.pool.free(slot)
 
     # ---- sequences that fork from a prompt
@@ -145,7 +147,7 @@ class StateCache:
 
     def _leave(self, sequence: Sequence, at: int, slot: int) -> None:
         """Turn a slot into a checkpoint of the row's state behind ``at`` tokens."""
-        sequence.checkpoints.append((at, slot))
+        sequence.recurrent.checkpoints.append((at, slot))
         request = sequence.request
         if at != self._fork_stop(sequence) or request.held_state >= 0:
             return
@@ -168,11 +170,11 @@ class StateCache:
         if stop := self._fork_stop(sequence):
             return stop
         stop = (sequence.length - 1) // self.block_size * self.block_size
-        before = max(prefix_len, sequence.branch, stop // self.interval * self.interval)
+        before = max(prefix_len, sequence.recurrent.branch, stop // self.interval * self.interval)
         return stop if self.enabled and stop - before >= _WORTH_BLOCKS * self.block_size else 0
 
     def _is_stop(self, sequence: Sequence, at: int) -> bool:
-        return at > 0 and (at in sequence.stops or (self.enabled and at % self.interval == 0))
+        return at > 0 and (at in sequence.recurrent.stops or (self.enabled and at % self.interval == 0))
 
     def _find(self, sequence: Sequence, at: int) -> int | None:
         """The checkpoint behind ``at`` tokens, a multiple of the block size."""
@@ -186,14 +188,15 @@ class StateCache:
         self.pool.check_integrity()
         held = [0] * self.pool.num_blocks
         for sequence in running:
-            assert sequence.state_slot >= 0, f"sequence {sequence.name} has no slot for its state"
-            assert len(sequence.checkpoints) < SLOTS_A_ROW, f"sequence {sequence.name} holds more than its part"
-            held[sequence.state_slot] += 1
-            assert held[sequence.state_slot] == 1, f"the state of {sequence.name} is written by another as well"
-            for _, slot in sequence.checkpoints:
+            own, name = sequence.recurrent, sequence.name
+            assert own.slot >= 0, f"sequence {name} has no slot for its state"
+            assert len(own.checkpoints) < SLOTS_A_ROW, f"sequence {name} holds more than its part"
+            held[own.slot] += 1
+            assert held[own.slot] == 1, f"the state of {name} is written by another as well"
+            for _, slot in own.checkpoints:
                 held[slot] += 1
         for sequence in running:
-            assert held[sequence.state_slot] == 1, f"what {sequence.name} writes somebody reads"
+            assert held[sequence.recurrent.slot] == 1, f"what {sequence.name} writes somebody reads"
         for request in self._holders.values():
             held[request.held_state] += 1
         for slot, count in enumerate(held):

@@ -180,7 +180,7 @@ class StepBuilder:
         """Positions of a prompt that the step may compute. ``alone``: no other prompt could use the rest of the
         budget."""
         wanted = min(sequence.plannable, self.chunk)
-        if self.is_shared and not alone and wanted > self.budget and not sequence.request.inputs:
+        if self.is_shared and not alone and wanted > self.budget and not sequence.request.media.spans:
             return -(-self.budget // 2)
         return min(wanted, self.budget)
 
@@ -304,12 +304,12 @@ class StepBuilder:
 
 def _begins_from(sequence: Sequence) -> int:
     """The slot of the recurrent state that its row starts from; -1: none."""
-    return sequence.checkpoints[0][1] if sequence.checkpoints else -1
+    return sequence.recurrent.checkpoints[0][1] if sequence.recurrent.checkpoints else -1
 
 
 def _row_spans(sequence: Sequence, kv_cache: KVCacheManager) -> list[RowSpan]:
     """The media that a row reads, and those before it whose grids determine its positions."""
-    sent = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
+    sent = [span for span in sequence.request.media.spans if span.grid is not None or span in sequence.spans]
     slots = kv_cache.encoder_cache.slots
     return [
         RowSpan(

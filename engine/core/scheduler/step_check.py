@@ -39,7 +39,7 @@ def check_result(flight: InFlightStep, result: StepResult) -> None:
         _check_experts(routed, owners, step)
     for fault in result.faults:
         owner = owners.get(fault.slot)
-        if owner is None or not owner.sequence.request.inputs:
+        if owner is None or not owner.sequence.request.media.spans:
             raise ValueError(f"the worker finds fault with slot {fault.slot} in step {step}: {fault.message}")
     for draft in result.drafts:
         _check_drafts(draft, owners, step)

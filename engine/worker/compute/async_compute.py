@@ -129,9 +129,6 @@ class TextExtras(NamedTuple):
     adapters: AdapterRowsOf | None = None
 
 
-_NO_EXTRAS: Final = TextExtras()
-
-
 class _Changed(NamedTuple):
     """Changes of a plan to the device's tables."""
 
@@ -161,8 +158,8 @@ class AsyncCompute:
         *,
         max_num_batched_tokens: int,
         capture: GraphCapture,
-        extras: TextExtras = _NO_EXTRAS,
-        host: torch.Tensor | None = None,
+        extras: TextExtras,
+        host: torch.Tensor | None,
     ) -> None:
         """
         Args:

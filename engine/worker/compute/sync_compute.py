@@ -48,10 +48,10 @@ class SyncCompute:
         device: torch.device,
         limits: RowLimits,
         *,
-        extras: RowExtras | None = None,
-        drafts: Proposer | ProposingModel | None = None,
-        host: torch.Tensor | None = None,
-        graphs: GraphsOf | None = None,
+        extras: RowExtras | None,
+        drafts: Proposer | ProposingModel | None,
+        host: torch.Tensor | None,
+        graphs: GraphsOf | None,
     ) -> None:
         """
         Args:

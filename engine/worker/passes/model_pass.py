@@ -1,4 +1,4 @@
-"""Runs one pass of a model over rows, as a program or as a forward."""
+"""Runs one pass of a model over rows: as a program, as a graph, or as a forward."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from stentor.kernels.forward import Step
 from stentor.protocols.ipc.steps import RowStep
 
 from ...layers.forward_batch import LayerCache, Taps
@@ -19,7 +20,7 @@ from ...models.transformers.decoder import TransformersDecoder
 from ..rows.batch import build_batch, few_tokens, last_tokens
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import RowTable
-from .pass_graphs import PassGraphs
+from .pass_graphs import PassGraphs, Replayed
 
 ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | StreamedTranscriber | PoolingModel
 
@@ -42,7 +43,22 @@ class PassResult:
 
 
 class ModelPass:
-    """A model over its caches: one native call if it is a program without calls, else its forward."""
+    """A model over its caches. A pass runs in the first of these ways that computes all that its rows ask for:
+
+    ======= ===================================================== ====================================================
+    way     runs                                                  for
+    ======= ===================================================== ====================================================
+    program one native call, from the row tables to logits        a decoder that is a program without calls; rows with
+                                                                  nothing but tokens, and adapters that it applies
+    graph   the replay of a captured graph                        a model with ``graphs`` of the rows' size; rows with
+                                                                  nothing but tokens, and no adapters
+    paged   the model's forward, over blocks of the caches        all rows of a model with caches
+    whole   the model's forward, over texts without caches        all rows of a model that caches nothing
+    ======= ===================================================== ====================================================
+
+    :meth:`_run` chooses. "Nothing but tokens": the row's :class:`.RowExtras` (media, states, log-probabilities of a
+    prompt and others) have no part in the pass.
+    """
 
     def __init__(
         self,
@@ -50,7 +66,7 @@ class ModelPass:
         caches: Sequence[LayerCache],
         rows: RowTable,
         device: torch.device,
-        graphs: PassGraphs | None = None,
+        graphs: PassGraphs | None,
     ) -> None:
         """``graphs``: of this model over these caches."""
         self._model = model
@@ -62,15 +78,17 @@ class ModelPass:
         self._decodes_first = device.type != "cpu"
         """Whether rows of few tokens come before others, as one kernel attends to their keys and another to those of
         prompts."""
-        self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
+        self._has_adapters = isinstance(model, Decoder) and model.context.adapters is not None
         """Whether the model uses adapters; a draft model does not."""
         self._no_adapters = [-1] * len(rows.adapters)
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
         reads = model.programs(caches) if isinstance(model, PoolingModel) and caches else self._programs
         self._expands = reads is not None and reads.expands
+        """Whether the products of long prompts expand coded weights, so that their rows come last."""
         self._step = (
             None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
         )
+        """The program from row tables to logits; None if the model is none, or makes calls."""
 
     @property
     def calls(self) -> list[str]:
@@ -92,27 +110,53 @@ class ModelPass:
             every: return the hidden states of all tokens.
             taps: return the stream before these layers.
         """
-        expands = [self._expands and self._rows.expands(row) for row in rows]
-        coded = expands.count(False)
-        order = list(range(len(rows)))
-        if self._decodes_first:
-            order.sort(key=lambda at: not few_tokens(rows[at]))
-        order.sort(key=expands.__getitem__)
+        order, coded = self._order(rows)
         if order == list(range(len(rows))):
             return self._run(rows, coded, extras, every=every, taps=taps)
         passed = self._run([rows[at] for at in order], coded, extras, every=every, taps=taps)
         return _in_order(passed, rows, order)
 
+    def _order(self, rows: Sequence[RowStep]) -> tuple[list[int], int]:
+        """The order in which the rows are computed, and how many of the first multiply by coded weights without
+        expanding them.
+
+        Those come first; among them, and among the others, the rows of few tokens, where that matters.
+        """
+        expands = [self._expands and self._rows.expands(row) for row in rows]
+        many = [self._decodes_first and not few_tokens(row) for row in rows]
+        order = list(range(len(rows)))
+        if self._expands or self._decodes_first:
+            order.sort(key=lambda at: (expands[at], many[at]))
+        return order, expands.count(False)
+
     def _run(
         self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
     ) -> PassResult:
-        """The first ``coded`` rows multiply by coded weights without expanding them."""
-        alone = extras is None or not extras.concerns(rows)
-        if alone and self._step is not None and not taps and self._adapts_as_program(rows):
-            return self._run_program(rows, coded, every=every)
-        adapted = self._adapted and self._rows.any_adapted(rows)
-        if alone and not adapted and (passed := self._replayed(rows, every=every)) is not None:
-            return passed
+        """Run rows in their order, in one of the ways of the class.
+
+        ``coded``: how many of the first rows multiply by coded weights without expanding them.
+        """
+        only_tokens = extras is None or not extras.concerns(rows)
+        adapted = self._has_adapters and self._rows.any_adapted(rows)
+        if only_tokens and not taps and self._step is not None and (not adapted or self._program_adapts(rows)):
+            return self._run_program(self._step, rows, coded, every=every)
+        graphs = self._graphs
+        if only_tokens and not adapted and graphs is not None and (graphs.keeps_hidden or not every):
+            replayed = graphs.run(rows)
+            if replayed is not None:  # there is a graph of this size
+                return self._result_of(replayed, rows)
+        return self._run_forward(rows, coded, extras, every=every, taps=taps)
+
+    def _program_adapts(self, rows: Sequence[RowStep]) -> bool:
+        """Whether the program computes all that the rows' adapters change."""
+        assert isinstance(self._model, Decoder)
+        assert self._programs is not None
+        return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
+
+    def _run_forward(
+        self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
+    ) -> PassResult:
+        """Run the model's forward over blocks of the caches, or over whole texts."""
         batch = build_batch(rows, self._rows, None if self._whole else self._caches, self._device)
         if self._expands:
             batch = replace(batch, forward=replace(batch.forward, coded=sum(row.count for row in rows[:coded])))
@@ -132,11 +176,8 @@ class ModelPass:
             findings=ExtraResults() if extras is None else extras.read(batch, rows, hidden),
         )
 
-    def _replayed(self, rows: Sequence[RowStep], *, every: bool) -> PassResult | None:
-        """Run the pass as a graph; None if there is none for it."""
-        graphs = self._graphs
-        if graphs is None or (every and not graphs.keeps_hidden) or (replayed := graphs.run(rows)) is None:
-            return None
+    def _result_of(self, replayed: Replayed, rows: Sequence[RowStep]) -> PassResult:
+        """The result of a graph's replay over the rows."""
         starts = list(itertools.accumulate((row.count for row in rows), initial=0))
         last = last_tokens(rows, starts[1:])
         logits = replayed.logits
@@ -155,25 +196,16 @@ class ModelPass:
             return self._model.logits(hidden, adapters=adapters)
         return self._model.logits(hidden)
 
-    def _adapts_as_program(self, rows: Sequence[RowStep]) -> bool:
-        """Whether the program computes all that the rows' adapters change."""
-        if not self._adapted or not self._rows.any_adapted(rows):
-            return True
-        assert isinstance(self._model, Decoder)
-        assert self._programs is not None
-        return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
-
-    def _run_program(self, rows: Sequence[RowStep], coded: int, *, every: bool) -> PassResult:
+    def _run_program(self, step: Step, rows: Sequence[RowStep], coded: int, *, every: bool) -> PassResult:
         """Run the whole pass as one call, from the row tables to logits."""
-        assert self._step is not None
         assert self._programs is not None
         assert isinstance(self._model, Decoder)
-        adapters = self._rows.adapters if self._adapted else self._no_adapters
+        adapters = self._rows.adapters if self._has_adapters else self._no_adapters
         work = [
             (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
             for row in rows
         ]
-        found = self._step.run(work, every=every, coded=coded)
+        found = step.run(work, every=every, coded=coded)
         states = None
         if every:
             starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))

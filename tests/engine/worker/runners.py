@@ -149,7 +149,9 @@ class Pair:
                 CPU,
                 RowLimits(slots, CONTEXT, block_size),
                 extras=of_host,
+                drafts=None,
                 host=host_memory(tier.blocks, tier.block_bytes, CPU),
+                graphs=None,
             ),
             of_host,
         )

@@ -50,7 +50,7 @@ def test_a_device_computes_rows_with_drafts_before_prompts_and_answers_in_the_pl
 
     def run(*, decodes_first: bool) -> torch.Tensor:
         caches = allocate_caches(model.config.cache_groups, 9, BLOCK, CPU, torch.float32)
-        passes = ModelPass(model, caches, table, CPU)
+        passes = ModelPass(model, caches, table, CPU, None)
         passes._decodes_first = decodes_first
         with force_variant("reference"):
             passes.run([RowStep(2, 0, 16, [], False)])

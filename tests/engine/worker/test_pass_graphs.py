@@ -225,7 +225,7 @@ def test_padding_of_a_pass_changes_no_row_and_reads_nothing(
         own = [next(blocks) for _ in range(-(-length // BLOCK))] * len(table.blocks)
         table.add(NewRow(slot, _prompt(length, slot), length, SamplingParams(max_tokens=1), 0, own))
     rows = [RowStep(0, 16, 4, [], True, 3), RowStep(1, 16, 1, [], True), RowStep(2, 6, 3, [], False)]
-    eager, device = ModelPass(model, caches, table, CPU), FakeDevice()
+    eager, device = ModelPass(model, caches, table, CPU, None), FakeDevice()
     graphs = PassGraphs(
         model, caches, table, device, GraphCapture([GraphSize(12, query_len=4)]), CONTEXT, keeps_hidden=True
     )

@@ -94,17 +94,20 @@ def test_every_delta_becomes_whole_chunks_that_have_its_text(shape: ChatShape) -
             else:
                 assert usage == (None if shape.include_usage else "absent")
             assert {name: chunk.pop(name) for name in head} == head
-            prompt = {"prompt_text": shape.prompt_text} if shape.prompt_text is not None else {}
+            prompt: dict[str, Any] = {} if shape.prompt_text is None else {"prompt_text": shape.prompt_text}
             prompt |= {"prompt_token_ids": [1, 2]} if shape.token_ids else {}
             assert chunk == (prompt if choice["delta"].get("role") else {})
             assert choice.pop("index") == 0
             texts = _texts(choice.pop("delta"))
-            ends = type(delta) is Finish
-            assert choice.pop("finish_reason") == (shape.finish_reason(delta, True, True) if ends else None)
-            assert choice.pop("stop_reason", "absent") == (HOSTILE if ends else "absent")
-            has_tokens = type(delta) in (Text, Reasoning)
-            assert (choice.pop("logprobs") is not None) == (has_tokens and shape.top_logprobs is not None)
-            assert choice == ({"token_ids": delta.tokens} if shape.token_ids and has_tokens else {})
+            reason, stop, tokens = None, "absent", None
+            if isinstance(delta, Finish):
+                reason, stop = shape.finish_reason(delta, True, True), HOSTILE
+            if isinstance(delta, Text | Reasoning):
+                tokens = delta.tokens
+            assert choice.pop("finish_reason") == reason
+            assert choice.pop("stop_reason", "absent") == stop
+            assert (choice.pop("logprobs") is not None) == (bool(tokens) and shape.top_logprobs is not None)
+            assert choice == ({"token_ids": tokens} if shape.token_ids and tokens else {})
             assert all(text in ("assistant", "function", "custom", "f", "c", "", HOSTILE) for text in texts)
             if getattr(delta, "text", ""):
                 assert HOSTILE in texts
