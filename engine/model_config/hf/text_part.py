@@ -244,6 +244,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "BeeForConditionalGeneration": MediaFamily("bee", "qwen3"),
     "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
     "ChameleonForConditionalGeneration": MediaFamily("chameleon", "chameleon"),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
@@ -355,6 +356,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Qwen3_5ForConditionalGeneration": MediaFamily("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": MediaFamily("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "Qwen4ExpForConditionalGeneration": MediaFamily("qwen4_exp", "qwen4_exp_text", "images, video"),
+    "RForConditionalGeneration": MediaFamily("r_4b", "qwen3"),
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
@@ -379,7 +381,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
 """By architecture."""
 _TYPED_HERE: Final = (
     *_SHARED,
-    *(f"{name}ForConditionalGeneration" for name in ("Keye", "KeyeVL1_5", "StepVL")),
+    *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""
 

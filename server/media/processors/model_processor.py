@@ -82,7 +82,7 @@ from .pictures import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
-from .tiled import DeepseekVL2Processor, Phi3VProcessor
+from .tiled import DeepseekVL2Processor, NormedOnevisionProcessor, Phi3VProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -122,6 +122,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
+    "NormedOnevisionProcessor": NormedOnevisionProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
     "Step3VLProcessor": transformers.Step3p7Processor,
     "Siglip2Processor": LonePictures,
@@ -155,6 +156,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
 another."""
 _UNNAMED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",

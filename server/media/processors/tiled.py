@@ -4,9 +4,13 @@ child."""
 from pathlib import Path
 from typing import Any, Final
 
+from transformers import AutoTokenizer, LlavaOnevisionImageProcessorPil, LlavaOnevisionProcessor
+
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf.deepseek_ocr import is_deepseek_ocr
+from stentor.engine.model_config.hf.text_part import described_part
 from stentor.engine.model_config.towers.vision_fields import side_of
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 
 from ...text.templates.placeholders import NUMBER
 from ...text.tokenizers.loading import load_tokenizer
@@ -81,6 +85,25 @@ class DeepseekVL2Processor(OwnProcessor):
         rows, columns = (int(length) // tile * self._side for length in image_inputs["image_sizes"][image_idx])
         found: str = self.image_token * (self._side * (self._side + 1) + 1 + rows * (columns + 1))
         return found
+
+
+class NormedOnevisionProcessor(LlavaOnevisionProcessor):
+    """R-4B and Bee: every picture is cut into tiles, also beside others, as in vLLM."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, patches: int = 729, tiles: int = 9) -> None:
+        """``patches`` of a tile; ``tiles``: beyond which embeddings are reduced."""
+        ratio = f"anyres_max_{tiles}"
+        super().__init__(image_processor, tokenizer, None, patches, "full", vision_aspect_ratio=ratio)
+
+    @classmethod
+    def of(cls, folder: Path) -> "NormedOnevisionProcessor":
+        """From the files of a model."""
+        whole = described_part(ModelFiles(folder).read("config.json"))
+        tower = vision_spec_from_hf(whole, 1)
+        assert tower.tiles is not None
+        images = LlavaOnevisionImageProcessorPil.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return cls(images, tokenizer, tower.side**2, tower.tiles.most)
 
 
 def _is_canvas(given: object, side: int) -> bool:

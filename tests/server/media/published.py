@@ -52,6 +52,16 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "bee": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "BeeImageProcessor", "processor_class": "BeeProcessor"},
+                **{"size": {"height": SIDE, "width": SIDE}, "image_mean": _HALF, "image_std": _HALF},
+                "image_grid_pinpoints": [[rows * SIDE, columns * SIDE] for rows in (1, 2) for columns in (1, 2, 3)],
+            }
+        },
+    ),
     "dots_ocr": _Files(
         CHATML.replace("IMAGE", "<|img|><|imgpad|><|endofimg|>"),
         {

@@ -44,6 +44,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
+    "bee": "{}\n",
     "deepseek_ocr": "{}\n",
     "deepseek_vl2": "{}\n",
     "dots_ocr": "<|img|>{}<|endofimg|>",
