@@ -425,6 +425,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl",),
     "Phi3VForCausalLM": ("phi3_v",),
+    "Phi4MMForCausalLM": ("phi4mm",),
     "Phi4MultimodalForCausalLM": ("phi4_multimodal",),
     "PaliGemmaForConditionalGeneration": ("paligemma", "paligemma2"),
     "PerceptionLMForConditionalGeneration": ("perception_lm", "perception_lm_large", "perception_lm_gigantic"),

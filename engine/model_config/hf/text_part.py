@@ -332,6 +332,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
     "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
     "Phi3VForCausalLM": MediaFamily("phi3_v", "phi3"),
+    "Phi4MMForCausalLM": MediaFamily("phi4mm", "phi3"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),
@@ -428,8 +429,12 @@ _GENERATES: Final = re.compile(
     r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
     r"|\A(audio|action)_modality_embed\Z"
     r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen|_for_gen\."
+    r"|\.lora_[AB]\.(vision|speech)\."
 )
-"""Of parts that generate speech, pictures or actions, which are ignored."""
+"""Of parts that generate speech, pictures or actions, and adapters within the files (Phi-4-multimodal), which are
+ignored."""
+_ADAPTED: Final = ".base_layer."
+"""In the names of matrices that have adapters within the files."""
 _DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk]))\.")
 """Names of Diffusers within attention (Cosmos 3)."""
 
@@ -465,7 +470,7 @@ def text_name(stored: str) -> str | None:
     """A tensor's name in a text-only model; None if it belongs to another part."""
     if _GENERATES.search(stored):
         return None
-    stored = _DIFFUSERS.sub(_as_usual, stored)
+    stored = _DIFFUSERS.sub(_as_usual, stored).replace(_ADAPTED, ".")
     if stored.startswith(_ENCODER):
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)

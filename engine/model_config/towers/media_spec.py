@@ -172,7 +172,7 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _FUYU_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
-        case "phi4_multimodal", _:
+        case "phi4_multimodal" | "phi4mm", _:
             vision = config.get("vision_config")
             token = vision.get("image_token_id") if isinstance(vision, Mapping) else None
             return token if isinstance(token, int) else _PHI4_PICTURE

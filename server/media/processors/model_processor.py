@@ -82,7 +82,7 @@ from .pictures import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
-from .tiled import DeepseekVL2Processor, NormedOnevisionProcessor, Phi3VProcessor
+from .tiled import DeepseekVL2Processor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -120,6 +120,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi3VProcessor": Phi3VProcessor,
+    "Phi4MMProcessor": Phi4MMProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "NormedOnevisionProcessor": NormedOnevisionProcessor,
@@ -172,6 +173,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
+    "phi4mm": "Phi4MMProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "step_vl": "Step3VLProcessor",

@@ -16,11 +16,13 @@ from ...text.templates.placeholders import NUMBER
 from ...text.tokenizers.loading import load_tokenizer
 from .images.deepseek_vl2 import DeepseekVL2Images
 from .images.phi3 import Phi3VImages
+from .images.phi4 import Phi4Images
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 from .pictures import DeepseekOcrProcessor
 
 _PHI3_EMBEDDED: Final = "<|image|>"
+_PHI4_EMBEDDED: Final = "<|endoftext10|>"
 
 
 class Phi3VProcessor(OwnProcessor):
@@ -51,6 +53,27 @@ class Phi3VProcessor(OwnProcessor):
         count = whole * (whole + 1) + 1 + height * (width + 1)
         found: str = _PHI3_EMBEDDED * count + self._behind
         return found
+
+
+class Phi4MMProcessor(OwnProcessor):
+    """Of Phi-4-multimodal's published files: pictures are numbered. Sounds are not taken."""
+
+    image_token = f"<|image_{NUMBER}|>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "Phi4MMProcessor":
+        """From the files of a model."""
+        return cls(Phi4Images.from_pretrained(folder))
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return ["num_img_tokens"]
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return _PHI4_EMBEDDED * int(image_inputs["num_img_tokens"][image_idx])
 
 
 class DeepseekVL2Processor(OwnProcessor):

@@ -174,6 +174,17 @@ _FILES: Final[Mapping[str, _Files]] = {
         {"<image>": "<|image|>"},
         untold="image_token_id",
     ),
+    "phi4mm": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Phi4MMImageProcessor", "processor_class": "Phi4MMProcessor"},
+                **{"feature_extractor_type": "Phi4MMAudioFeatureExtractor", "dynamic_hd": 6},
+                **{"size": {"height": SIDE, "width": SIDE}, "patch_size": PATCH},
+            }
+        },
+        {"<image>": "<|endoftext10|>"},
+    ),
     "step_vl": _Files(
         CHATML.replace("IMAGE", "<im_patch>"),
         {
