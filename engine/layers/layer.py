@@ -7,9 +7,11 @@ import torch
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.compressed_attention import CompressedAttentionSpec
 from ..model_config.spec.latent_attention import LatentAttentionSpec
-from ..model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
+from ..model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec, RecurrentSpec
+from ..model_config.spec.lightning import LightningSpec
 from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.spec.model import Backbone
+from ..model_config.spec.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from ..model_config.spec.streams import LaurelSpec
 from .added_conv import AddedConv
 from .attention.attention import Attention
@@ -21,6 +23,7 @@ from .attention.shared_attention import SharedAttention
 from .experts.moe import MoE, NormedMoE
 from .forward_batch import ForwardBatch
 from .laurel import Laurel
+from .lightning import Lightning
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear
 from .linear.quantized import Delta, Stream
@@ -28,7 +31,7 @@ from .linear.weights import WeightMap
 from .mlp import MLP
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .recurrent import Recurrent, make_recurrent
+from .recurrent import RGLRU, GatedDelta, Mamba, Mamba2, Recurrent, ShortConv
 from .rotary import RotaryTables
 from .scaled_sum import GatedSum, ScaledSum
 from .shared_block import SharedBlock, SharedWeights
@@ -67,7 +70,7 @@ class Layer:
                 blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
             self._block = SharedBlock(weights, layer, model, block, blocks[block.source], context)
         mixer = None if spec.mixer is None else make_mixer(weights, layer, model, spec.mixer, rotary, context)
-        self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
+        self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, rotary, context)
         self._beside_scale = model.residual_scale * spec.beside_scale
         self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
         network = None if spec.mlp is None else make_feed_forward(weights, layer, model, spec.mlp, context)
@@ -217,16 +220,40 @@ def make_mixer(
         case LatentAttentionSpec():
             return LatentAttention(weights, layer, model, rotary, context)
         case recurrent:
-            return make_recurrent(weights, layer, model, recurrent, context)
+            return _recurrent(weights, layer, model, recurrent, rotary, context)
 
 
 def _other(
-    weights: WeightMap, layer: int, model: Backbone, spec: BesideSpec, context: LayerContext
+    weights: WeightMap, layer: int, model: Backbone, spec: BesideSpec, rotary: RotaryTables, context: LayerContext
 ) -> Laurel | Recurrent:
     """The second mixer of a layer, whose input is that of the first."""
     if isinstance(spec, LaurelSpec):
         return Laurel(weights, layer, model, spec, context)
-    return make_recurrent(weights, layer, model, spec, context)
+    return _recurrent(weights, layer, model, spec, rotary, context)
+
+
+def _recurrent(
+    weights: WeightMap,
+    layer: int,
+    model: Backbone,
+    spec: RecurrentSpec,
+    rotary: RotaryTables,
+    context: LayerContext,
+) -> Recurrent:
+    """A mixer with a recurrent state."""
+    match spec:
+        case ShortConvSpec():
+            return ShortConv(weights, layer, model, spec, context)
+        case GatedDeltaSpec():
+            return GatedDelta(weights, layer, model, spec, context)
+        case Mamba2Spec():
+            return Mamba2(weights, layer, model, spec, context)
+        case MambaSpec():
+            return Mamba(weights, layer, model, spec, context)
+        case LightningSpec():
+            return Lightning(weights, layer, model, spec, rotary, context)
+        case RGLRUSpec():
+            return RGLRU(weights, layer, model, spec, context)
 
 
 def make_feed_forward(

@@ -20,6 +20,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "ArcticForCausalLM": ("arctic", "arctic-sequential"),
     "BailingMoeForCausalLM": ("ling1",),
+    "BailingMoeV2_5ForCausalLM": ("ling2.5", "ling2.5-plain"),
     "BailingMoeV3ForCausalLM": ("ling3",),
     "BailingMoeV2ForCausalLM": ("ling2",),
     "BambaForCausalLM": ("bamba",),
