@@ -40,6 +40,7 @@ HEAVY_MODULES = (
             "eagle",
             "fuyu",
             "gemma4",
+            "h2ovl",
             "inkling",
             "keye",
             "kimi",

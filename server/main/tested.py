@@ -383,6 +383,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "GraniteDoclingForConditionalGeneration": ("granite_docling", "granite_docling_fine"),
     "GraniteSpeechForConditionalGeneration": ("granite_speech",),
     "GraniteSpeechPlusForConditionalGeneration": ("granite_speech_plus",),
+    "H2OVLChatModel": ("h2ovl",),
     "HunYuanVLForConditionalGeneration": ("hunyuan_vl", "hunyuan_vl_three"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": ("hyperclovax_vision",),
     "Idefics2ForConditionalGeneration": ("idefics2",),

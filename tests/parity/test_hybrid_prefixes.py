@@ -14,7 +14,7 @@ from stentor.tests.parity import hybrids, tiny
 SHARED, OWN, OUTPUTS = 1500, 700, 3
 
 
-@pytest.fixture(scope="module", params=hybrids.EACH_KIND)
+@pytest.fixture(scope="module", params=(*hybrids.EACH_KIND, "ling2.5"))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LocalEngine]:
     folder: Path = tmp_path_factory.mktemp("hybrid")
     config = hybrids.configs({**tiny.SHAPE, "max_position_embeddings": 4096})[request.param]

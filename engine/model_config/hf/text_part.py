@@ -283,6 +283,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "GraniteDoclingForConditionalGeneration": MediaFamily("granite_docling", "granite_docling_text"),
     "GraniteSpeechForConditionalGeneration": MediaFamily("granite_speech", "granite", "audio"),
     "GraniteSpeechPlusForConditionalGeneration": MediaFamily("granite_speech_plus", "granite", "audio"),
+    "H2OVLChatModel": MediaFamily("h2ovl_chat", "llama"),
     "HunYuanVLForConditionalGeneration": MediaFamily("hunyuan_vl", "hunyuan_vl_text"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
@@ -382,6 +383,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
 """By architecture."""
 _TYPED_HERE: Final = (
     *_SHARED,
+    "H2OVLChatModel",
     *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""

@@ -153,7 +153,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "mistral_pixtral": mistral_pixtral,
     "modernvbert": modernvbert,
     "internvl": internvl,
-    "internvl_chat": internvl_chat,
+    **dict.fromkeys(("h2ovl_chat", "internvl_chat"), internvl_chat),
     "qianfan_ocr": internvl_chat,
     "ovis2": ovis2,
     "ovis2_5": ovis2_5,

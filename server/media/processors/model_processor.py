@@ -66,6 +66,7 @@ from .pictures import (
     FrameProcessor,
     FuyuProcessor,
     GotOcrProcessor,
+    H2OVLProcessor,
     HunYuanVLProcessor,
     Idefics2Processor,
     InternVLChatProcessor,
@@ -103,6 +104,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "GlmAsrProcessor": GlmAsrProcessor,
     "GotOcr2Processor": GotOcrProcessor,
     "GraniteSpeechProcessor": GraniteSpeechProcessor,
+    "H2OVLProcessor": H2OVLProcessor,
     "HunYuanVLProcessor": HunYuanVLProcessor,
     "Idefics2Processor": Idefics2Processor,
     "InklingProcessor": InklingProcessor,
@@ -162,6 +164,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
+    "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_vl": "KimiVLProcessor",
@@ -256,13 +259,20 @@ class ModelProcessor:
     @property
     def by_company(self) -> bool:
         """Whether a picture is cut up otherwise where it is not the only one of its conversation."""
-        return self._name in _BY_COMPANY
+        return self._name in _BY_COMPANY or bool(self._in_company)
+
+    @property
+    def _in_company(self) -> Mapping[str, object]:
+        """Options for a picture that is not the only one of its conversation."""
+        return getattr(self._processor, "in_company", {})
 
     def image(self, picture: Image.Image, options: Mapping[str, object], *, alone: bool) -> ModelInputs:
         """Raises :class:`..refusal.Refusal` for an image that the model cannot take."""
         processor = self._processor
         arguments = self._arguments(options)
-        apart = alone or not self.by_company
+        if not alone:
+            arguments |= self._in_company
+        apart = alone or self._name not in _BY_COMPANY
         images, *_ = processor.prepare_inputs_layout(images=[picture] if apart else [[picture, _DOT]])
         try:
             found, (replacement, *_) = processor._process_images(images, **arguments)

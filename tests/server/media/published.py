@@ -100,6 +100,16 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         untold="image_token_id",
     ),
+    "h2ovl": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": SIDE, "size": SIDE},
+                **{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]},
+            }
+        },
+        untold="img_context_token_id",
+    ),
     "internvl_chat": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
         {

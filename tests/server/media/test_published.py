@@ -17,9 +17,7 @@ from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
-from stentor.engine.model_config.hf.phi4mm import with_tower_of_phi4
 from stentor.engine.model_config.hf.step_vl import with_tower_of_step
-from stentor.engine.model_config.hf.text_part import is_of_tower, text_name
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.engine.models.towers.payload import read_payload
@@ -64,7 +62,7 @@ PROMPTS = {
 """What stands in a prompt for a picture, but for its placeholders."""
 
 
-@pytest.mark.parametrize("whole", [*PROMPTS, "minicpmv_2_6", "phi4mm", "step_vl"], indirect=True)
+@pytest.mark.parametrize("whole", [*PROMPTS, "h2ovl", "minicpmv_2_6", "phi4mm", "step_vl"], indirect=True)
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
     one = whole.family
@@ -108,38 +106,6 @@ def test_the_texts_behind_pictures_of_phi_3_begin_as_those_of_its_tokenizer(tmp_
     text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
     first, second = ("<|image|>" * span.length for span in placed.spans)
     assert text == f"<s>{first}<s>\n{second}<s>\na"
-
-
-@pytest.mark.parametrize("whole", ["phi4mm"], indirect=True)
-def test_pictures_of_published_files_of_phi_4_stand_before_the_text(whole: Whole) -> None:
-    one = whole.family
-    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "image"}]
-    told, placed = one.prompt([{"role": "user", "content": content}], [picture(16, 16), picture(40, 16)])
-    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
-    first, second = ("<|endoftext10|>" * span.length for span in placed.spans)
-    assert text == f"<|im_start|>user\n{first}\n{second}\na<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.mark.parametrize(
-    ("config", "why"),
-    [
-        ({"img_processor": {"type_feature": "cls_patch"}}, "type_feature is 'cls_patch', expected 'patch'"),
-        (
-            {"embd_layer": {"image_embd_layer": {"hd_transform_order": "glb_sub"}}},
-            "hd_transform_order is 'glb_sub', expected 'sub_glb'",
-        ),
-    ],
-)
-def test_a_tower_of_phi_4_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        with_tower_of_phi4({"model_type": "phi4mm", "hidden_size": 64, **config})
-
-
-def test_the_adapters_within_files_of_phi_4_belong_to_no_part() -> None:
-    layer = "model.layers.3.mlp.down_proj"
-    assert text_name(f"{layer}.base_layer.weight") == f"{layer}.weight"
-    assert text_name(f"{layer}.lora_A.vision.weight") is None
-    assert not is_of_tower(f"{layer}.lora_A.vision.weight")
 
 
 @pytest.mark.parametrize(
