@@ -116,7 +116,9 @@ class NormedOnevisionProcessor(LlavaOnevisionProcessor):
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, patches: int = 729, tiles: int = 9) -> None:
         """``patches`` of a tile; ``tiles``: beyond which embeddings are reduced."""
         ratio = f"anyres_max_{tiles}"
-        super().__init__(image_processor, tokenizer, None, patches, "full", vision_aspect_ratio=ratio)
+        super().__init__(  # type: ignore[no-untyped-call]
+            image_processor, tokenizer, None, patches, "full", vision_aspect_ratio=ratio
+        )
 
     @classmethod
     def of(cls, folder: Path) -> "NormedOnevisionProcessor":
