@@ -7,9 +7,11 @@ import torch
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.compressed_attention import CompressedAttentionSpec
 from ..model_config.spec.latent_attention import LatentAttentionSpec
-from ..model_config.spec.layer import LayerSpec, MixerSpec
+from ..model_config.spec.layer import LayerSpec, MixerSpec, RecurrentSpec
+from ..model_config.spec.lightning import LightningSpec
 from ..model_config.spec.mlp import FeedForwardSpec, MoESpec, OpaqueSpec
 from ..model_config.spec.model import Backbone
+from ..model_config.spec.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from ..model_config.spec.streams import LaurelSpec
 from .added_conv import AddedConv
 from .attention.attention import Attention
@@ -21,6 +23,7 @@ from .attention.shared_attention import SharedAttention
 from .experts.moe import MoE, NormedMoE
 from .forward_batch import ForwardBatch
 from .laurel import Laurel
+from .lightning import Lightning
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear
 from .linear.quantized import Delta, Stream
@@ -28,7 +31,7 @@ from .linear.weights import WeightMap
 from .mlp import MLP
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .recurrent import Recurrent, make_recurrent
+from .recurrent import RGLRU, GatedDelta, Mamba, Mamba2, Recurrent, ShortConv
 from .rotary import RotaryTables
 from .scaled_sum import GatedSum, ScaledSum
 from .shared_block import SharedBlock, SharedWeights
@@ -74,7 +77,7 @@ class Layer:
         parts = _PartMaker(weights, layer, model, spec, context)
         self._block = parts.shared_block(rotary, blocks)
         self._mixer = parts.mixer(rotary)
-        self._second_mixer = parts.second_mixer()
+        self._second_mixer = parts.second_mixer(rotary)
         self._second_scale = model.residual_scale * spec.beside_scale
         self._sum_scale = spec.sum_scale
         self._parallel = spec.parallel
@@ -216,14 +219,14 @@ class _PartMaker:
             total=self._sum(0),
         )
 
-    def second_mixer(self) -> Laurel | Recurrent | None:
+    def second_mixer(self, rotary: RotaryTables) -> Laurel | Recurrent | None:
         """The second mixer, whose input is that of the first."""
         second = self._spec.beside
         if second is None:
             return None
         if isinstance(second, LaurelSpec):
             return Laurel(self._weights, self._layer, self._model, second, self._context)
-        return make_recurrent(self._weights, self._layer, self._model, second, self._context)
+        return _recurrent(self._weights, self._layer, self._model, second, rotary, self._context)
 
     def network(self) -> Sublayer[MLP | MoE] | None:
         """The network with its norms."""
@@ -290,7 +293,31 @@ def make_mixer(
         case LatentAttentionSpec():
             return LatentAttention(weights, layer, model, rotary, context)
         case recurrent:
-            return make_recurrent(weights, layer, model, recurrent, context)
+            return _recurrent(weights, layer, model, recurrent, rotary, context)
+
+
+def _recurrent(
+    weights: WeightMap,
+    layer: int,
+    model: Backbone,
+    spec: RecurrentSpec,
+    rotary: RotaryTables,
+    context: LayerContext,
+) -> Recurrent:
+    """A mixer with a recurrent state."""
+    match spec:
+        case ShortConvSpec():
+            return ShortConv(weights, layer, model, spec, context)
+        case GatedDeltaSpec():
+            return GatedDelta(weights, layer, model, spec, context)
+        case Mamba2Spec():
+            return Mamba2(weights, layer, model, spec, context)
+        case MambaSpec():
+            return Mamba(weights, layer, model, spec, context)
+        case LightningSpec():
+            return Lightning(weights, layer, model, spec, rotary, context)
+        case RGLRUSpec():
+            return RGLRU(weights, layer, model, spec, context)
 
 
 def make_feed_forward(

@@ -1,5 +1,4 @@
-"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba, lightning attention,
-RG-LRU.
+"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba, RG-LRU.
 
 Their structure is in :mod:`..model_config.spec.recurrent`; the recurrences are operations of :mod:`stentor.kernels`. A
 CPU's program calls them between stretches.
@@ -11,14 +10,14 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 import torch
-from torch.nn.functional import gelu, silu, softplus
+from torch.nn.functional import gelu, softplus
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.spec.layer import RecurrentSpec
 from ..model_config.spec.model import Backbone
-from ..model_config.spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
+from ..model_config.spec.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from .causal_convolution import CausalConvolution
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
@@ -81,7 +80,7 @@ class ShortConv(Recurrent):
         b, c, x = parts.chunk(3, dim=1)
         if self._centered:
             return c * self._conv.centered(b * x, batch.positions)
-        states = _states_of(batch)
+        states = states_of(batch)
         states.note(self._mix, parts)
         (state,) = states.of_layer[self._layer]
         return c * self._conv(b * x, state, states, "none")
@@ -123,7 +122,7 @@ class GatedDelta(Recurrent):
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, all projected parts] → [tokens, values]"""
-        spec, states = self._spec, _states_of(batch)
+        spec, states = self._spec, states_of(batch)
         states.note(self._mix, parts)
         conv_state, recurrent, *_ = states.of_layer[self._layer]  # those of n-grams follow
         mixed, z, b, a = self._split(parts)
@@ -211,7 +210,7 @@ class Mamba2(Recurrent):
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, all projected parts] → [tokens, inner]"""
-        spec, states = self._spec, _states_of(batch)
+        spec, states = self._spec, states_of(batch)
         states.note(self._mix, parts)
         conv_state, recurrent = states.of_layer[self._layer]
         if self._scales is not None:
@@ -292,7 +291,7 @@ class Mamba(Recurrent):
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 2 * inner] → [tokens, inner]"""
-        spec, states = self._spec, _states_of(batch)
+        spec, states = self._spec, states_of(batch)
         states.note(self._mix, parts)
         conv_state, *recurrent = states.of_layer[self._layer]
         x, gate = parts.chunk(2, dim=1)
@@ -346,44 +345,6 @@ def _rates(stored: torch.Tensor) -> torch.Tensor:
     return -stored.float().exp().t()
 
 
-class Lightning(Recurrent):
-    """Linear attention whose heads forget at fixed rates, between SiLU and a gated norm. It is Mamba-2's recurrence in
-    steps of 1."""
-
-    what = "lightning attention"
-
-    def __init__(
-        self, weights: WeightMap, layer: int, model: Backbone, spec: LightningSpec, context: LayerContext
-    ) -> None:
-        super().__init__(weights, layer, model, spec, context)
-        self._spec, self._ranks, self._dtype = spec, context.ranks, context.dtype
-        self._norm = context.empty(spec.inner, dtype=torch.float32)
-        prefix = f"{model.layer_prefix(layer)}.{spec.name}"
-        weights.add(f"{prefix}.norm.weight", self._norm)
-        derived = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
-        weights.pass_over(*(f"{prefix}.{each}" for each in derived))  # transformers stores what follows from the rates
-        self._rates = torch.tensor(spec.rates, device=context.place).neg()
-        self._skipped = torch.zeros(spec.heads, device=context.place)
-
-    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[tokens, all projected parts] → [tokens, inner]"""
-        spec, states = self._spec, _states_of(batch)
-        states.note(self._mix, parts)
-        (recurrent,) = states.of_layer[self._layer]
-        qkv, gate = parts.split_with_sizes((3 * spec.inner, spec.inner), dim=1)
-        by_head = elementwise(silu, qkv).to(self._dtype).view(-1, spec.heads, 3, spec.head_dim)
-        q, k, v = by_head.transpose(1, 2).contiguous().unbind(1)
-        steps = torch.ones(len(parts), spec.heads, device=parts.device)
-        found = kernels.mamba2(v, steps, self._rates, k, q, self._skipped, recurrent, states.rows).flatten(1).float()
-        if spec.norm_workers > 1:
-            assert self._ranks is not None
-            (normed,) = rms_over_ranks([found], spec.norm_eps, self._ranks, spec.norm_workers)
-            normed = normed * self._norm
-        else:
-            normed = kernels.rms_norm(found, self._norm, spec.norm_eps)
-        return (elementwise(torch.sigmoid, gate.float()) * normed).to(parts.dtype)
-
-
 class RGLRU(Recurrent):
     """A gated linear recurrence of each channel behind a convolution, beside a gate. It is Mamba-2's recurrence of
     heads of one dimension, with states of one number."""
@@ -416,7 +377,7 @@ class RGLRU(Recurrent):
 
     def _run(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 2 * channels, and whether it is a text's first token] → [tokens, channels]"""
-        spec, states = self._spec, _states_of(batch)
+        spec, states = self._spec, states_of(batch)
         states.note(self._run, parts)
         conv_state, recurrent = states.of_layer[self._layer]
         y, x, first = parts.split_with_sizes((spec.channels, spec.channels, 1), dim=1)
@@ -444,29 +405,6 @@ def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return gelu(x, approximate="tanh")
 
 
-def make_recurrent(
-    weights: WeightMap,
-    layer: int,
-    model: Backbone,
-    spec: RecurrentSpec,
-    context: LayerContext,
-) -> Recurrent:
-    """The mixer of a layer."""
-    match spec:
-        case ShortConvSpec():
-            return ShortConv(weights, layer, model, spec, context)
-        case GatedDeltaSpec():
-            return GatedDelta(weights, layer, model, spec, context)
-        case Mamba2Spec():
-            return Mamba2(weights, layer, model, spec, context)
-        case MambaSpec():
-            return Mamba(weights, layer, model, spec, context)
-        case LightningSpec():
-            return Lightning(weights, layer, model, spec, context)
-        case RGLRUSpec():
-            return RGLRU(weights, layer, model, spec, context)
-
-
 def _made(linear: Linear, x: torch.Tensor) -> torch.Tensor:
     """The product for some columns [tokens, inputs]."""
     product = linear(x.contiguous())
@@ -474,6 +412,6 @@ def _made(linear: Linear, x: torch.Tensor) -> torch.Tensor:
     return product
 
 
-def _states_of(batch: ForwardBatch) -> StateBatch:
+def states_of(batch: ForwardBatch) -> StateBatch:
     assert batch.states is not None, "the rows of the batch have no recurrent states"
     return batch.states

@@ -88,6 +88,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Zamba2ForCausalLM": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "BailingMoeV2_5ForCausalLM": {"layer_group_size": 2},
     "BailingMoeV3ForCausalLM": {
         "layer_types": ["linear_attention", "full_attention"] * 2,
         "share_expert_swiglu_limit_list": [0.0, 0.0, 0.0, 16.0],

@@ -23,11 +23,11 @@ from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
 from stentor.engine.model_config.spec.latent_attention import IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.spec.layer import BesideSpec, LayerSpec, MixerSpec
+from stentor.engine.model_config.spec.lightning import LightningSpec
 from stentor.engine.model_config.spec.mlp import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.spec.recurrent import (
     GatedDeltaSpec,
-    LightningSpec,
     Mamba2Spec,
     MambaSpec,
     RGLRUSpec,

@@ -1,6 +1,7 @@
 """Tiny mixtures of experts with latent attention whose code comes with their checkpoints, for :mod:`.hub`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,12 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **{**shape, "num_hidden_layers": 5, "num_key_value_heads": 4},
             **ling,
             layer_types=[f"{kind}_attention" for kind in ("linear", "full", "linear", "full", "full")],
+        ),
+        "ling2.5": lambda: transformers.DeepseekV3Config(
+            **{**latents, "num_hidden_layers": 5, "rms_norm_eps": 1e-6}, q_lora_rank=None, n_shared_experts=2
+        ),
+        "ling2.5-plain": lambda: transformers.DeepseekV3Config(
+            **{**latents, "num_hidden_layers": 3, "rms_norm_eps": 1e-6}, q_lora_rank=24, n_shared_experts=1
         ),
         "mistral-own": lambda: transformers.MistralConfig(**shape, head_dim=24, sliding_window=None),
         "mistral-large3": lambda: transformers.Mistral4Config(
@@ -238,6 +245,79 @@ def _ling3(config: Any) -> Values:
     return {**own, **same(config, *kept, "norm_topk_prob", "short_conv_kernel_size")}
 
 
+class _Forgetting(torch.nn.Module):
+    """Lightning attention of Ling 2.5, each token with all before it."""
+
+    def __init__(self, config: Any, layer: int, *, normed: bool, groups: int) -> None:
+        super().__init__()
+        self.heads, self.groups, inner = config.num_attention_heads, groups, config.num_attention_heads * _LING_HEAD
+        self.query_key_value = torch.nn.Linear(config.hidden_size, 3 * inner, bias=False)
+        self.g_proj = torch.nn.Linear(config.hidden_size, inner, bias=False)
+        self.dense = torch.nn.Linear(inner, config.hidden_size, bias=False)
+        self.g_norm = torch.nn.RMSNorm(inner, eps=config.rms_norm_eps)
+        if normed:
+            self.query_layernorm, self.key_layernorm = (torch.nn.RMSNorm(_LING_HEAD, eps=1e-6) for _ in "qk")
+        self.normed, self.theta = normed, theta(config)
+        slopes = torch.tensor([2.0 ** (-8 * (head + 1) / self.heads) for head in range(self.heads)])
+        self.rates = slopes * (1 - layer / (config.num_hidden_layers - 1) + 1e-5)
+
+    def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        """[rows, tokens, hidden] → the same"""
+        q, k, v = self.query_key_value(hidden_states).unflatten(-1, (3, self.heads, _LING_HEAD)).unbind(2)
+        if self.normed:
+            q, k = self.query_layernorm(q), self.key_layernorm(k)
+        at = torch.arange(q.shape[1])
+        q, k = (self._turned(each, at).transpose(1, 2) for each in (q, k))
+        far = (at[:, None] - at).float()
+        kept = torch.exp(-self.rates[:, None, None] * far).masked_fill(far < 0, 0.0)
+        read = ((q @ k.mT) * kept * _LING_HEAD**-0.5) @ v.transpose(1, 2)
+        of_groups = read.transpose(1, 2).flatten(2).unflatten(-1, (self.groups, -1))
+        normed = torch.nn.functional.rms_norm(of_groups, of_groups.shape[-1:], eps=self.g_norm.eps).flatten(2)
+        return self.dense(normed * self.g_norm.weight * torch.sigmoid(self.g_proj(hidden_states))), None
+
+    def _turned(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """The first half of each head, whose first half turns with its second."""
+        pairs = _LING_HEAD // 4
+        angles = at[:, None] * self.theta ** (-torch.arange(pairs) / pairs)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        a, b, rest = x.split_with_sizes((pairs, pairs, 2 * pairs), dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), dim=-1)
+
+
+_LING_HEAD = 16
+
+
+@torch.no_grad()
+def _with_lightning(model: Any, *, normed: bool = True, groups: int = 2) -> None:
+    """With lightning attention in layers that are not the second of two, or left over."""
+    layers = model.model.layers
+    for at in range(0, len(layers) // 2 * 2, 2):
+        made = _Forgetting(model.config, at, normed=normed, groups=groups)
+        for name, parameter in made.named_parameters():
+            parameter.uniform_(0.6, 1.4) if "norm" in name else parameter.normal_(0, 0.15)
+        layers[at].self_attn = made
+
+
+def _ling25(config: Any, *, normed: bool = True, groups: int = 2) -> Values:
+    own: Values = {"model_type": "bailing_hybrid", "hidden_act": "silu", "score_function": "sigmoid"}
+    own |= {"head_dim": _LING_HEAD, "partial_rotary_factor": 0.5, "rope_theta": theta(config), "rope_scaling": None}
+    own |= {"layer_group_size": 2, "group_norm_size": groups, "use_qk_norm": normed, "linear_silu": False}
+    own |= {"num_experts": config.n_routed_experts, "num_shared_experts": config.n_shared_experts}
+    own |= {"use_bias": False, "use_qkv_bias": False, "tie_word_embeddings": False, "num_nextn_predict_layers": 0}
+    kept = (*_LATENTS, "q_lora_rank", "first_k_dense_replace", "num_experts_per_tok", "routed_scaling_factor")
+    return {**own, **same(config, *kept, "n_group", "topk_group", "norm_topk_prob")}
+
+
+_LING_NAMES = {
+    **{
+        "self_attn.o_proj": "attention.dense",
+        "self_attn.": "attention.",
+        "model.embed_tokens": "model.word_embeddings",
+    },
+    "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias",
+}
+
+
 def _pair_by_pair(tensors: Tensors, config: Any) -> Tensors:
     """Queries and keys whose heads turn pair by pair, beside what sees pictures."""
     found: Tensors = {
@@ -265,6 +345,13 @@ PUBLISHED: Mapping[str, Published] = {
     "pangu-ultra": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu_renamed, _uncorrected, _sandwiched_plainly),
     "pangu-ultra-corrected": Published("PanguUltraMoEForCausalLM", _PANGU, _pangu, _with_draft, _sandwiched),
     "ling3": Published("BailingMoeV3ForCausalLM", {}, _ling3, _with_draft, _with_limit),
+    "ling2.5": Published("BailingMoeV2_5ForCausalLM", _LING_NAMES, _ling25, prepared=_with_lightning),
+    "ling2.5-plain": Published(
+        "BailingMoeV2_5ForCausalLM",
+        _LING_NAMES,
+        partial(_ling25, normed=False, groups=1),
+        prepared=partial(_with_lightning, normed=False, groups=1),
+    ),
     "mistral-large3": Published("MistralLarge3ForCausalLM", _MISTRAL, mistral_large3, _experts_apart),
 }
 """By the name of a configuration."""

@@ -447,6 +447,11 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         PICTURES["internvl"],
         "SkyworkR1VChatModel",
     ),
+    "h2ovl": Published(
+        "h2ovl_chat",
+        partial(_internvl, name="internvl_chat", architecture="H2OVLChatModel"),
+        PICTURES["internvl"],
+    ),
     "ovis2_5_film": Published("ovis2_5", _ovis2_5, Kind(_ovis_film, token("<|image_pad|>"), cat())),
     "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
 }

@@ -1,5 +1,5 @@
 """Tiny random models that see tiles, whose classes or towers transformers does not have: Eagle 2.5, Nemotron Nano VL,
-Perception LM and Step3-VL."""
+Perception LM and Step3-VL, R-4B, Bee."""
 
 import json
 import tempfile
@@ -13,7 +13,8 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.tests.parity.composed import Composed, Published
-from stentor.tests.parity.pictures import Kind, Picture, cat
+from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat
+from stentor.tests.parity.reading import READING
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
 
 transformers: Any = untyped_transformers
@@ -344,10 +345,93 @@ def _pooled(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [token("<image>")] * 4 * tiles)
 
 
+class _Normed(torch.nn.Module):
+    """A projector behind a norm."""
+
+    def __init__(self, inputs: int, inner: int) -> None:
+        super().__init__()
+        self.pre_norm = torch.nn.LayerNorm(inputs, eps=1e-6)
+        self.linear_1, self.linear_2 = torch.nn.Linear(inputs, inner), torch.nn.Linear(inner, 64)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linear_2(torch.nn.functional.gelu(self.linear_1(self.pre_norm(patches))))
+        return found
+
+
+def normed_onevision(folder: Path, *, name: str, wider: int, most: int = 9) -> Any:
+    """A LLaVA-OneVision whose projector norms patches (R-4B, Bee). ``most``: tiles that are not reduced."""
+    pinpoints = [[rows * SIDE, columns * SIDE] for rows in (1, 2) for columns in (1, 2, 3)]
+    config = transformers.LlavaOnevisionConfig(
+        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16},
+        vision_config={
+            **{"model_type": "siglip_vision_model", **SIZES, "image_size": SIDE, "patch_size": PATCH},
+            "vision_use_head": False,
+        },
+        image_token_index=token("<image>"),
+        image_grid_pinpoints=pinpoints,
+        vision_aspect_ratio=f"anyres_max_{most}",
+    )
+
+    def make() -> Any:
+        model = transformers.LlavaOnevisionForConditionalGeneration(config)
+        model.model.multi_modal_projector = _Normed(SIZES["hidden_size"], 64 * wider)
+        return model
+
+    model = randomised(name, make)
+    model.save_pretrained(folder)
+    told = json.loads((folder / "config.json").read_text())
+    del told["video_token_index"]
+    named = {"architectures": [f"{name}ForConditionalGeneration"], "model_type": "as_published"}
+    (folder / "config.json").write_text(json.dumps({**told, **named}))
+    return model
+
+
+_OF_PHI4: Final[Mapping[str, str]] = {
+    **{"img_projection_up": "img_projection.0", "img_projection_down": "img_projection.2"},
+    **{"global_img_feature_extensor": "glb_GN", "sub_img_feature_extensor": "sub_GN"},
+}
+
+
+def phi4mm(folder: Path) -> Any:
+    """Phi-4-multimodal, with the adapters that its published files hold beside the matrices that they change."""
+    config = READING["phi4_multimodal"][0]()
+    model = randomised("phi4mm", lambda: transformers.Phi4MultimodalForCausalLM(config))
+    for module in model.model.embed_tokens_extend.image_embed.modules():
+        if getattr(module, "is_causal", False):
+            module.is_causal = False  # else it is causal where all of a picture's patches are real
+    model.save_pretrained(folder)
+    file, stored = folder / "model.safetensors", {}
+    for name, tensor in load_file(file).items():
+        for usual, own in _OF_PHI4.items():
+            name = name.replace(usual, own)
+        if ".layers." in name and name.startswith("model.layers.") and "_proj." in name:
+            front = name.removesuffix(".weight")
+            stored[f"{front}.lora_A.vision.weight"] = torch.ones(2, tensor.shape[1])
+            stored[f"{front}.lora_B.speech.weight"] = torch.ones(tensor.shape[0], 2)
+            name = f"{front}.base_layer.weight"
+        stored[name] = tensor
+    save_file(stored, file)
+    told = json.loads((folder / "config.json").read_text())
+    vision, rope = told.pop("vision_config"), told.pop("rope_parameters")
+    del told["audio_config"]
+    pictures = {"crop_size": vision.pop("crop_size"), "embedding_cls": "tune_image", "hd_transform_order": "sub_glb"}
+    pictures |= {"image_token_compression_cls": "avg_pool_2d", "projection_cls": "mlp", "use_hd_transform": True}
+    told |= {"architectures": ["Phi4MMForCausalLM"], "model_type": "phi4mm", "rope_theta": rope["rope_theta"]}
+    told |= {"partial_rotary_factor": rope["partial_rotary_factor"], "img_processor": None, "rope_scaling": None}
+    told |= {"embd_layer": {"embedding_cls": "image_audio", "image_embd_layer": pictures}}
+    told |= {"vision_config": vision, "image_token_id": token("<image>"), "vision_lora": {"r": 256}}
+    (folder / "config.json").write_text(json.dumps(told))
+    return model
+
+
+_ONEVISION: Final = PICTURES["llava_onevision"]
 _PERCEIVED: Final = Kind(_pooled, token("<image>"), cat(1), (token("<video>"),))
 _RADIO: Final = Kind(_four_a_tile, token("<image>"), cat())
 _TILED: Final = Kind(_in_tiles, token("<IMG_CONTEXT>"), cat())
 IN_TILES: Final[Mapping[str, Published]] = {
+    "bee": Published("bee", partial(normed_onevision, name="Bee", wider=4, most=2), _ONEVISION),
+    "phi4mm": Published("phi4mm", phi4mm, READING["phi4_multimodal"][1]),
+    "r_4b": Published("r_4b", partial(normed_onevision, name="R", wider=1), _ONEVISION),
     "eagle2_5": Published("eagle_2_5_vl", eagle, _TILED),
     "eagle2_5_whole": Published("eagle_2_5_vl", partial(eagle, layer=-1), _TILED),
     "llama_nemotron_vl": Published("Llama_Nemotron_Nano_VL", llama_nemotron_vl, _RADIO),

@@ -106,6 +106,7 @@ CALLED = {
     "recurrent-gemma": {"a gated linear recurrence"},
     "ling": {"a gated delta rule", "latent attention"},
     "ling3": {"a gated delta rule", "latent attention", "gates with a limit"},
+    **{key: {"lightning attention", "latent attention"} for key in ("ling2.5", "ling2.5-plain")},
     "ling-unbound": {"a gated delta rule", "latent attention"},
     **{name: {"attention with a gate", "gates with a limit"} for name in ("step3.5", "step3.7-seeing")},
     "iquest-loop": {"attention to two loops"},

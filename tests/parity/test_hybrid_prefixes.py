@@ -9,15 +9,16 @@ import torch
 
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.parity import hybrids, tiny
+from stentor.tests.parity import hub_latent, hybrids, tiny
 
 SHARED, OWN, OUTPUTS = 1500, 700, 3
 
 
-@pytest.fixture(scope="module", params=hybrids.EACH_KIND)
+@pytest.fixture(scope="module", params=(*hybrids.EACH_KIND, "ling2.5"))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LocalEngine]:
     folder: Path = tmp_path_factory.mktemp("hybrid")
-    config = hybrids.configs({**tiny.SHAPE, "max_position_embeddings": 4096})[request.param]
+    shape = {**tiny.SHAPE, "max_position_embeddings": 4096}
+    config = {**hybrids.configs(shape), **hub_latent.configs(shape)}[request.param]
     model = tiny.make_of(config(), request.param, folder)
     return model, LocalEngine(model_config(folder, max_model_len=4096, max_num_batched_tokens=2048, max_num_seqs=4))
 

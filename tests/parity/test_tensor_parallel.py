@@ -86,6 +86,7 @@ EXPERTS = (
     "lfm2-moe",
     "ling1",
     "ling2",
+    "ling2.5",
     "ling3",
     "llama4",
     "longcat",

@@ -166,6 +166,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
+    "BailingMoeV2_5ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent_variants.ling25),
     "BailingMoeV3ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
     "Mistral4ForCausalLM": DecoderFamily("mistral4", hf_latent.mistral4),
     "AXK1ForCausalLM": DecoderFamily("axk1", hf_latent.axk1),

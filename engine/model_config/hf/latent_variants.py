@@ -7,12 +7,15 @@ from dataclasses import replace
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
 from ..spec.layer import PRE, LayerSpec, Norms
+from ..spec.lightning import LightningSpec, lightning_rates
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
-from ..spec.model import ModelSpec, dense_mlp, with_mtp
-from ..spec.mtp_form import LONGCAT
-from .common import common, softcap_of
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.mtp_form import LING, LONGCAT
+from ..spec.positions import alibi_slopes
+from .common import check_silu, common, expect, renamed, softcap_of
 from .latent import index_shares, latent
-from .moe import deepseek_experts, experts_of, shared_experts, sparse_kinds, with_experts
+from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, sparse_kinds, with_experts
+from .rope import rope_from_hf
 
 _LARGE4_SIZES = {
     "kv_lora_rank": 512,
@@ -310,3 +313,72 @@ def _dots3_mixer(fields: Fields, spec: ModelSpec, kind: str) -> LatentAttentionS
 
 def _gated(norms: Norms, gated: tuple[str, ...], rank: int) -> Norms:
     return replace(norms, gated=gated, gate_rank=rank)
+
+
+_LING: Mapping[str, object] = {
+    **{"score_function": "sigmoid", "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True},
+    **{"linear_silu": False, "use_linear_silu": False, "linear_rope": True, "use_bias": False, "use_qkv_bias": False},
+}
+"""Fields of Ling 2.5, with the only known values."""
+
+
+def ling25(fields: Fields, name: str) -> ModelSpec:
+    """Ling 2.5 and Ring 2.5: lightning attention with normed and partly rotated heads, the last layer of every few with
+    latent attention; all but the first layers have experts.
+
+    Rates fall from the first layer on as in vLLM and SGLang. The code of published files counts layers from -1 there,
+    so that all of its rates are larger by the share of one layer.
+    """
+    check_silu(fields)
+    expect(fields, _LING)
+    defaults = {"moe_intermediate_size": 512, "num_experts": 256, "n_group": 8, "topk_group": 4, "q_lora_rank": None}
+    others = {"rope_theta": 600_000.0, "max_position_embeddings": 32_768, "partial_rotary_factor": 0.5}
+    fields = renamed(fields, {"num_shared_experts": "n_shared_experts"}, **defaults, **others)
+    heads = fields.integer("num_attention_heads")
+    dim = fields.integer("head_dim", fields.integer("hidden_size") // heads)
+    rope = rope_from_hf(fields.values, dim)
+    whole = Fields({**fields.values, "partial_rotary_factor": None})  # files tell the rotating part of a linear head
+    # head_dim is the size of its rotating part
+    spec = common(Fields({**whole.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)
+    spec = latent(whole, spec)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    spec = with_layers(spec, mixer=replace(mixer, name="attention", out="dense", norm_eps=spec.norm_eps))
+    lightning = LightningSpec(
+        rates=(),
+        head_dim=dim,
+        by_head=False,
+        activated=False,
+        head_norms=("query_layernorm", "key_layernorm") if fields.flag("use_qk_norm", True) else None,
+        head_eps=spec.norm_eps,
+        rope=rope,
+        scale=dim**-0.5,
+        norm_groups=fields.integer("group_norm_size", 4),
+        norm_eps=spec.norm_eps,
+        name="attention",
+        into=("query_key_value", "g_proj"),
+        norm="g_norm",
+        out="dense",
+    )
+    period, count = fields.integer("layer_group_size", 5), len(spec.layers)
+    attends = [(layer + 1) % period == 0 or layer >= count // period * period for layer in range(count)]
+    layers = tuple(
+        layer
+        if attending
+        else replace(
+            layer, mixer=replace(lightning, rates=lightning_rates(alibi_slopes(heads), at / max(count - 1, 1)))
+        )
+        for at, (layer, attending) in enumerate(zip(spec.layers, attends, strict=True))
+    )
+    spec = replace(spec, layers=layers, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{count}.")
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
+    if moe.shared is not None:
+        shared = fields.integer("moe_shared_expert_intermediate_size", moe.inner)
+        moe = replace(moe, shared=replace(moe.shared, inner=shared * fields.integer("n_shared_experts", 1)))
+    moe = replace(
+        moe,
+        names=(replace(APART, correction="mlp.gate.expert_bias"),),
+        correction=fields.flag("moe_router_enable_expert_bias", True),
+    )
+    spec = with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 0, least=0))
+    return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 1, least=0)))

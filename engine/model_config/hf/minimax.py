@@ -5,9 +5,9 @@ from dataclasses import replace
 from ..config_fields import ConfigError, Fields
 from ..spec.attention_parts import BlockIndexSpec
 from ..spec.layer import LayerSpec, Norms
+from ..spec.lightning import LightningSpec, lightning_rates
 from ..spec.mlp import FUSED_MLP, STACKED, ExpertNames, MLPSpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
-from ..spec.recurrent import LightningSpec
 from .common import check_silu, common, expect, slide
 from .hybrid import kinds_of
 from .moe import MIXTRAL, experts_of, with_experts
@@ -55,7 +55,13 @@ def minimax(fields: Fields, name: str) -> ModelSpec:
         raise ConfigError(f"layer_types says what {len(kinds)} layers are, expected {len(spec.layers)}")
     of_mlp = _factors(fields, "mlp", "mlp")
     layers = [
-        _layer(fields, layer, kind, of_mlp, _rates(layer.attention.heads, number, len(kinds)))
+        _layer(
+            fields,
+            layer,
+            kind,
+            of_mlp,
+            lightning_rates(_slopes(layer.attention.heads), number / (len(kinds) - 1 + 1e-5)),
+        )
         for number, (layer, kind) in enumerate(zip(spec.layers, kinds, strict=True))
     ]
     return replace(spec, layers=tuple(layers))
@@ -163,7 +169,6 @@ def _factors(fields: Fields, here: str, there: str) -> tuple[float, float]:
     return stream, part
 
 
-def _rates(heads: int, layer: int, layers: int) -> tuple[float, ...]:
-    """Slopes of ALiBi (arXiv:2108.12409), smaller in later layers."""
-    factor = 1 - layer / (layers - 1 + 1e-5) + 1e-5
-    return tuple(2 ** (-8 * (head + 1) / heads) * factor for head in range(heads))
+def _slopes(heads: int) -> list[float]:
+    """Powers of two down to 2 ** -8, whatever the number of heads."""
+    return [2 ** (-8 * (head + 1) / heads) for head in range(heads)]

@@ -244,6 +244,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "BeeForConditionalGeneration": MediaFamily("bee", "qwen3"),
     "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
     "ChameleonForConditionalGeneration": MediaFamily("chameleon", "chameleon"),
     "Cohere2VisionForConditionalGeneration": MediaFamily("cohere2_vision", "cohere2"),
@@ -282,6 +283,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "GraniteDoclingForConditionalGeneration": MediaFamily("granite_docling", "granite_docling_text"),
     "GraniteSpeechForConditionalGeneration": MediaFamily("granite_speech", "granite", "audio"),
     "GraniteSpeechPlusForConditionalGeneration": MediaFamily("granite_speech_plus", "granite", "audio"),
+    "H2OVLChatModel": MediaFamily("h2ovl_chat", "llama"),
     "HunYuanVLForConditionalGeneration": MediaFamily("hunyuan_vl", "hunyuan_vl_text"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
@@ -331,6 +333,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
     "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
     "Phi3VForCausalLM": MediaFamily("phi3_v", "phi3"),
+    "Phi4MMForCausalLM": MediaFamily("phi4mm", "phi3"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),
@@ -355,6 +358,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Qwen3_5ForConditionalGeneration": MediaFamily("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": MediaFamily("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "Qwen4ExpForConditionalGeneration": MediaFamily("qwen4_exp", "qwen4_exp_text", "images, video"),
+    "RForConditionalGeneration": MediaFamily("r_4b", "qwen3"),
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
@@ -379,7 +383,8 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
 """By architecture."""
 _TYPED_HERE: Final = (
     *_SHARED,
-    *(f"{name}ForConditionalGeneration" for name in ("Keye", "KeyeVL1_5", "StepVL")),
+    "H2OVLChatModel",
+    *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""
 
@@ -426,8 +431,12 @@ _GENERATES: Final = re.compile(
     r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
     r"|\A(audio|action)_modality_embed\Z"
     r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen|_for_gen\."
+    r"|\.lora_[AB]\.(vision|speech)\."
 )
-"""Of parts that generate speech, pictures or actions, which are ignored."""
+"""Of parts that generate speech, pictures or actions, and adapters within the files (Phi-4-multimodal), which are
+ignored."""
+_ADAPTED: Final = ".base_layer."
+"""In the names of matrices that have adapters within the files."""
 _DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk]))\.")
 """Names of Diffusers within attention (Cosmos 3)."""
 
@@ -463,7 +472,7 @@ def text_name(stored: str) -> str | None:
     """A tensor's name in a text-only model; None if it belongs to another part."""
     if _GENERATES.search(stored):
         return None
-    stored = _DIFFUSERS.sub(_as_usual, stored)
+    stored = _DIFFUSERS.sub(_as_usual, stored).replace(_ADAPTED, ".")
     if stored.startswith(_ENCODER):
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)

@@ -10,11 +10,11 @@ from .attention_parts import AddedConvSpec
 from .cache import CacheSpec
 from .compressed_attention import CompressedAttentionSpec
 from .latent_attention import LatentAttentionSpec
+from .lightning import LightningSpec
 from .mlp import FeedForwardSpec, MoESpec
 from .projection import Projection
 from .recurrent import (
     GatedDeltaSpec,
-    LightningSpec,
     Mamba2Spec,
     MambaSpec,
     RGLRUSpec,

@@ -1,13 +1,13 @@
 """Describes mixers with a state of fixed size in place of keys and values. Torch-free.
 
-Each but :class:`LightningSpec` has a convolution over the last few tokens. :class:`ShortConvSpec` consists of it; in
-the others a recurrence follows (:mod:`stentor.kernels`: ``gated_delta``, ``mamba2`` and ``selective_scan``).
+Each has a convolution over the last few tokens. :class:`ShortConvSpec` consists of it; in the others a recurrence
+follows (:mod:`stentor.kernels`: ``gated_delta``, ``mamba2`` and ``selective_scan``).
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ..config_fields import ConfigError
 from .projection import Projection
@@ -386,53 +386,6 @@ class MambaSpec(WithoutCache):
             raise ConfigError(f"{self.inner} channels of a state space do not divide among {self.heads} heads")
         if self.heads > 1 and self.norm != "none":
             raise ConfigError("heads of a state space whose steps are normed are not known")
-
-
-@dataclass(frozen=True)
-class LightningSpec(WithoutCache):
-    """Linear attention whose heads forget at fixed rates (lightning attention, arXiv:2401.04658), between SiLU and a
-    gated norm (MiniMax-01, arXiv:2501.08313)."""
-
-    rates: tuple[float, ...]
-    """A head's state is multiplied by exp(-rate) for each token."""
-    head_dim: int
-    norm_workers: int = 1
-    """Workers that have a part of the heads, which are normed together."""
-    name: str = "self_attn"
-
-    norm_eps: ClassVar[float] = 1e-6
-
-    @property
-    def heads(self) -> int:
-        return len(self.rates)
-
-    @property
-    def inner(self) -> int:
-        return self.heads * self.head_dim
-
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """The projections to queries, keys and values, head by head, and gates; and out."""
-        into = (f"{self.name}.qkv_proj", 3 * self.inner), (f"{self.name}.output_gate", self.inner)
-        return (
-            Projection(into, hidden, bias=False),
-            Projection(((f"{self.name}.out_proj", hidden),), self.inner, bias=False),
-        )
-
-    def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Shapes of its stored tensors, by name."""
-        for projection in self.projections(hidden):
-            yield from projection.shapes(prefix)
-        yield f"{prefix}.{self.name}.norm.weight", (self.inner,)
-
-    def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        return (StateTensor((self.heads, self.head_dim, self.head_dim), recurrent=True),)
-
-    def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions besides projections: the state is scaled, updated and read."""
-        return 5 * tokens * self.inner * self.head_dim
-
-    def check(self) -> None:
-        """Nothing to check."""
 
 
 @dataclass(frozen=True)

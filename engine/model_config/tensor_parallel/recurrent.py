@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from ..config_fields import ConfigError
 from ..spec.layer import BesideSpec, RecurrentSpec
-from ..spec.recurrent import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
+from ..spec.lightning import LightningSpec
+from ..spec.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import LaurelSpec
 from .cuts import Cut, Cuts, Ranges, Rank
 
@@ -38,15 +39,19 @@ def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -
 def _part_of_lightning(spec: LightningSpec, rank: Rank) -> LightningSpec:
     rank.each(spec.heads, "heads of linear attention")
     first, count = rank.own(spec.heads)
-    return replace(spec, rates=spec.rates[first : first + count], norm_workers=rank.size)
+    rates = spec.rates[first : first + count]
+    if spec.norm_groups > 1:
+        return replace(spec, rates=rates, norm_groups=rank.each(spec.norm_groups, "groups of a norm"))
+    return replace(spec, rates=rates, norm_workers=rank.size)
 
 
 def _cut_lightning(spec: LightningSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
     first, count = own = rank.own(spec.inner)
     into, out = spec.projections(hidden)
-    yield from rank.columns(into, prefix, [((3 * first, 3 * count),), (own,)])
+    parts = tuple((part * spec.inner + first, count) for part in range(3))
+    yield from rank.columns(into, prefix, [((3 * first, 3 * count),) if spec.by_head else parts, (own,)])
     yield from rank.rows(out, prefix, own)
-    yield f"{prefix}.{spec.name}.norm.weight", Cut(0, spec.inner, (own,))
+    yield f"{prefix}.{spec.name}.{spec.norm}.weight", Cut(0, spec.inner, (own,))
 
 
 def _cut_rglru(spec: RGLRUSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:

@@ -74,7 +74,7 @@ _FUYU_PICTURE: Final = 71_011
 _PHI4_PICTURE: Final = 200_010
 """``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
 PICTURE_TOKENS: Final[Mapping[object, str]] = {
-    "internvl_chat": "<IMG_CONTEXT>",
+    **dict.fromkeys(("h2ovl_chat", "internvl_chat"), "<IMG_CONTEXT>"),
     **dict.fromkeys(("minicpmo", "minicpmv"), "<unk>"),
     "deepseek_vl_v2": "<image>",
     "phi3_v": "<|image|>",
@@ -172,7 +172,7 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _FUYU_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
-        case "phi4_multimodal", _:
+        case "phi4_multimodal" | "phi4mm", _:
             vision = config.get("vision_config")
             token = vision.get("image_token_id") if isinstance(vision, Mapping) else None
             return token if isinstance(token, int) else _PHI4_PICTURE

@@ -270,6 +270,19 @@ def llava_onevision(model: VisionFields) -> VisionSpec:
     return replace(spec, tiles=replace(spec.tiles, most=int(most)), video=True)
 
 
+_WIDER: Final = {"bee": 4, "r_4b": 1}
+"""Factors of the width between the projector's products."""
+
+
+def normed_onevision(model: VisionFields) -> VisionSpec:
+    """R-4B and Bee: LLaVA-OneVision with a norm of patches before its projector, and without video."""
+    spec = llava_onevision(model)
+    first, last = spec.projector.products
+    first = replace(first, outputs=first.outputs * _WIDER[model.whole.text("model_type")])
+    norm = ProjectorNorm("projector.pre_norm", "layer", 1e-6, bias=True)
+    return replace(spec, projector=replace(spec.projector, products=(first, last), norm=norm), video=False)
+
+
 PHI3_TOWER: Final = {
     **{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
     **{"image_size": 336, "patch_size": 14},

@@ -17,6 +17,7 @@ from ...layers.linear.weights import WeightMap
 from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.hf.deepseek_ocr import with_known_tower
 from ...model_config.hf.nemotron_omni import in_transformers_form
+from ...model_config.hf.phi4mm import with_tower_of_phi4
 from ...model_config.hf.step_vl import with_tower_of_step
 from ...model_config.hf.thinker import thinker
 from ...model_config.towers.media_spec import TWO_TOWERS, check_canvas, lacks_timm
@@ -45,6 +46,15 @@ _VISION_TOWER: Final = ("model.vision_tower.",)
 """Prefix of the vision tower's tensor names."""
 _UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {"phi4_multimodal": ("model.embed_tokens_extend.audio_embed.",)}
 """Prefixes of an encoder that is not used, by model type."""
+_RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
+    "phi4_multimodal": {
+        **{"image_embed.img_projection.0.": "image_embed.img_projection_up."},
+        **{"image_embed.img_projection.2.": "image_embed.img_projection_down."},
+        **{"image_embed.glb_GN": "image_embed.global_img_feature_extensor"},
+        **{"image_embed.sub_GN": "image_embed.sub_img_feature_extensor"},
+    }
+}
+"""Parts of published names that transformers' classes call otherwise, by model type."""
 _OF_TEXTS: Final = ("text_model", "text_projection")
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -74,6 +84,7 @@ class TransformersTower:
         from transformers.initialization import no_init_weights
 
         described = with_tower_of_step(in_transformers_form(with_known_tower(thinker(described))))
+        described = with_tower_of_phi4(described)
         check_canvas(described)
         made = configuration(described)
         if getattr(made, "has_lora_adapter", False):
@@ -82,6 +93,7 @@ class TransformersTower:
                 "has one set, expected a checkpoint without an adapter"
             )
         self._unseen = _UNHEARD.get(made.model_type, ())
+        self._renamed = _RENAMED.get(made.model_type, {})
         if lacks_timm(described):
             self._unseen = _VISION_TOWER
             leave_out_pictures(made)
@@ -121,8 +133,14 @@ class TransformersTower:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load a checkpoint's tensors outside of the decoder. Raises :class:`...layers.linear.weights.WeightError`."""
         seen = (each for each in tensors if not each[0].startswith(self._unseen)) if self._unseen else tensors
-        named = module_tensors(self._model, self._conversions, self._tensors, seen)
+        usual = ((self._usual(name), tensor) for name, tensor in seen)
+        named = module_tensors(self._model, self._conversions, self._tensors, usual)
         self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))
+
+    def _usual(self, stored: str) -> str:
+        for part, usual in self._renamed.items():
+            stored = stored.replace(part, usual)
+        return stored
 
     @torch.inference_mode()
     def words(self) -> dict[int, torch.Tensor]:

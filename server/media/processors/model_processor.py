@@ -66,6 +66,7 @@ from .pictures import (
     FrameProcessor,
     FuyuProcessor,
     GotOcrProcessor,
+    H2OVLProcessor,
     HunYuanVLProcessor,
     Idefics2Processor,
     InternVLChatProcessor,
@@ -82,7 +83,7 @@ from .pictures import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
-from .tiled import DeepseekVL2Processor, Phi3VProcessor
+from .tiled import DeepseekVL2Processor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -103,6 +104,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "GlmAsrProcessor": GlmAsrProcessor,
     "GotOcr2Processor": GotOcrProcessor,
     "GraniteSpeechProcessor": GraniteSpeechProcessor,
+    "H2OVLProcessor": H2OVLProcessor,
     "HunYuanVLProcessor": HunYuanVLProcessor,
     "Idefics2Processor": Idefics2Processor,
     "InklingProcessor": InklingProcessor,
@@ -120,8 +122,10 @@ _OWN: Final[Mapping[str, Any]] = {
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi3VProcessor": Phi3VProcessor,
+    "Phi4MMProcessor": Phi4MMProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
+    "NormedOnevisionProcessor": NormedOnevisionProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
     "Step3VLProcessor": transformers.Step3p7Processor,
     "Siglip2Processor": LonePictures,
@@ -155,10 +159,12 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
 another."""
 _UNNAMED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
+    "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_vl": "KimiVLProcessor",
@@ -170,6 +176,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
+    "phi4mm": "Phi4MMProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "step_vl": "Step3VLProcessor",
@@ -252,13 +259,20 @@ class ModelProcessor:
     @property
     def by_company(self) -> bool:
         """Whether a picture is cut up otherwise where it is not the only one of its conversation."""
-        return self._name in _BY_COMPANY
+        return self._name in _BY_COMPANY or bool(self._in_company)
+
+    @property
+    def _in_company(self) -> Mapping[str, object]:
+        """Options for a picture that is not the only one of its conversation."""
+        return getattr(self._processor, "in_company", {})
 
     def image(self, picture: Image.Image, options: Mapping[str, object], *, alone: bool) -> ModelInputs:
         """Raises :class:`..refusal.Refusal` for an image that the model cannot take."""
         processor = self._processor
         arguments = self._arguments(options)
-        apart = alone or not self.by_company
+        if not alone:
+            arguments |= self._in_company
+        apart = alone or self._name not in _BY_COMPANY
         images, *_ = processor.prepare_inputs_layout(images=[picture] if apart else [[picture, _DOT]])
         try:
             found, (replacement, *_) = processor._process_images(images, **arguments)

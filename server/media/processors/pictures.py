@@ -17,6 +17,7 @@ from ...text.templates.placeholders import AGAIN, NUMBER, SPACE
 from .audio import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
+from .images.h2ovl import H2OVLImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
@@ -189,6 +190,7 @@ class NemotronVLProcessor(OwnProcessor):
     image_token = "<image>"
     embedded = image_token
     """The token in whose place an embedding is."""
+    images: Any = transformers.GotOcr2ImageProcessorPil
     names: Mapping[str, str] = {"image_mean": "norm_mean", "image_std": "norm_std", "max_patches": "max_num_tiles"}
     """Fields of the model's files."""
 
@@ -208,7 +210,7 @@ class NemotronVLProcessor(OwnProcessor):
         side = side_of(whole, "force_image_size", side_of(vision, "image_size", 512))
         norms = {name: settings.numbers(cls.names[name]) for name in ("image_mean", "image_std")}
         made = cls(
-            transformers.GotOcr2ImageProcessorPil(
+            cls.images(
                 size={"height": side, "width": side},
                 crop_to_patches=True,
                 max_patches=settings.integer(cls.names["max_patches"], 12),
@@ -233,6 +235,22 @@ class InternVLChatProcessor(NemotronVLProcessor):
         "image_std": "image_std",
         "max_patches": "max_dynamic_patch",
     }
+
+
+class H2OVLProcessor(InternVLChatProcessor):
+    """Of H2OVL-Mississippi, which cuts the one picture of a conversation into two grids."""
+
+    images: Any = H2OVLImages
+    in_company: Mapping[str, object] = {"use_msac": False}
+    """Options for pictures beside others."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "NemotronVLProcessor":
+        made = super().of(folder)
+        whole = Fields(ModelFiles(folder).read("config.json"))
+        made.image_processor.use_msac = whole.flag("use_msac", True)
+        made.image_processor.min_patches = whole.integer("min_dynamic_patch", 1)
+        return made
 
 
 class DeepseekOcrProcessor(OwnProcessor):

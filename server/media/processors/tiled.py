@@ -4,19 +4,25 @@ child."""
 from pathlib import Path
 from typing import Any, Final
 
+from transformers import AutoTokenizer, LlavaOnevisionImageProcessorPil, LlavaOnevisionProcessor
+
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf.deepseek_ocr import is_deepseek_ocr
+from stentor.engine.model_config.hf.text_part import described_part
 from stentor.engine.model_config.towers.vision_fields import side_of
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 
 from ...text.templates.placeholders import NUMBER
 from ...text.tokenizers.loading import load_tokenizer
 from .images.deepseek_vl2 import DeepseekVL2Images
 from .images.phi3 import Phi3VImages
+from .images.phi4 import Phi4Images
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 from .pictures import DeepseekOcrProcessor
 
 _PHI3_EMBEDDED: Final = "<|image|>"
+_PHI4_EMBEDDED: Final = "<|endoftext10|>"
 
 
 class Phi3VProcessor(OwnProcessor):
@@ -47,6 +53,27 @@ class Phi3VProcessor(OwnProcessor):
         count = whole * (whole + 1) + 1 + height * (width + 1)
         found: str = _PHI3_EMBEDDED * count + self._behind
         return found
+
+
+class Phi4MMProcessor(OwnProcessor):
+    """Of Phi-4-multimodal's published files: pictures are numbered. Sounds are not taken."""
+
+    image_token = f"<|image_{NUMBER}|>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "Phi4MMProcessor":
+        """From the files of a model."""
+        return cls(Phi4Images.from_pretrained(folder))
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return ["num_img_tokens"]
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return _PHI4_EMBEDDED * int(image_inputs["num_img_tokens"][image_idx])
 
 
 class DeepseekVL2Processor(OwnProcessor):
@@ -81,6 +108,27 @@ class DeepseekVL2Processor(OwnProcessor):
         rows, columns = (int(length) // tile * self._side for length in image_inputs["image_sizes"][image_idx])
         found: str = self.image_token * (self._side * (self._side + 1) + 1 + rows * (columns + 1))
         return found
+
+
+class NormedOnevisionProcessor(LlavaOnevisionProcessor):
+    """R-4B and Bee: every picture is cut into tiles, also beside others, as in vLLM."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, patches: int = 729, tiles: int = 9) -> None:
+        """``patches`` of a tile; ``tiles``: beyond which embeddings are reduced."""
+        ratio = f"anyres_max_{tiles}"
+        super().__init__(  # type: ignore[no-untyped-call]
+            image_processor, tokenizer, None, patches, "full", vision_aspect_ratio=ratio
+        )
+
+    @classmethod
+    def of(cls, folder: Path) -> "NormedOnevisionProcessor":
+        """From the files of a model."""
+        whole = described_part(ModelFiles(folder).read("config.json"))
+        tower = vision_spec_from_hf(whole, 1)
+        assert tower.tiles is not None
+        images = LlavaOnevisionImageProcessorPil.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return cls(images, tokenizer, tower.side**2, tower.tiles.most)
 
 
 def _is_canvas(given: object, side: int) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.spec.recurrent import LightningSpec
+from stentor.engine.model_config.spec.lightning import LightningSpec
 
 TEXT_01: Mapping[str, Any] = {
     "architectures": ["MiniMaxText01ForCausalLM"],

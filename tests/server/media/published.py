@@ -52,6 +52,16 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "bee": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "BeeImageProcessor", "processor_class": "BeeProcessor"},
+                **{"size": {"height": SIDE, "width": SIDE}, "image_mean": _HALF, "image_std": _HALF},
+                "image_grid_pinpoints": [[rows * SIDE, columns * SIDE] for rows in (1, 2) for columns in (1, 2, 3)],
+            }
+        },
+    ),
     "dots_ocr": _Files(
         CHATML.replace("IMAGE", "<|img|><|imgpad|><|endofimg|>"),
         {
@@ -89,6 +99,16 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
         untold="image_token_id",
+    ),
+    "h2ovl": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": SIDE, "size": SIDE},
+                **{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]},
+            }
+        },
+        untold="img_context_token_id",
     ),
     "internvl_chat": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
@@ -163,6 +183,17 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         {"<image>": "<|image|>"},
         untold="image_token_id",
+    ),
+    "phi4mm": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Phi4MMImageProcessor", "processor_class": "Phi4MMProcessor"},
+                **{"feature_extractor_type": "Phi4MMAudioFeatureExtractor", "dynamic_hd": 6},
+                **{"size": {"height": SIDE, "width": SIDE}, "patch_size": PATCH},
+            }
+        },
+        {"<image>": "<|endoftext10|>"},
     ),
     "step_vl": _Files(
         CHATML.replace("IMAGE", "<im_patch>"),

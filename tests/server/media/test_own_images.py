@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from transformers import Gemma4ImageProcessorPil
-from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from transformers import Gemma4ImageProcessorPil, GotOcr2ImageProcessorPil
+from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
 from stentor.server.media.processors.images.deepseek_vl2 import DeepseekVL2Images
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
 from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
+from stentor.server.media.processors.images.h2ovl import H2OVLImages
 from stentor.server.media.processors.images.kimi import KimiImages
 from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.processors.images.llama4 import Llama4Images
@@ -329,3 +330,32 @@ def test_squares_of_gemma4_are_those_that_one_patch_of_their_size_would_be(size:
     assert found.keys() == expected.keys()
     for name, values in found.items():
         assert np.array_equal(values, expected[name]), name
+
+
+@pytest.mark.parametrize("size", [(50, 21), (30, 90), (16, 16), (99, 5), (40, 40)])
+def test_one_grid_of_h2ovl_is_that_of_internvl(size: tuple[int, int]) -> None:
+    drawn = waves(*size)
+    theirs = GotOcr2ImageProcessorPil(
+        size=_SQUARE, crop_to_patches=True, max_patches=6, image_mean=IMAGENET_DEFAULT_MEAN, image_std=[0.5] * 3
+    )([drawn], return_tensors="np")
+    ours = H2OVLImages(size=_SQUARE, use_msac=False, image_std=[0.5] * 3)([drawn], return_tensors="np")
+    assert ours["pixel_values"] == pytest.approx(theirs["pixel_values"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "second", "first"),
+    [((32, 16), (3, 2), (2, 1)), ((16, 16), (2, 2), (1, 1)), ((96, 16), (1, 1), (6, 1)), ((16, 48), (2, 2), (1, 3))],
+)
+def test_the_second_grid_of_h2ovl_has_no_side_that_divides_one_of_the_first(
+    size: tuple[int, int], second: tuple[int, int], first: tuple[int, int]
+) -> None:
+    drawn = waves(*size)
+    tiles = []
+    for columns, rows in (second, first):
+        wide = np.asarray(drawn.resize((columns * 16, rows * 16), Image.Resampling.BICUBIC))
+        parts = wide.reshape(rows, 16, columns, 16, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 16, 16, 3)
+        tiles += [*parts] if columns * rows > 1 else []
+    tiles.append(np.asarray(drawn.resize((16, 16), Image.Resampling.BICUBIC)))
+    values = (np.stack(tiles) / 255 - 0.5) / 0.5
+    found = H2OVLImages(size=_SQUARE, image_mean=[0.5] * 3, image_std=[0.5] * 3)([drawn], return_tensors="np")
+    assert found["pixel_values"] == pytest.approx(values.transpose(0, 3, 1, 2), abs=1e-5)

@@ -44,6 +44,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
+    "bee": "{}\n",
     "deepseek_ocr": "{}\n",
     "deepseek_vl2": "{}\n",
     "dots_ocr": "<|img|>{}<|endofimg|>",
@@ -61,7 +62,7 @@ PROMPTS = {
 """What stands in a prompt for a picture, but for its placeholders."""
 
 
-@pytest.mark.parametrize("whole", [*PROMPTS, "minicpmv_2_6", "step_vl"], indirect=True)
+@pytest.mark.parametrize("whole", [*PROMPTS, "h2ovl", "minicpmv_2_6", "phi4mm", "step_vl"], indirect=True)
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
     one = whole.family

@@ -7,7 +7,7 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from .base import OwnImages, Scaling
-from .tiles import Pixels, cut
+from .tiles import Pixels, cut, grids
 
 _ENOUGH: Final = 0.6
 """Fraction of a picture's pixels above which more pixels in tiles are no advantage."""
@@ -49,18 +49,10 @@ class EagleImages(OwnImages):
 def canvas(height: int, width: int, tile: int, least: int, most: int) -> tuple[int, int]:
     """Columns and rows of ``least`` to ``most`` tiles: those that distort a picture the least, among those with enough
     of its pixels. Of two that are equal the one with fewer tiles."""
-    # grids with equally many tiles keep the order of the set, as in the published processor
-    grids = {
-        (columns, rows)
-        for count in range(least, most + 1)
-        for columns in range(1, count + 1)
-        for rows in range(1, count + 1)
-        if least <= columns * rows <= most
-    }
     ratio = width / height
 
     def fit(grid: tuple[int, int]) -> float:
         wanted, area = grid[0] / grid[1], grid[0] * grid[1] * tile * tile / (width * height)
         return min(area, _ENOUGH) * min(wanted / ratio, ratio / wanted)
 
-    return max(sorted(grids, key=lambda grid: grid[0] * grid[1]), key=fit)
+    return max(grids(least, most), key=fit)

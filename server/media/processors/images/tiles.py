@@ -40,6 +40,19 @@ def cut(picture: Any, rows: int, columns: int) -> Any:
     return tiles.transpose(1, 3, 0, 2, 4).reshape(rows * columns, channels, height // rows, width // columns)
 
 
+def grids(least: int, most: int) -> list[tuple[int, int]]:
+    """Columns and rows of ``least`` to ``most`` tiles, fewer before more. Grids of equally many keep the order of a
+    set, as in the published processors of InternVL and its relatives."""
+    found = {
+        (columns, rows)
+        for count in range(least, most + 1)
+        for columns in range(1, count + 1)
+        for rows in range(1, count + 1)
+        if least <= columns * rows <= most
+    }
+    return sorted(found, key=lambda grid: grid[0] * grid[1])
+
+
 def normed(pixels: Pixels, factor: float, mean: Sequence[float], std: Sequence[float]) -> Values:
     """Values of pixels times ``factor``, less the mean of their channel, over its deviation."""
     shape = (-1, 1, 1)

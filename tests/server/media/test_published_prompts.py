@@ -1,0 +1,57 @@
+"""Models whose code comes with their checkpoints: pictures that stand before texts, and files that are refused."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.phi4mm import with_tower_of_phi4
+from stentor.engine.model_config.hf.text_part import is_of_tower, text_name
+from stentor.tests.server.media.pictures import picture
+from stentor.tests.server.media.published import WHOLE
+from stentor.tests.server.media.test_prompts import family_in
+
+
+def test_pictures_of_published_files_of_phi_4_stand_before_the_text(tmp_path: Path) -> None:
+    WHOLE["phi4mm"](tmp_path)
+    one = family_in(tmp_path)
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "image"}]
+    told, placed = one.prompt([{"role": "user", "content": content}], [picture(16, 16), picture(40, 16)])
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    first, second = ("<|endoftext10|>" * span.length for span in placed.spans)
+    assert text == f"<|im_start|>user\n{first}\n{second}\na<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_one_picture_of_h2ovl_has_two_grids(tmp_path: Path) -> None:
+    WHOLE["h2ovl"](tmp_path)
+    one = family_in(tmp_path)
+    content = [{"type": "text", "text": "a"}, {"type": "image"}]
+    told, placed = one.prompt([{"role": "user", "content": content}], [picture(16, 32)])
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    assert text == f"<|im_start|>user\n<img>{'<IMG_CONTEXT>' * 4 * 9}</img>\na<|im_end|>\n<|im_start|>assistant\n"
+    pair = [{"type": "image"}, {"type": "image"}]
+    _, placed = one.prompt([{"role": "user", "content": pair}], [picture(16, 32), picture(16, 32)])
+    assert placed.tokens["image"] == 2 * 4 * 3
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"img_processor": {"type_feature": "cls_patch"}}, "type_feature is 'cls_patch', expected 'patch'"),
+        (
+            {"embd_layer": {"image_embd_layer": {"hd_transform_order": "glb_sub"}}},
+            "hd_transform_order is 'glb_sub', expected 'sub_glb'",
+        ),
+    ],
+)
+def test_a_tower_of_phi_4_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        with_tower_of_phi4({"model_type": "phi4mm", "hidden_size": 64, **config})
+
+
+def test_the_adapters_within_files_of_phi_4_belong_to_no_part() -> None:
+    layer = "model.layers.3.mlp.down_proj"
+    assert text_name(f"{layer}.base_layer.weight") == f"{layer}.weight"
+    assert text_name(f"{layer}.lora_A.vision.weight") is None
+    assert not is_of_tower(f"{layer}.lora_A.vision.weight")
