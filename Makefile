@@ -37,7 +37,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
-.PHONY: help venv serve pull pictures newcomer test every quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull pictures newcomer test every quick lint format chromium try-chromium pytest proof faults compile kernels arm sanitize chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is 
 
 arm: $(STAMP) ## AArch64 under an emulator: vector code, tests in an emulated Python, a chat answer like this machine's; ARGS="tests/..." runs these alone
 	$(BIN)/python -P -m stentor.tests.arm $(ARGS)
+
+sanitize: $(STAMP) ## the native kernels under AddressSanitizer; ARGS="tests/kernels/test_linear.py" runs these alone
+	$(BIN)/python -P -m stentor.tests.sanitizer $(ARGS)
 
 chaos: $(STAMP) ## kill processes under live streams, send random requests, poison and bombs; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.chaos.full chaos --output $(RESULTS)/2026-11-chaos-cpu.json $(ARGS)
