@@ -1,6 +1,7 @@
 """One layer of a decoder or encoder, described by a :class:`..model_config.spec.layer.LayerSpec`."""
 
 from copy import copy
+from typing import NamedTuple
 
 import torch
 
@@ -76,18 +77,19 @@ class Layer:
         spec = spec or model.layers[layer]
         parts = _PartMaker(weights, layer, model, spec, context)
         self._block = parts.shared_block(rotary, blocks)
-        self._mixer = parts.mixer(rotary)
-        self._second_mixer = parts.second_mixer(rotary)
+        mixer, self._second_mixer = parts.mixer(rotary), parts.second_mixer(rotary)
+        self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
+        network, self._shortcut = parts.network(), parts.shortcut()
+        norms = parts.norms(mixer, network)
+        convs, sums = parts.convs(), parts.sums()
+        self._mixer = None if mixer is None else parts.around_mixer(mixer, norms, convs[0], sums[0])
         self._second_scale = model.residual_scale * spec.beside_scale
         self._sum_scale = spec.sum_scale
         self._parallel = spec.parallel
-        self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
-        self._cross_in, self._cross_out = parts.norm(spec.norms.cross_in), parts.norm(spec.norms.cross_out)
-        self._cross_sum = parts.norm(spec.norms.cross_sum)
-        self._network = parts.network()
-        self._shortcut = parts.shortcut()
+        self._cross_in, self._cross_out, self._cross_sum = norms.cross_in, norms.cross_out, norms.cross_sum
+        self._network = None if network is None else parts.around_network(network, norms, convs[1], sums[1])
         # experts with a network beside them take its input
-        self._shortcut_in = parts.norm(spec.norms.mlp_in) if self._shortcut is not None and spec.mlp is None else None
+        self._shortcut_in = norms.mlp_in if network is None else None
         self._ends_shortcut = layer > 0 and model.layers[layer - 1].shortcut is not None
         self._per_layer = PerLayer(weights, layer, model, inputs, context) if inputs else None
         self._scalar = parts.scalar()
@@ -177,18 +179,30 @@ class Layer:
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
+class _LayerNorms(NamedTuple):
+    """The norms of a layer, as :class:`...model_config.spec.layer.Norms` names them."""
+
+    mixer_in: Norm | None
+    mixer_out: Norm | None
+    mixer_sum: Norm | None
+    cross_in: Norm | None
+    cross_out: Norm | None
+    cross_sum: Norm | None
+    mlp_in: Norm | None
+    mlp_out: Norm | None
+    mlp_sum: Norm | None
+
+
 class _PartMaker:
-    """Makes the parts of one layer; each method makes one, or returns None where the spec has none."""
+    """Makes the parts of one layer, or None where the spec has none.
+
+    They are made, and their weights registered, in the order of :meth:`.LayerSpec.shapes`: products, norms,
+    convolutions, sums.
+    """
 
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: LayerSpec, context: LayerContext) -> None:
         self._weights, self._layer, self._model, self._spec, self._context = weights, layer, model, spec, context
         self.prefix = model.layer_prefix(layer)
-
-    def norm(self, name: str, before: Linear | None = None) -> Norm | None:
-        """The norm with this stored name; ``before``: the product for which alone it may quantise its output."""
-        if not name:
-            return None
-        return make_norm(self._weights, f"{self.prefix}.{name}", self._spec.norms, self._model, self._context, before)
 
     def shared_block(self, rotary: RotaryTables, blocks: dict[int, SharedWeights] | None) -> SharedBlock | None:
         """The layer's use of a block; the first layer that uses it puts its weights into ``blocks``."""
@@ -200,24 +214,11 @@ class _PartMaker:
             blocks[block.source] = SharedWeights(weights, model, block, rotary, context)
         return SharedBlock(weights, self._layer, model, block, blocks[block.source], context)
 
-    def mixer(self, rotary: RotaryTables) -> Sublayer[Mixer] | None:
-        """The mixer with its norms."""
-        spec, norms = self._spec, self._spec.norms
-        if spec.mixer is None:
+    def mixer(self, rotary: RotaryTables) -> Mixer | None:
+        spec = self._spec.mixer
+        if spec is None:
             return None
-        mixer = make_mixer(self._weights, self._layer, self._model, spec.mixer, rotary, self._context)
-        input_is_shared = spec.beside or spec.parallel or spec.block or norms.renews
-        return Sublayer(
-            mixer,
-            self.norm(norms.mixer_in, None if input_is_shared else mixer.into),
-            self.norm(norms.mixer_out),
-            self.norm(norms.mixer_sum),
-            scale=self._model.residual_scale * spec.mixer_scale,
-            stream_scale=spec.stream_scales[0],
-            renews=norms.renews,
-            conv=self._conv(0),
-            total=self._sum(0),
-        )
+        return make_mixer(self._weights, self._layer, self._model, spec, rotary, self._context)
 
     def second_mixer(self, rotary: RotaryTables) -> Laurel | Recurrent | None:
         """The second mixer, whose input is that of the first."""
@@ -228,24 +229,11 @@ class _PartMaker:
             return Laurel(self._weights, self._layer, self._model, second, self._context)
         return _recurrent(self._weights, self._layer, self._model, second, rotary, self._context)
 
-    def network(self) -> Sublayer[MLP | MoE] | None:
-        """The network with its norms."""
-        spec, norms = self._spec, self._spec.norms
-        if spec.mlp is None:
+    def network(self) -> MLP | MoE | None:
+        spec = self._spec.mlp
+        if spec is None:
             return None
-        network = make_feed_forward(self._weights, self._layer, self._model, spec.mlp, self._context)
-        input_is_shared = spec.shortcut or norms.renews
-        return Sublayer(
-            network,
-            self.norm(norms.mlp_in, None if input_is_shared else network.input),
-            self.norm(norms.mlp_out),
-            self.norm(norms.mlp_sum),
-            scale=self._model.residual_scale * spec.mlp_scale,
-            stream_scale=spec.stream_scales[1],
-            renews=norms.renews,
-            conv=self._conv(1),
-            total=self._sum(1),
-        )
+        return make_feed_forward(self._weights, self._layer, self._model, spec, self._context)
 
     def shortcut(self) -> MoE | None:
         """The experts whose output is added behind the next layer."""
@@ -260,23 +248,86 @@ class _PartMaker:
         self._weights.add(f"{self.prefix}.{self._spec.scalar}", scalar)
         return scalar
 
-    def _conv(self, part: int) -> AddedConv | None:
-        """The convolution of the output of the mixer (0) or of the network (1)."""
+    def norms(self, mixer: Mixer | None, network: MLP | MoE | None) -> _LayerNorms:
+        """The layer's norms; one before a product that alone takes its output may quantise it."""
+        spec, names = self._spec, self._spec.norms
+        # parts that share an input may need it quantised differently
+        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews
+        network_shares = spec.shortcut or names.renews
+        return _LayerNorms(
+            self._norm(names.mixer_in, None if mixer is None or mixer_shares else mixer.into),
+            self._norm(names.mixer_out),
+            self._norm(names.mixer_sum),
+            self._norm(names.cross_in),
+            self._norm(names.cross_out),
+            self._norm(names.cross_sum),
+            self._norm(names.mlp_in, None if network is None or network_shares else network.input),
+            self._norm(names.mlp_out),
+            self._norm(names.mlp_sum),
+        )
+
+    def _norm(self, name: str, before: Linear | None = None) -> Norm | None:
+        if not name:
+            return None
+        return make_norm(self._weights, f"{self.prefix}.{name}", self._spec.norms, self._model, self._context, before)
+
+    def convs(self) -> tuple[AddedConv | None, AddedConv | None]:
+        """The convolutions of the outputs of mixer and network."""
         convs = self._spec.out_convs
         if convs is None:
-            return None
-        # the states of convolutions come behind those of the mixers
-        state = len(self._spec.states(self._model.hidden_size)) - len(convs) + part
-        return AddedConv(self._weights, self.prefix, convs[part], self._layer, state, self._context)
+            return None, None
+        # their states come behind those of the mixers
+        first = len(self._spec.states(self._model.hidden_size)) - len(convs)
+        of_mixer, of_network = (
+            AddedConv(self._weights, self.prefix, conv, self._layer, state, self._context)
+            for state, conv in enumerate(convs, first)
+        )
+        return of_mixer, of_network
 
-    def _sum(self, part: int) -> ScaledSum | GatedSum | None:
-        """What adds the output of the mixer (0) or of the network (1) to the stream, if it is no plain sum."""
+    def sums(self) -> tuple[ScaledSum | GatedSum | None, ScaledSum | GatedSum | None]:
+        """What adds the outputs of mixer and network to the stream, if these are no plain sums."""
         if self._spec.sums is None:
-            return None
-        name, hidden = f"{self.prefix}.{self._spec.sums[part]}", self._model.hidden_size
+            return None, None
+        of_mixer, of_network = (self._sum(f"{self.prefix}.{name}") for name in self._spec.sums)
+        return of_mixer, of_network
+
+    def _sum(self, name: str) -> ScaledSum | GatedSum:
+        hidden = self._model.hidden_size
         if temperature := self._spec.sum_temperature:
             return GatedSum(self._weights, name, hidden, temperature, self._context)
         return ScaledSum(self._weights, name, hidden, self._context)
+
+    def around_mixer(
+        self, mixer: Mixer, norms: _LayerNorms, conv: AddedConv | None, total: ScaledSum | GatedSum | None
+    ) -> Sublayer[Mixer]:
+        spec = self._spec
+        return Sublayer(
+            mixer,
+            norms.mixer_in,
+            norms.mixer_out,
+            norms.mixer_sum,
+            scale=self._model.residual_scale * spec.mixer_scale,
+            stream_scale=spec.stream_scales[0],
+            renews=spec.norms.renews,
+            conv=conv,
+            total=total,
+        )
+
+    def around_network(
+        self, network: MLP | MoE, norms: _LayerNorms, conv: AddedConv | None, total: ScaledSum | GatedSum | None
+    ) -> Sublayer[MLP | MoE]:
+        spec = self._spec
+        return Sublayer(
+            network,
+            norms.mlp_in,
+            norms.mlp_out,
+            norms.mlp_sum,
+            scale=self._model.residual_scale * spec.mlp_scale,
+            stream_scale=spec.stream_scales[1],
+            renews=spec.norms.renews,
+            conv=conv,
+            total=total,
+        )
 
 
 def make_mixer(

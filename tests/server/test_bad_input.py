@@ -182,7 +182,9 @@ async def refusal(path: str, body: dict[str, Any] | bytes, status: int = 400) ->
     assert good.status_code == 200
     assert response.status_code == status, response.text
     error: dict[str, Any] = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
+    lengths = {"n_prompt_tokens", "n_ctx"} & error.keys()
+    assert error.keys() - lengths == {"message", "type", "param", "code"}
+    assert not lengths or error["code"] == "context_length_exceeded"
     assert error["type"] == "invalid_request_error"
     assert "/" not in error["message"].replace("fake/model", ""), "no paths"
     return error
@@ -275,6 +277,7 @@ async def test_a_prompt_beyond_the_context_is_told_with_the_lengths() -> None:
     assert error["code"] == "context_length_exceeded"
     assert "200" in error["message"]
     assert str(CONTEXT) in error["message"]
+    assert (error["n_prompt_tokens"], error["n_ctx"]) == (200, CONTEXT)
     error = await refusal(COMPLETIONS, {"prompt": [5] * 100, "max_tokens": 29})
     assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
 

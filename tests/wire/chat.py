@@ -88,9 +88,10 @@ def check_stream(text: bytes | str, *, usage: bool = True) -> dict[str, Any]:
     if any(frame.event is not None for frame in frames):
         raise WireError("chat completions have no `event:` lines")
     chunks = [_chunk(frame.data) for frame in frames[:-1]]
-    head = {name: chunks[0][name] for name in ("id", "created", "model")}
-    if any(chunk[name] != value for chunk in chunks for name, value in head.items()):
-        raise WireError("id, created and model change within a stream")
+    names = ("id", "created", "model", "system_fingerprint")
+    head = {name: chunks[0][name] for name in names if name in chunks[0]}
+    if any(chunk.get(name) != value for chunk in chunks for name, value in head.items()):
+        raise WireError(f"{', '.join(names)}: one of these changes within a stream")
     if usage and not (chunks[-1]["usage"] and not chunks[-1]["choices"]):
         raise WireError("usage was asked for, and does not end the stream")
     choices: dict[int, _Choice] = {}

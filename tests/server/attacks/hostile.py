@@ -45,7 +45,9 @@ class Answer:
     def error(self) -> dict[str, Any]:
         """What a refusal says of itself, in the shape of all errors."""
         error: dict[str, Any] = json.loads(self.body)["error"]
-        assert error.keys() == {"message", "type", "param", "code"}
+        lengths = {"n_prompt_tokens", "n_ctx"} & error.keys()
+        assert error.keys() - lengths == {"message", "type", "param", "code"}
+        assert not lengths or error["code"] == "context_length_exceeded"
         return error
 
 
