@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -176,6 +177,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the time limit: waiting for the machine does not count
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    # A loop that ends restores what it found here: a descriptor of a loop that is closed, and whose number may then be
+    # that of another loop's pipe, in which libuv takes a signal's byte for part of an address.
+    signal.set_wakeup_fd(-1)
     machine = item.config.stash.get(MACHINE, None)
     if machine is None:
         with _same_cpus():

@@ -180,7 +180,7 @@ class Layer:
 
 
 class _LayerNorms(NamedTuple):
-    """The norms of a layer, as :class:`...model_config.spec.layer.Norms` names them."""
+    """The norms of a layer, as :class:`..model_config.spec.layer.Norms` names them."""
 
     mixer_in: Norm | None
     mixer_out: Norm | None
