@@ -36,7 +36,7 @@ from .recurrent import RGLRU, GatedDelta, Mamba, Mamba2, Recurrent, ShortConv
 from .rotary import RotaryTables
 from .scaled_sum import GatedSum, ScaledSum
 from .shared_block import SharedBlock, SharedWeights
-from .sublayer import Sublayer, scaled, summed
+from .sublayer import P, Sublayer, scaled, summed
 
 Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
 
@@ -80,16 +80,24 @@ class Layer:
         mixer, self._second_mixer = parts.mixer(rotary), parts.second_mixer(rotary)
         self.cross = CrossAttention(weights, layer, model, spec.cross, context) if spec.cross else None
         network, self._shortcut = parts.network(), parts.shortcut()
-        norms = parts.norms(mixer, network)
-        convs, sums = parts.convs(), parts.sums()
-        self._mixer = None if mixer is None else parts.around_mixer(mixer, norms, convs[0], sums[0])
+        of_mixer, of_cross, of_network = parts.norms(mixer, network)
+        convs, sums, stream_scales = parts.convs(), parts.sums(), spec.stream_scales
+        self._mixer = (
+            None
+            if mixer is None
+            else parts.sublayer(mixer, of_mixer, convs[0], sums[0], spec.mixer_scale, stream_scales[0])
+        )
         self._second_scale = model.residual_scale * spec.beside_scale
         self._sum_scale = spec.sum_scale
         self._parallel = spec.parallel
-        self._cross_in, self._cross_out, self._cross_sum = norms.cross_in, norms.cross_out, norms.cross_sum
-        self._network = None if network is None else parts.around_network(network, norms, convs[1], sums[1])
+        self._cross_norms = of_cross
+        self._network = (
+            None
+            if network is None
+            else parts.sublayer(network, of_network, convs[1], sums[1], spec.mlp_scale, stream_scales[1])
+        )
         # experts with a network beside them take its input
-        self._shortcut_in = norms.mlp_in if network is None else None
+        self._shortcut_in = of_network.into if network is None else None
         self._ends_shortcut = layer > 0 and model.layers[layer - 1].shortcut is not None
         self._per_layer = PerLayer(weights, layer, model, inputs, context) if inputs else None
         self._scalar = parts.scalar()
@@ -122,8 +130,9 @@ class Layer:
             if self._parallel:
                 return delta, residual
         if self.cross is not None:
-            delta = scaled(self.cross(joined(delta, residual, self._cross_in), batch), 1.0, self._cross_out)
-            delta, residual = summed(delta, residual, self._cross_sum)
+            norms = self._cross_norms
+            delta = scaled(self.cross(joined(delta, residual, norms.into), batch), 1.0, norms.out)
+            delta, residual = summed(delta, residual, norms.total)
         if self._network is not None:
             delta, residual = self._fed_forward(self._network, delta, residual, batch)
         elif self._shortcut is not None and self._shortcut_in is not None:
@@ -179,18 +188,12 @@ class Layer:
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
-class _LayerNorms(NamedTuple):
-    """The norms of a layer, as :class:`..model_config.spec.layer.Norms` names them."""
+class _PartNorms(NamedTuple):
+    """The norms of one part: of its input, of its output, and of the stream behind it."""
 
-    mixer_in: Norm | None
-    mixer_out: Norm | None
-    mixer_sum: Norm | None
-    cross_in: Norm | None
-    cross_out: Norm | None
-    cross_sum: Norm | None
-    mlp_in: Norm | None
-    mlp_out: Norm | None
-    mlp_sum: Norm | None
+    into: Norm | None
+    out: Norm | None
+    total: Norm | None
 
 
 class _PartMaker:
@@ -248,23 +251,23 @@ class _PartMaker:
         self._weights.add(f"{self.prefix}.{self._spec.scalar}", scalar)
         return scalar
 
-    def norms(self, mixer: Mixer | None, network: MLP | MoE | None) -> _LayerNorms:
-        """The layer's norms; one before a product that alone takes its output may quantise it."""
+    def norms(self, mixer: Mixer | None, network: MLP | MoE | None) -> tuple[_PartNorms, _PartNorms, _PartNorms]:
+        """Those of mixer, cross-attention and network; one before a product that alone takes its output may quantise
+        it."""
         spec, names = self._spec, self._spec.norms
         # parts that share an input may need it quantised differently
         mixer_shares = spec.beside or spec.parallel or spec.block or names.renews
         network_shares = spec.shortcut or names.renews
-        return _LayerNorms(
-            self._norm(names.mixer_in, None if mixer is None or mixer_shares else mixer.into),
-            self._norm(names.mixer_out),
-            self._norm(names.mixer_sum),
-            self._norm(names.cross_in),
-            self._norm(names.cross_out),
-            self._norm(names.cross_sum),
-            self._norm(names.mlp_in, None if network is None or network_shares else network.input),
-            self._norm(names.mlp_out),
-            self._norm(names.mlp_sum),
+        before_mixer = None if mixer is None or mixer_shares else mixer.into
+        before_network = None if network is None or network_shares else network.input
+        return (
+            self._part_norms(names.mixer_in, names.mixer_out, names.mixer_sum, before_mixer),
+            self._part_norms(names.cross_in, names.cross_out, names.cross_sum),
+            self._part_norms(names.mlp_in, names.mlp_out, names.mlp_sum, before_network),
         )
+
+    def _part_norms(self, into: str, out: str, total: str, before: Linear | None = None) -> _PartNorms:
+        return _PartNorms(self._norm(into, before), self._norm(out), self._norm(total))
 
     def _norm(self, name: str, before: Linear | None = None) -> Norm | None:
         if not name:
@@ -297,34 +300,24 @@ class _PartMaker:
             return GatedSum(self._weights, name, hidden, temperature, self._context)
         return ScaledSum(self._weights, name, hidden, self._context)
 
-    def around_mixer(
-        self, mixer: Mixer, norms: _LayerNorms, conv: AddedConv | None, total: ScaledSum | GatedSum | None
-    ) -> Sublayer[Mixer]:
-        spec = self._spec
+    def sublayer(
+        self,
+        part: P,
+        norms: _PartNorms,
+        conv: AddedConv | None,
+        total: ScaledSum | GatedSum | None,
+        scale: float,
+        stream_scale: float,
+    ) -> Sublayer[P]:
+        """``part``, a mixer or a network, with what is around it."""
         return Sublayer(
-            mixer,
-            norms.mixer_in,
-            norms.mixer_out,
-            norms.mixer_sum,
-            scale=self._model.residual_scale * spec.mixer_scale,
-            stream_scale=spec.stream_scales[0],
-            renews=spec.norms.renews,
-            conv=conv,
-            total=total,
-        )
-
-    def around_network(
-        self, network: MLP | MoE, norms: _LayerNorms, conv: AddedConv | None, total: ScaledSum | GatedSum | None
-    ) -> Sublayer[MLP | MoE]:
-        spec = self._spec
-        return Sublayer(
-            network,
-            norms.mlp_in,
-            norms.mlp_out,
-            norms.mlp_sum,
-            scale=self._model.residual_scale * spec.mlp_scale,
-            stream_scale=spec.stream_scales[1],
-            renews=spec.norms.renews,
+            part,
+            norms.into,
+            norms.out,
+            norms.total,
+            scale=self._model.residual_scale * scale,
+            stream_scale=stream_scale,
+            renews=self._spec.norms.renews,
             conv=conv,
             total=total,
         )
