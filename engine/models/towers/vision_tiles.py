@@ -57,9 +57,8 @@ def overlapped(spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: 
     window = spec.side - sum(spec.overlap)
     rows, columns = ((int(length) - sum(spec.overlap)) // window for length in sizes.flatten())
     if count != 1 + rows * columns:
-        raise ValueError(
-            f"a canvas of {sizes.flatten().tolist()} pixels has {count} tiles, expected {1 + rows * columns}"
-        )
+        canvas = " x ".join(map(str, sizes.flatten().tolist()))
+        raise ValueError(f"a canvas of {canvas} pixels has {count} tiles, expected {1 + rows * columns}")
     side = math.isqrt(tiles.shape[1])
     before, behind = (length * side // spec.side for length in spec.overlap)
     lattice = tiles[1:].view(rows, columns, side, side, -1)
