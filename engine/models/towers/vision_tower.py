@@ -180,7 +180,7 @@ class VisionTower(Tower):
     def _embeddings(
         self, projector: Projector, hidden: Input, back: torch.Tensor | None, share: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """``share`` [patches]: how much of each is no padding, for :attr:`..VisionSpec.padding`."""
+        """``share`` [patches]: how much of each is no padding, if that counts."""
         assert isinstance(hidden, torch.Tensor)
         if self._class is not None:
             side = self.spec.side
