@@ -158,7 +158,8 @@ class WholeSpladeWeights:
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As :meth:`SpladeWeights.__call__`."""
-        return weighed((self._backbone.logits(piece) for piece in hidden.split(_TOKENS)), self._form)
+        pieces = zip(hidden.split(_TOKENS), tokens.split(_TOKENS), strict=True)
+        return weighed((self._backbone.logits(*piece) for piece in pieces), self._form)
 
 
 def weighed(logits: Iterable[torch.Tensor], form: SpladeForm) -> tuple[torch.Tensor, torch.Tensor]:

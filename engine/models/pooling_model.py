@@ -272,7 +272,9 @@ class PoolingModel:
         if embedding:
             for number, vector in zip(embedding, self._embed(hidden, cu_seqlens, requests, embedding), strict=True):
                 made[number] = PooledTensor(vector)
-        scored = self._scored(hidden, cu_seqlens) if any("classify" in request.task for request in requests) else None
+        scored = None
+        if any("classify" in request.task for request in requests):
+            scored = self._scored(hidden, tokens, cu_seqlens)
         bounds = cu_seqlens.tolist()
         for number, request in enumerate(requests):
             rows = slice(bounds[number] + request.skip, bounds[number + 1])
@@ -326,6 +328,8 @@ class PoolingModel:
             made = normalize(made[:, : request.dimensions])
         return made[1:] if self.vectors.head.skip_first else made
 
-    def _scored(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
+    def _scored(self, hidden: torch.Tensor, tokens: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.scorer, TransformersScorer):
+            return self.scorer(hidden, tokens, cu_seqlens)
         assert self.scorer is not None
         return self.scorer(hidden, cu_seqlens)

@@ -416,6 +416,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3",),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral4"),
     "MllamaForConditionalGeneration": ("mllama",),
+    "MolmoForCausalLM": ("molmo", "molmo_olmo"),
     "Molmo2ForConditionalGeneration": ("molmo2", "molmo2_olmo", "molmo2_film"),
     "MistralLarge4ForConditionalGeneration": ("mistral_large4",),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),

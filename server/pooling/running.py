@@ -82,10 +82,12 @@ class PoolingJob:
         ``field``. Each number takes ``number_bytes`` of the response. Media of prompts are released once they have been
         pooled.
 
-        Raises BadRequest if the response would be too large, before computing if that is known by then; the result of
+        Raises BadRequest if a text lacks what the model scores, or the response would be too large, before computing if
+        that is known by then; the result of
         :func:`..common.errors.generation_error`; :class:`..common.errors.Overloaded` and
         :class:`stentor.engine.client.errors.EngineUnavailable`. Cancelling aborts running requests.
         """
+        _check_scored(self._model.config, prompts, wanted, field)
         most = min(MAX_BYTES // 4, self._budget.most // number_bytes)
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
             raise _too_large(field, most)
@@ -171,6 +173,17 @@ class PoolingJob:
         if pooled is None or finished is None or finished.reason not in ("stop", "length"):
             raise generation_error(finished)
         return pooled
+
+
+def _check_scored(config: PoolingConfig, prompts: Sequence[Prompt], wanted: Pooling, field: str) -> None:
+    token = None if config.score is None or wanted.task != "classify" else config.score.scored_token
+    if token is not None and any(token not in prompt.ids for prompt in prompts):
+        raise BadRequest(
+            f"`{field}` holds a text without token {token}, which the model scores; the tokenizer puts it at the end "
+            "unless `add_special_tokens` is false, and token ids must have it.",
+            field,
+            "invalid_value",
+        )
 
 
 def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:

@@ -1,7 +1,7 @@
 """Heads and poolings against transformers, on tiny random models, in float32."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.layers.linear.layer_context import LayerContext
+from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling, pooling_config
@@ -88,9 +89,40 @@ ELSEWHERE: dict[str, Callable[[], Any]] = {
     "roberta, normed first": lambda: library.RobertaPreLayerNormForSequenceClassification(
         library.RobertaPreLayerNormConfig(**BERT, num_labels=3, pad_token_id=1)
     ),
+    "longformer": lambda: library.LongformerForSequenceClassification(
+        library.LongformerConfig(**BERT, attention_window=4, num_labels=3, pad_token_id=1)
+    ),
 }
 """Run on transformers' modules."""
 SEQUENCES.update(ELSEWHERE)
+BART: dict[str, Any] = {
+    "vocab_size": 130,
+    "d_model": 32,
+    **{f"{side}_{what}": count for side in ("encoder", "decoder") for what, count in (("layers", 2), ("ffn_dim", 48))},
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    "max_position_embeddings": 96,
+    "num_labels": 3,
+}
+END: int = 2
+SCORED_AT_END: dict[str, Callable[[], Any]] = {
+    "bart": lambda: library.BartForSequenceClassification(
+        library.BartConfig(**BART, pad_token_id=1, bos_token_id=0, eos_token_id=END, decoder_start_token_id=END)
+    ),
+    "t5": lambda: library.T5ForSequenceClassification(
+        library.T5Config(
+            vocab_size=130,
+            d_model=32,
+            d_kv=8,
+            d_ff=48,
+            num_layers=2,
+            num_heads=4,
+            num_labels=1,
+            eos_token_id=END,
+            decoder_start_token_id=0,
+        )
+    ),
+}
+"""Encoder-decoders whose decoder reads the text again, up to the token that is scored."""
 BARE: dict[str, Callable[[], Any]] = {
     "electra, native": lambda: library.ElectraForPreTraining(library.ElectraConfig(**BERT, embedding_size=16)),
     "deberta": lambda: library.DebertaV2ForMaskedLM(library.DebertaV2Config(**BERT)),
@@ -136,15 +168,17 @@ def opened(folder: Path, model_impl: ModelImpl = "auto") -> PoolingModel:
     return model
 
 
-def asked(model: PoolingModel, task: PoolingTask, *, kinds: bool = False, **options: Any) -> list[PooledTensor]:
+def asked(
+    model: PoolingModel, task: PoolingTask, *, kinds: bool = False, texts: Sequence[list[int]] = TEXTS, **options: Any
+) -> list[PooledTensor]:
     """``kinds``: every other token is of the second kind."""
-    tokens = torch.tensor([token for text in TEXTS for token in text])
-    starts = torch.tensor([0, *(len(text) for text in TEXTS)]).cumsum(0)
+    tokens = torch.tensor([token for text in texts for token in text])
+    starts = torch.tensor([0, *(len(text) for text in texts)]).cumsum(0)
     batch = ForwardBatch.whole(
-        tokens, VarlenBatch(starts.int(), max(map(len, TEXTS))), token_types=tokens % 2 if kinds else None
+        tokens, VarlenBatch(starts.int(), max(map(len, texts))), token_types=tokens % 2 if kinds else None
     )
     hidden = model.normed(model.forward(batch))
-    return model.pool(hidden, tokens, starts, [Pooling(task, **options)] * len(TEXTS))
+    return model.pool(hidden, tokens, starts, [Pooling(task, **options)] * len(texts))
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -158,6 +192,26 @@ def test_texts_are_scored_as_transformers_scores_them(name: str, tmp_path: Path)
         torch.testing.assert_close(logits.values, expected, rtol=1e-4, atol=1e-4)
         shown = expected.sigmoid() if expected.shape[1] == 1 else expected.softmax(-1)
         torch.testing.assert_close(scores.values, shown, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SCORED_AT_END)
+@torch.inference_mode()
+def test_encoder_decoders_score_the_last_end_of_a_text(name: str, tmp_path: Path) -> None:
+    theirs, ours = saved(SCORED_AT_END[name], tmp_path), opened(tmp_path)
+    assert ours.tasks[0] == "classify"
+    assert ours.config.score is not None
+    assert ours.config.score.scored_token == END
+    texts = [[5, 9, END], [END], [9, END, 5], [101, 4, END, 33, END, 17, END], [1, 2, 3, 4, 5, 6, 7]]
+    for text, logits in zip(texts, asked(ours, "classify", texts=texts, activate=False), strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).logits
+        torch.testing.assert_close(logits.values, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_classifier_that_shortens_texts_is_refused(tmp_path: Path) -> None:
+    funnel = library.FunnelConfig(vocab_size=130, block_sizes=[1, 1], d_model=32, n_head=4, d_head=8, d_inner=48)
+    saved(lambda: library.FunnelForSequenceClassification(funnel), tmp_path)
+    with pytest.raises(WeightError, match="makes 2 states of 3 tokens, expected one for each"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("name", BARE)

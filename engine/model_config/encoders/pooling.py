@@ -61,6 +61,8 @@ class ScoreHead:
     """Added to it."""
     late: bool = False
     """Whether tokens are scored one by one, and their scores pooled (EuroBERT)."""
+    scored_token: int | None = None
+    """The token of a text that is scored, which every text must have; None: any text has a score."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,8 @@ def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | Model
 def _transformers_head(config: Mapping[str, object], backbone: TransformersEncoder) -> ScoreHead | None:
     """A head that transformers runs; only the use of its logits is described."""
     if backbone.module.endswith("ForSequenceClassification"):
-        return ScoreHead("cls", "", _labels(config), _activation(config))
+        head = ScoreHead("cls", "", _labels(config), _activation(config))
+        return replace(head, scored_token=backbone.scored_token)
     if backbone.module.endswith(_EACH_TOKEN):
         return ScoreHead(None, "", _labels(config), "softmax")
     return None

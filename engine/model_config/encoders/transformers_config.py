@@ -15,6 +15,11 @@ from ..transformers_config import configuration
 
 _UNNAMED_LENGTH = 512
 """Default length of a text: T5's training length."""
+_SCORED_AT_END = tuple(
+    f"{family}ForSequenceClassification"
+    for family in ("Bart", "BigBirdPegasus", "MBart", "MT5", "Mvp", "PLBart", "T5", "UMT5")
+)
+"""Classifiers that score the last ``eos_token_id`` of a text, which their decoder reads too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,8 @@ class TransformersEncoder(Backbone):
     """transformers' class, with a scoring head if the checkpoint has one."""
     token_types: int = 0
     """Number of token types (first text, second text); 0: none."""
+    scored_token: int | None = None
+    """The token of a text that a classifier scores; None: any text has a score."""
     described: Mapping[str, object] = field(compare=False)
     """The config.json."""
 
@@ -50,6 +57,7 @@ def transformers_encoder(config: Mapping[str, object], *, masked: bool = False) 
             max_position=_longest(made, name),
             norm_eps=0.0,
             token_types=getattr(made, "type_vocab_size", 0) or 0,
+            scored_token=_scored_token(made, name),
             described=config,
         )
     )
@@ -90,6 +98,14 @@ def _names(listed: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _size(made: Any, name: str) -> int:
     return Fields({name: getattr(made, name, None)}).integer(name)
+
+
+def _scored_token(made: Any, name: str) -> int | None:
+    if name not in _SCORED_AT_END:
+        return None
+    if not isinstance(token := made.eos_token_id, int):
+        raise ConfigError(f"eos_token_id is {str(token)[:40]}, expected the number of the token that {name} scores")
+    return token
 
 
 def _longest(made: Any, name: str) -> int:

@@ -46,6 +46,7 @@ _PREFIXES: Final = (
     ("model.text_model.", "model."),
     ("model.transformer.blocks.", "model.layers."),
     ("model.transformer.ln_f.", "model.norm."),
+    ("model.transformer.ff_out.", "lm_head."),
     ("model.transformer.wte.", "model.embed_tokens."),
     ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
@@ -197,6 +198,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "minicpmv_text": _minicpmv,
     "mimo_v2": hf_moe_variants.mimo_v2,
     "mllama_text_model": hf_mllama.mllama,
+    "molmo": hf_variants.molmo,
     "molmo2_text": hf_variants.molmo2,
     "muse_glimmer_text": hf_recent.muse_glimmer,
     "muse_spark_text": hf_recent.muse_spark,
@@ -314,6 +316,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "MiniMaxM3SparseForConditionalGeneration": MediaFamily("minimax_m3_vl", "minimax_m3_vl_text"),
     "Mistral3ForConditionalGeneration": MediaFamily("mistral3", "mistral"),
     "MiMoV2ForCausalLM": MediaFamily("mimo_v2", "mimo_v2", takes=""),
+    "MolmoForCausalLM": MediaFamily("molmo", "molmo"),
     "Molmo2ForConditionalGeneration": MediaFamily("molmo2", "molmo2_text", "images, video"),
     "MossTranscribeDiarizeForConditionalGeneration": MediaFamily("moss_transcribe_diarize", "qwen3", "audio"),
     "MusicFlamingoForConditionalGeneration": MediaFamily("musicflamingo", "qwen2", "audio"),
@@ -450,6 +453,10 @@ def is_of_tower(stored: str) -> bool:
     return text_name(stored) is None and not _GENERATES.search(stored)
 
 
+_MOLMO: Final = re.compile(r"\A(model\.transformer\.blocks\.\d+)\.(?=att_proj\.|attn_out\.|[qk]_norm\.)")
+"""Tensors of attention that Molmo stores beside those of the network."""
+
+
 def _as_usual(part: re.Match[str]) -> str:
     projected, out, normed = part.groups()
     return f".self_attn.{f'{normed}_norm' if normed else f'{projected or out[0]}_proj'}."
@@ -473,6 +480,7 @@ def text_name(stored: str) -> str | None:
     if _GENERATES.search(stored):
         return None
     stored = _DIFFUSERS.sub(_as_usual, stored).replace(_ADAPTED, ".")
+    stored = _MOLMO.sub(r"\1.self_attn.", stored)
     if stored.startswith(_ENCODER):
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)

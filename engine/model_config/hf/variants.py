@@ -15,6 +15,7 @@ from .common import (
     attention_bias,
     clip_of,
     common,
+    expect,
     renamed,
     slide,
     sliding_layers,
@@ -282,6 +283,21 @@ def nanochat(fields: Fields, name: str) -> ModelSpec:
 
 def _ungated(spec: ModelSpec) -> ModelSpec:
     return with_layers(spec, mlp=replace(dense_mlp(spec), into=UP_MLP, gated=False))
+
+
+def molmo(fields: Fields, name: str) -> ModelSpec:
+    """Molmo: Qwen 2, or OLMo 2 by its norms, with gates behind ups and further embeddings as in Molmo 2."""
+    expect(fields, {"layer_norm_type": "rms", "clip_qkv": None, "weight_tying": False, "moe_num_experts": 0})
+    fields = renamed(fields, {"qkv_bias": "attention_bias", "layer_norm_eps": "rms_norm_eps"})
+    inner, vocab = fields.integer("intermediate_size", 37_888), fields.integer("vocab_size", 152_064)
+    sizes = {"intermediate_size": inner // 2, "vocab_size": fields.integer("embedding_size", vocab)}
+    usual = {"max_position_embeddings": 4096, "rope_theta": 1e6, "tie_word_embeddings": False}
+    norms = {"qk_norm_type": "olmo", "use_qk_norm": True}
+    spec = molmo2(Fields({**usual, **fields.values, **sizes, **norms}), name)
+    if not fields.flag("attention_layer_norm"):
+        spec = with_mixers(spec, qk_norm="none")
+    mlp = replace(dense_mlp(spec), into=("ff_proj",), out="ff_out")
+    return with_layers(with_mixers(spec, whole_spans=False), mlp=mlp)
 
 
 def molmo2(fields: Fields, name: str) -> ModelSpec:

@@ -49,7 +49,9 @@ _MARKS: Final[Mapping[object, Mapping[str, int]]] = {
 }
 """Fields with tokens around media, and their defaults, by model type."""
 _JOINED: Final = ("molmo2",)
-"""Model types whose media see each other, and are added to their placeholders."""
+"""Model types whose media see each other."""
+_ADDED: Final = ("molmo", "molmo2")
+"""Model types whose embeddings of media are added to those of their placeholders."""
 _AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered", "minicpmv4_7": "canvas"}
 _ON_CANVAS: Final = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 """Fields with the tokens around pictures and slices that have places on a canvas."""
@@ -77,6 +79,7 @@ PICTURE_TOKENS: Final[Mapping[object, str]] = {
     **dict.fromkeys(("h2ovl_chat", "internvl_chat"), "<IMG_CONTEXT>"),
     **dict.fromkeys(("minicpmo", "minicpmv"), "<unk>"),
     "deepseek_vl_v2": "<image>",
+    "molmo": "<im_patch>",
     "phi3_v": "<|image|>",
 }
 """Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""
@@ -98,7 +101,7 @@ class MediaSpec:
     joined: bool = False
     """Whether the tokens of all media of a prompt see each other, with those around them (Molmo 2)."""
     added: bool = False
-    """Whether embeddings are added to those of the placeholders, in place of standing there (Molmo 2)."""
+    """Whether embeddings are added to those of the placeholders, in place of standing there (Molmo)."""
     canvas: tuple[int, ...] = ()
     """Tokens around pictures and slices that have places on a canvas."""
     alone: bool = False
@@ -130,8 +133,8 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     if not found:
         return None
     canvas = tuple(mark for name in _ON_CANVAS if isinstance(mark := config.get(name), int)) if axes == "canvas" else ()
-    joined = config.get("model_type") in _JOINED
-    return MediaSpec(found, _changed_layers(config), axes, _marks(config), joined, joined, canvas)
+    joined, added = (config.get("model_type") in kinds for kinds in (_JOINED, _ADDED))
+    return MediaSpec(found, _changed_layers(config), axes, _marks(config), joined, added, canvas)
 
 
 def prompt_token(vocab_size: int) -> int:

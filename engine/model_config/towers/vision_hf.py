@@ -55,7 +55,7 @@ from .vision_siglip import (
     vipllava,
 )
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
-from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, nemotron_h_vl
+from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, molmo, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -155,6 +155,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "internvl": internvl,
     **dict.fromkeys(("h2ovl_chat", "internvl_chat"), internvl_chat),
     "qianfan_ocr": internvl_chat,
+    "molmo": molmo,
     "ovis2": ovis2,
     "ovis2_5": ovis2_5,
     "opencua": qwen2_5_vl,
@@ -178,7 +179,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "NemotronH_Nano_VL_V2": nemotron_h_vl,
 }
 """By the model type of the whole model."""
-_UNDESCRIBED: Final[Mapping[str, Mapping[str, object]]] = {"phi3_v": PHI3_TOWER}
+_UNDESCRIBED: Final[Mapping[str, Mapping[str, object]]] = {"molmo": {"image_emb_dim": 1024}, "phi3_v": PHI3_TOWER}
 """Towers of which files tell nothing, by the model type of the whole model."""
 NATIVE_TOWERS: Final = frozenset(_READERS)
 """Model types whose towers run on our own layers."""

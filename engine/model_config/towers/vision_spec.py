@@ -25,9 +25,9 @@ aligned (Qwen3-VL). ``centred``: the same with the centres of patches aligned (P
 resized by an antialiased bilinear filter (SigLIP 2). ``sampled``: by a bicubic filter of fixed width (GLM-4V, Kimi-VL).
 ``axial``: the sum of a row for its column and one for its row, from a table with columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu2"]
-JoinKind = Literal["beside", "mean", "mean_last"]
-"""How neighbouring patches become one embedding: one beside another, as their mean, or as the mean of what each is
-projected to (Perception LM)."""
+JoinKind = Literal["beside", "mean", "mean_last", "attended"]
+"""How neighbouring patches become one embedding: one beside another, as their mean, as the mean of what each is
+projected to (Perception LM), or as what their mean finds in them by attention (Molmo)."""
 PoolKind = Literal["none", "class", "probe"]
 """What is projected of a picture. ``none``: its patches. ``class``: its class token (CLIP). ``probe``: the result of a
 learned query over its patches (SigLIP)."""
@@ -100,11 +100,29 @@ class ProjectorProduct:
 
 
 @dataclass(frozen=True)
+class SquareAttention:
+    """Attention from the mean of neighbouring patches to each of them."""
+
+    heads: int
+    width: int
+    name: str
+
+    def shapes(self, prefix: str, inputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, for patches of ``inputs`` numbers."""
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            columns = self.width if part == "out_proj" else inputs
+            yield f"{prefix}{self.name}.{part}.weight", (self.width, columns)
+            yield f"{prefix}{self.name}.{part}.bias", (self.width,)
+
+
+@dataclass(frozen=True)
 class ProjectorSpec:
     """Maps a tower's patches to the decoder's embeddings: joins neighbouring patches, then multiplies."""
 
     products: tuple[ProjectorProduct, ...]
     join: JoinKind = "beside"
+    attention: SquareAttention | None = None
+    """If ``join`` is ``attended``."""
     norm: ProjectorNorm | None = None
     scale: float = 1.0
     """Factor on joined patches."""
@@ -114,10 +132,13 @@ class ProjectorSpec:
     def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
         """Inputs of each product."""
         first = hidden * (merge * merge if self.join == "beside" else 1)
+        first = first if self.attention is None else self.attention.width
         return (first, *(product.outputs for product in self.products))[: len(self.products)]
 
     def shapes(self, prefix: str, hidden: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
+        if self.attention is not None:
+            yield from self.attention.shapes(prefix, hidden)
         if self.norm is not None:
             yield from self.norm.shapes(prefix, self.inputs(hidden, merge)[0] if self.norm.joined else hidden)
         for name in self.standard or ():
@@ -152,11 +173,14 @@ class TileSpec:
     """Whether the whole stands behind its tiles."""
     joined: bool = False
     """Whether both are stored as joined patches, which are projected."""
+    overlap: tuple[int, int] = (0, 0)
+    """Pixels before and behind that a tile shares with its neighbours, whose embeddings are left out (Molmo). Such rows
+    end in tokens of the text."""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Names of its embeddings."""
-        return (self.end, self.between) if self.between else (self.end,)
+        return tuple(name for name in (self.end, self.between) if name)
 
 
 @dataclass(frozen=True)
@@ -230,6 +254,9 @@ class VisionSpec(Backbone):
     deepstack: tuple[int, ...] = ()
     """Layers whose output is projected too, for the first decoder layers."""
     deepstack_projector: ProjectorSpec | None = None
+    padding: str = ""
+    """Name of two embeddings, of which the first is added to patches of padding alone, and the second to those with
+    some (Molmo)."""
     taken: tuple[int, ...] = ()
     """Layers, counted from 1, whose outputs are concatenated and projected in place of the last one's."""
     tiles: TileSpec | None = None
@@ -310,6 +337,8 @@ class VisionSpec(Backbone):
             found.update(self.resampler.shapes(hidden))
         if self.tiles is not None:
             found |= {f"{name}.weight": (self.mark_size,) for name in self.tiles.marks}
+        if self.padding:
+            found[f"{self.padding}.weight"] = (2, self.taken_size)
         if self.marks:
             found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
         if self.words:
@@ -344,6 +373,8 @@ class VisionSpec(Backbone):
             raise ConfigError("the tower has no layer whose output is taken")
         if not all(0 < number <= len(self.layers) for number in self.taken):
             raise ConfigError(f"outputs of layers {self.taken} are taken, expected some of {len(self.layers)}")
+        if (self.projector.join == "attended") != (self.projector.attention is not None):
+            raise ConfigError("patches are joined by an attention that is not described, or none that is")
         if (self.class_token or self.registers) and (self.positions != "exact" or self.window):
             raise ConfigError("a tower with a class token or registers sees pictures of one size, and these whole")
         for layer in dict.fromkeys(self.layers):

@@ -1,4 +1,5 @@
-"""Towers over tiles whose squares of four patches are projected: Llama 4, Eagle 2.5, Nemotron Nano VL, DeepSeek-VL2.
+"""Towers over tiles whose squares of four patches are projected: Llama 4, Eagle 2.5, Nemotron Nano VL, DeepSeek-VL2,
+Molmo.
 Torch-free."""
 
 from collections.abc import Mapping
@@ -13,7 +14,15 @@ from ..spec.mlp import MLPSpec
 from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, attention_of, side_of, theta_of, up_to
 from .vision_siglip import siglip_tower
-from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, TileSpec, VisionSpec
+from .vision_spec import (
+    AxialRope,
+    ProjectorNorm,
+    ProjectorProduct,
+    ProjectorSpec,
+    SquareAttention,
+    TileSpec,
+    VisionSpec,
+)
 
 
 def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
@@ -220,4 +229,55 @@ def deepseek_vl2(model: VisionFields) -> VisionSpec:
         projector=ProjectorSpec(products),
         tiles=TileSpec((), size, between="view_seperator", whole_last=last == "tail"),
         unused=("attn_pool.", "head."),
+    )
+
+
+_MOLMO_LAYERS: Final = 23
+_MOLMO_TAKEN: Final = (-2, -9)
+"""Outputs of layers that are taken, side by side."""
+
+
+def molmo(model: VisionFields) -> VisionSpec:
+    """Molmo (arXiv:2409.17146): CLIP over the whole and overlapping tiles, whose squares are joined by attention. Its
+    files tell nothing of the tower; ``vision_config`` is read if there is one."""
+    whole, vision = model.whole, model.vision
+    hidden, heads = vision.integer("image_emb_dim", 1024), vision.integer("image_num_heads", 16)
+    count = vision.integer("image_num_layers", _MOLMO_LAYERS, most=MOST_LAYERS)
+    taken = tuple(count + 1 + layer for layer in _MOLMO_TAKEN)
+    patch, size = side_of(vision, "image_patch_size", 14), side_of(vision, "image_default_input_size", 336)
+    mlp = MLPSpec(vision.integer("image_mlp_dim", 4096), "quick_gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    norms = Norms(mixer_in="attention_norm", mlp_in="ffn_norm", kind="layer", bias=True)
+    inner = whole.integer("intermediate_size", 37_888) // 2
+    margins = [int(margin) for margin in vision.numbers("overlap_margins")] or [4, 4]
+    if len(margins) != 2 or margins[0] < 1 or any(margin % 2 for margin in margins) or sum(margins) >= size // patch:
+        raise ConfigError(f"overlap_margins is {margins}, expected two even numbers of patches within a tile")
+    return VisionSpec(
+        architecture=whole.text("model_type"),
+        names="molmo",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(LayerSpec(attention_of(heads, hidden, bias=True), mlp, norms),) * max(taken),
+        max_position=(size // patch) ** 2 + 1,
+        norm_eps=1e-5,
+        prefix="transformer.resblocks",
+        patch=patch,
+        patch_name="patch_embedding",
+        patch_bias=False,
+        positions="exact",
+        position_name="positional_embedding",
+        class_token=True,
+        class_name="class_embedding",
+        first_norm="pre_ln",
+        merge=2,
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct("projector.w3", inner, False, "silu", gate="projector.w1"),
+                ProjectorProduct("projector.w2", model.hidden, False),
+            ),
+            join="attended",
+            attention=SquareAttention(heads, hidden, "projector.pooling"),
+        ),
+        taken=taken,
+        padding="pad_embed",
+        tiles=TileSpec((), size, end="", overlap=(margins[0] * patch, margins[1] * patch)),
     )

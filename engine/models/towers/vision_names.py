@@ -36,6 +36,14 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Avision\.", ""),
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
     ),
+    "molmo": (
+        (r"\A(?:model\.)?vision_backbone\.(?:image_vit\.)?", ""),
+        (r"\Aimage_pooling_2d\.wo\.", "projector.pooling.out_proj."),
+        (r"\Aimage_pooling_2d\.w([qkv])\.", r"projector.pooling.\1_proj."),
+        (r"\Aimage_projector\.", "projector."),
+        (r"\.attention\.w([qkvo])\.", r".self_attn.\1_proj."),
+        (r"\.feed_forward\.w([12])\.", r".mlp.fc\1."),
+    ),
     "phi3": (
         (r"\Amodel\.vision_embed_tokens\.(?:img_processor\.vision_model\.)?", ""),
         (r"\Aimg_projection\.", "projector."),
@@ -115,6 +123,8 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         name = stored if stored.rpartition(".")[2] in _BARE else f"{stored}.weight"
         if spec.names == "radio" and name == f"{spec.position_name}.weight":
             tensor = _resized(tensor, spec.side)
+        if spec.names == "molmo" and name == f"{spec.patch_name}.weight":
+            tensor = tensor.unflatten(1, (-1, spec.channels)).transpose(1, 2).flatten(1)  # channels are stored last
         if spec.names == "llama4" and name == f"{spec.position_name}.weight":
             tensor = tensor.roll(1, 0)  # the class token's position is stored behind those of patches
         shape = shapes.get(name)

@@ -20,6 +20,8 @@ class Patches:
     """bool [patches]: False for padding, which no patch sees; None: no padding."""
     filled: tuple[Grid, ...] | None = None
     """Rows and columns of each picture without padding."""
+    share: torch.Tensor | None = None
+    """float32 [patches]: how much of each is no padding, or below 0; None: not told."""
 
 
 def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
@@ -39,7 +41,7 @@ def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patch
         )
     if spec.source == "sized":
         return _of_sizes(spec, pixels, tensors.get("image_sizes"))
-    return _cut(spec, pixels, None if mask is None else mask.flatten(0, -3))
+    return _cut(spec, pixels, None if mask is None else mask.flatten(0, -3), tensors.get("image_masks"))
 
 
 def _given(tensors: Mapping[str, torch.Tensor], *names: str) -> torch.Tensor:
@@ -49,14 +51,17 @@ def _given(tensors: Mapping[str, torch.Tensor], *names: str) -> torch.Tensor:
     raise ValueError(f"media come as {', '.join(tensors) or 'no tensors'}, expected {' or '.join(names)}")
 
 
-def _cut(spec: VisionSpec, pixels: torch.Tensor, mask: torch.Tensor | None) -> Patches:
-    """Pictures of one size. Those of zeros only are dropped; ``mask`` [pictures, height, width] is 0 for padding."""
+def _cut(spec: VisionSpec, pixels: torch.Tensor, mask: torch.Tensor | None, shares: torch.Tensor | None) -> Patches:
+    """Pictures of one size. Those of zeros only are dropped; ``mask`` [pictures, height, width] is 0 for padding;
+    ``shares`` [pictures, patches], row by row: see :attr:`Patches.share`."""
     if spec.positions == "buckets":
         there = pixels.flatten(1).any(dim=1)
         pixels = pixels[there]
         mask = None if mask is None else mask[there]
     grid = pixels.shape[2] // spec.patch, pixels.shape[3] // spec.patch
     values = _in_squares(pixels, grid, spec.patch, spec.merge)
+    if spec.padding:
+        return Patches(values, (grid,) * len(pixels), share=_shares(spec, grid, len(pixels), shares))
     if mask is None or bool(mask.all()):
         return Patches(values, (grid,) * len(pixels))
     if mask.shape != pixels[:, 0].shape:
@@ -67,6 +72,14 @@ def _cut(spec: VisionSpec, pixels: torch.Tensor, mask: torch.Tensor | None) -> P
     if not all(map(all, filled)):
         raise ValueError("pixel_attention_mask hides the first rows or columns of a picture, expected its last ones")
     return Patches(values, (grid,) * len(pixels), real, filled)
+
+
+def _shares(spec: VisionSpec, grid: Grid, pictures: int, shares: torch.Tensor | None) -> torch.Tensor:
+    rows, columns = grid
+    if shares is None or shares.numel() != pictures * rows * columns:
+        shape = "none" if shares is None else f"shape {list(shares.shape)}"
+        raise ValueError(f"image_masks has {shape}, expected [{pictures}, {rows * columns}]")
+    return _in_squares(shares.float().view(pictures, 1, rows, columns), grid, 1, spec.merge).flatten()
 
 
 def _in_squares(pixels: torch.Tensor, grid: Grid, patch: int, merge: int) -> torch.Tensor:

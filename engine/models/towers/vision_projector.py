@@ -12,7 +12,7 @@ from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
 from ...layers.norm import LayerNorm, Norm, RMSNorm
-from ...model_config.towers.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
+from ...model_config.towers.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec, SquareAttention
 
 _WIDE_ROWS: Final = 256
 """Embeddings computed at a time if each is a mean over a whole vocabulary."""
@@ -27,6 +27,9 @@ class Projector:
         """``hidden``: size of a patch. ``merge``: patches on each side of a joined square. ``prefix``: of names."""
         self._merge, self._join = merge, spec.join
         self._stream = context.stream
+        self._attention = None
+        if spec.attention is not None:
+            self._attention = _SquareAttention(weights, prefix, spec.attention, hidden, context)
         self._joined_first = spec.norm is not None and spec.norm.joined
         inputs = spec.inputs(hidden, merge)
         size = inputs[0] if self._joined_first else hidden
@@ -68,8 +71,34 @@ class Projector:
     def _joined(self, x: torch.Tensor) -> torch.Tensor:
         if self._merge == 1:
             return x
+        if self._attention is not None:
+            return self._attention(x, self._merge * self._merge)
         beside = x.view(-1, self._merge * self._merge, x.shape[1])
         return beside.flatten(1) if self._join == "beside" else beside.float().mean(dim=1).to(x.dtype)
+
+
+class _SquareAttention:
+    """Attention from the mean of neighbouring patches to each of them."""
+
+    def __init__(
+        self, weights: WeightMap, prefix: str, spec: SquareAttention, inputs: int, context: LayerContext
+    ) -> None:
+        self._heads, self._size = spec.heads, spec.width // spec.heads
+        name, width = prefix + spec.name, spec.width
+        self._query = Linear(weights, {f"{name}.q_proj": width}, inputs, context, bias=True)
+        both = {f"{name}.k_proj": width, f"{name}.v_proj": width}
+        self._keys_values = Linear(weights, both, inputs, context, bias=True)
+        self._out = Linear(weights, {f"{name}.out_proj": width}, width, context, bias=True, dtype=context.dtype)
+
+    def __call__(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        """x [squares · count, inputs] → [squares, width]"""
+        means = x.view(-1, count, x.shape[1]).float().mean(dim=1).to(x.dtype)
+        q = self._query(means).view(-1, self._heads, self._size)
+        k, v = self._keys_values(x).view(-1, 2, self._heads, self._size).unbind(1)
+        each = torch.arange(len(q) + 1, dtype=torch.int32, device=x.device)
+        found = kernels.varlen_attention(q, k, v, each, each * count, 1, count, scale=self._size**-0.5)
+        made: torch.Tensor = self._out(found.view(len(q), -1))
+        return made
 
 
 class _Product:

@@ -43,6 +43,36 @@ def put_together(
     return torch.cat(parts[::-1] if spec.whole_last else parts)
 
 
+def overlapped(spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor) -> torch.Tensor:
+    """Embeddings [tiles · side · side, hidden], the whole picture's first → those of the whole, and of the canvas row
+    by row, each from the tile in which it lies farther from an edge.
+
+    ``tensors``: a payload's. Raises ValueError for an invalid number of tiles.
+    """
+    count = tensors["pixel_values"].flatten(0, -4).shape[0]
+    tiles = embeddings.view(count, -1, embeddings.shape[1])
+    sizes = tensors.get("image_sizes")
+    if sizes is None or sizes.numel() != 2 or sizes.min() < 1:
+        raise ValueError("tiles come without image_sizes, expected the height and the width of their canvas")
+    window = spec.side - sum(spec.overlap)
+    rows, columns = ((int(length) - sum(spec.overlap)) // window for length in sizes.flatten())
+    if count != 1 + rows * columns:
+        canvas = " x ".join(map(str, sizes.flatten().tolist()))
+        raise ValueError(f"a canvas of {canvas} pixels has {count} tiles, expected {1 + rows * columns}")
+    side = math.isqrt(tiles.shape[1])
+    before, behind = (length * side // spec.side for length in spec.overlap)
+    lattice = tiles[1:].view(rows, columns, side, side, -1)
+
+    def kept(number: int, of: int) -> slice:
+        return slice(before if number else 0, side if number == of - 1 else side - behind)
+
+    lines = [
+        torch.cat([lattice[row, column, kept(row, rows), kept(column, columns)] for column in range(columns)], dim=1)
+        for row in range(rows)
+    ]
+    return torch.cat((tiles[0], torch.cat(lines).flatten(0, 1)))
+
+
 def _with_ends(lattice: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     """lattice [rows, columns, hidden] → [rows · (columns + 1), hidden]"""
     return torch.cat((lattice, end.expand(len(lattice), 1, -1)), dim=1).flatten(0, 1)

@@ -31,7 +31,7 @@ from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
 from .vision_projector import Projector
 from .vision_resampler import Resampler
-from .vision_tiles import pooled, put_together
+from .vision_tiles import overlapped, pooled, put_together
 
 _PASS: Final = 2048
 """A pass with this many patches takes no further picture: more would exceed the processor's caches."""
@@ -70,6 +70,9 @@ class VisionTower(Tower):
         self._ends = [context.empty(spec.mark_size, dtype=context.stream) for _ in names]
         for name, mark in zip(names, self._ends, strict=True):
             weights.add(f"{name}.weight", mark)
+        self._padding = context.empty(2, spec.taken_size, dtype=context.stream) if spec.padding else None
+        if self._padding is not None:
+            weights.add(f"{spec.padding}.weight", self._padding)
         self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
@@ -109,6 +112,8 @@ class VisionTower(Tower):
             return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))
         if (tiles := self.spec.tiles) is None:
             return embeddings
+        if tiles.overlap != (0, 0):
+            return overlapped(tiles, payload.tensors, embeddings)
         ends = torch.stack(self._ends)
         ends = self._projector.of_joined(ends.to(self._context.dtype)) if tiles.joined else ends
         if payload.modality == "video":
@@ -152,7 +157,7 @@ class VisionTower(Tower):
                     taken[number + 1] = residual.clone()  # layers add to the stream in place
         if taken:
             beside = torch.cat([taken[number] for number in spec.taken], dim=1)
-            return Encoded(self._embeddings(self._projector, beside, back), behind)
+            return Encoded(self._embeddings(self._projector, beside, back, patches.share), behind)
         hidden = joined(delta, residual, self._final_norm)
         if self._head is not None:
             assert isinstance(hidden, torch.Tensor)
@@ -172,7 +177,10 @@ class VisionTower(Tower):
         assert self._positions is not None
         return _behind((token + self._positions[0])[None], x, pictures)
 
-    def _embeddings(self, projector: Projector, hidden: Input, back: torch.Tensor | None) -> torch.Tensor:
+    def _embeddings(
+        self, projector: Projector, hidden: Input, back: torch.Tensor | None, share: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``share`` [patches]: how much of each is no padding, if that counts."""
         assert isinstance(hidden, torch.Tensor)
         if self._class is not None:
             side = self.spec.side
@@ -180,6 +188,11 @@ class VisionTower(Tower):
             hidden = pictures[:, 0].contiguous() if self.spec.pool == "class" else pictures[:, 1:].flatten(0, 1)
         if (count := self.spec.registers) > 0:
             hidden = hidden.view(-1, count + self.spec.side**2, hidden.shape[1])[:, count:].flatten(0, 1)
+        if self._padding is not None and share is not None:
+            share = share.to(hidden.device)[:, None]
+            none, some = self._padding.to(hidden.dtype)
+            shown: torch.Tensor = hidden + (share == 0) * none + ((share < 1) & (share != 0)) * some
+            hidden = shown
         if (side := self.spec.filled_up) > 1:
             hidden = _squares(hidden, self.spec.side, side)
         made = projector(hidden)
@@ -260,7 +273,8 @@ def _passes(patches: Patches) -> Iterator[Patches]:
             real = None if patches.real is None else patches.real[begin:end]
             some = slice(first, number + 1)
             filled = None if patches.filled is None else patches.filled[some]
-            yield Patches(patches.values[begin:end], patches.grids[some], real, filled)
+            share = None if patches.share is None else patches.share[begin:end]
+            yield Patches(patches.values[begin:end], patches.grids[some], real, filled, share)
             first, begin = number + 1, end
 
 

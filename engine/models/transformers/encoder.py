@@ -36,22 +36,45 @@ class _Encoded:
         return None
 
 
+class _Reached(Exception):
+    """The base model below a head has run."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+
+class _Reaching(torch.nn.Module):
+    """Replaces the base model below a head, to run it with what the whole model gives it: raises :class:`_Reached` with
+    its output, so that the head does not run."""
+
+    def __init__(self, below: Any) -> None:
+        super().__init__()
+        self._below = below
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        raise _Reached(self._below(*given, **named))
+
+
 class _EncodedInput(torch.nn.Module):
     """Replaces the base model below a head: returns the given hidden states, pooled by the base model's pooler."""
 
     def __init__(self, below: Any) -> None:
         super().__init__()
+        self.hidden: torch.Tensor | None = None
+        """[texts, tokens, hidden]: what it returns next."""
         self._pooler = getattr(below, "pooler", None)
         self._activation = getattr(below, "pooler_activation", None)
 
-    def forward(self, *_unused: Any, inputs_embeds: torch.Tensor, **_asked: Any) -> _Encoded:
-        pooled = None
+    def forward(self, *_unused: Any, **_asked: Any) -> _Encoded:
+        hidden, pooled = self.hidden, None
+        assert hidden is not None
         if isinstance(self._pooler, torch.nn.Linear):  # ALBERT
-            pooled = self._pooler(inputs_embeds[:, 0])
+            pooled = self._pooler(hidden[:, 0])
             pooled = pooled if self._activation is None else self._activation(pooled)
         elif self._pooler is not None:
-            pooled = self._pooler(inputs_embeds)
-        return _Encoded(inputs_embeds, pooled)
+            pooled = self._pooler(hidden)
+        return _Encoded(hidden, pooled)
 
 
 class TransformersBackbone:
@@ -69,13 +92,14 @@ class TransformersBackbone:
         self._model = model
         below = getattr(model, model.base_model_prefix, None) if model.base_model_prefix else None
         self._below = model if below is None else below
-        self._asked = set(inspect.signature(self._below.forward).parameters)
-        if "input_ids" not in self._asked:
+        if "input_ids" not in inspect.signature(self._below.forward).parameters:
             raise ConfigError(f"transformers' {config.module} takes no tokens")
+        self._asked = set(inspect.signature(model.forward).parameters)
         self._head = None
         if below is not None:
-            self._head = copy.copy(model)
-            self._head._modules = {**model._modules, model.base_model_prefix: _EncodedInput(below)}
+            self._encoded = _EncodedInput(below)
+            self._head = _with_base(model, self._encoded)
+            self._reaching = _with_base(model, _Reaching(below))
         self._tensors, self._conversions = model.state_dict(), get_model_conversion_mapping(model)
         tied = model.all_tied_weights_keys
         self.weights.pass_over(*tied)
@@ -111,10 +135,12 @@ class TransformersBackbone:
                 batch.after_layer()
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The head's logits for a text's hidden states [tokens, hidden] → float32 [1 or tokens, labels]."""
+    def logits(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The head's logits for a text's hidden states [tokens, hidden] and its tokens → float32 [1 or tokens,
+        labels]."""
         assert self._head is not None
-        made: torch.Tensor = self._head(inputs_embeds=hidden[None], return_dict=True).logits
+        self._encoded.hidden = hidden[None]
+        made: torch.Tensor = self._head(input_ids=tokens[None], return_dict=True).logits
         return made.float().view(-1, made.shape[-1])
 
     def _hidden(self, tokens: torch.Tensor, kinds: torch.Tensor | None) -> torch.Tensor:
@@ -124,18 +150,33 @@ class TransformersBackbone:
             given["token_type_ids"] = kinds
         if "use_cache" in self._asked:
             given["use_cache"] = False
-        hidden: torch.Tensor = self._below(**given).last_hidden_state
+        if self._head is None:
+            made = self._model(**given)
+        else:  # as the whole model calls it: with the inputs of a decoder, or a mask of tokens that see all others
+            try:
+                self._reaching(**given)
+            except _Reached as reached:
+                made = reached.made
+            else:
+                raise RuntimeError(f"transformers' {self.config.module} does not run its {type(self._below).__name__}")
+        hidden: torch.Tensor = made.last_hidden_state
         return hidden
 
     def _check_head(self) -> None:
         """Check that the head on hidden states gives the logits of the whole model. Raises :class:`WeightError`."""
         tokens = torch.arange(_TRIAL_TOKENS, device=self._context.device)[None] % self.config.vocab_size
+        if self.config.scored_token is not None:
+            tokens[0, -1] = self.config.scored_token
         try:
             with torch.inference_mode():
                 whole = self._model(input_ids=tokens, return_dict=True).logits
-                ours = self.logits(self._hidden(tokens, None)[0])
+                hidden = self._hidden(tokens, None)[0]
+                ours = self.logits(hidden, tokens[0])
         except Exception as error:  # another library's code may raise anything
             raise WeightError(f"transformers' {self.config.module} cannot score: {first_line(error)}") from error
+        if len(hidden) != _TRIAL_TOKENS:
+            counted = f"{len(hidden)} states of {_TRIAL_TOKENS} tokens"
+            raise WeightError(f"transformers' {self.config.module} makes {counted}, expected one for each")
         if not torch.allclose(ours, whole.float().view(ours.shape), rtol=1e-3, atol=1e-3):
             raise WeightError(f"the head of transformers' {self.config.module} needs more than hidden states")
 
@@ -149,9 +190,19 @@ class TransformersScorer:
         """Empty: the backbone has its tensors."""
         self._backbone = backbone
 
-    def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
-        """hidden [tokens, size], cu_seqlens int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
-        return torch.cat([self._backbone.logits(text) for text in hidden.split(cu_seqlens.diff().tolist())])
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
+        """hidden [tokens, size], tokens int64 [tokens], cu_seqlens int64 [texts + 1] → logits float32 [texts or
+        tokens, labels]."""
+        lengths = cu_seqlens.diff().tolist()
+        texts = zip(hidden.split(lengths), tokens.split(lengths), strict=True)
+        return torch.cat([self._backbone.logits(*text) for text in texts])
+
+
+def _with_base(model: Any, base: torch.nn.Module) -> Any:
+    """The model with other modules in place of those below its head; both share all others."""
+    copied = copy.copy(model)
+    copied._modules = {**model._modules, model.base_model_prefix: base}
+    return copied
 
 
 def _made(config: TransformersEncoder, context: LayerContext) -> Any:

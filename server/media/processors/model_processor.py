@@ -83,7 +83,7 @@ from .pictures import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
-from .tiled import DeepseekVL2Processor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
+from .tiled import DeepseekVL2Processor, MolmoProcessor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
 
@@ -115,6 +115,7 @@ _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
     "MiniCPMV4_7Processor": CanvasSlicesProcessor,
+    "MolmoProcessor": MolmoProcessor,
     "MossTranscribeDiarizeProcessor": MossTranscribeDiarizeProcessor,
     **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
     "MusicFlamingoProcessor": MusicFlamingoProcessor,
@@ -173,6 +174,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
+    "molmo": "MolmoProcessor",
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",

@@ -15,6 +15,7 @@ from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from ...text.templates.placeholders import NUMBER
 from ...text.tokenizers.loading import load_tokenizer
 from .images.deepseek_vl2 import DeepseekVL2Images
+from .images.molmo import MolmoImages
 from .images.phi3 import Phi3VImages
 from .images.phi4 import Phi4Images
 from .model_files import ModelFiles
@@ -108,6 +109,56 @@ class DeepseekVL2Processor(OwnProcessor):
         rows, columns = (int(length) // tile * self._side for length in image_inputs["image_sizes"][image_idx])
         found: str = self.image_token * (self._side * (self._side + 1) + 1 + rows * (columns + 1))
         return found
+
+
+class MolmoProcessor(OwnProcessor):
+    """A picture is its embeddings row by row, whole and then as the canvas of its squares, each between marks."""
+
+    image_token = "<|image|>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "MolmoProcessor":
+        """From the files of a model. Raises ValueError for pictures of another form."""
+        files = ModelFiles(folder)
+        told = Fields({**files.read("processor_config.json"), **files.read("preprocessor_config.json")})
+        for name, known in (("image_padding_mask", True), ("do_normalize", True)):
+            if told.flag(name, known) is not known:
+                raise ValueError(f"{name} is {str(not known).lower()}, expected {str(known).lower()}")
+        side, patch = side_of(told, "base_image_input_size", 336), told.integer("image_patch_size", 14)
+        margins = [int(margin) for margin in told.numbers("overlap_margins")] or [4, 4]
+        tower = vision_spec_from_hf(files.read("config.json"), 1)
+        assert tower.tiles is not None
+        if (side, patch, tuple(margin * patch for margin in margins)) != (
+            tower.tiles.side,
+            tower.patch,
+            tower.tiles.overlap,
+        ):
+            raise ValueError(
+                f"base_image_input_size is {side}, image_patch_size {patch} and overlap_margins {margins}, expected "
+                f"those of the tower: {tower.tiles.side}, {tower.patch} and {tower.tiles.overlap} pixels"
+            )
+        given = {name: list(values) for name in ("image_mean", "image_std") if (values := told.numbers(name))}
+        return cls(
+            MolmoImages(
+                size={"height": side, "width": side},
+                patch_size=patch,
+                overlap_margins=margins,
+                max_crops=told.integer("max_crops", 12),
+                **given,
+            )
+        )
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        embedded = 2 * self.image_processor.patch_size
+        square = self.image_processor.size["height"]
+        height, width = (int(length) for length in image_inputs["image_sizes"][image_idx])
+        return "".join(
+            f"<im_start>{('<im_patch>' * (columns // embedded) + '<im_col>') * (rows // embedded)}<im_end>"
+            for rows, columns in ((square, square), (height, width))
+        )
 
 
 class NormedOnevisionProcessor(LlavaOnevisionProcessor):

@@ -16,8 +16,9 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES, is_of_tower, text_name
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
-from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.spec.model import ModelSpec, dense_mlp
 from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.tests.parity import tiny
 
 transformers: Any = untyped_transformers
@@ -59,7 +60,7 @@ UNREADABLE = {
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
-CODE_ALONE = {"keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own"}
+CODE_ALONE = {"keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own", "molmo"}
 """For which transformers has no class."""
 
 
@@ -380,6 +381,42 @@ def test_published_files_of_molmo2_have_their_own_names_and_tokens_without_logit
 def test_other_forms_of_molmo2_are_refused(text: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         model_spec_from_hf({**MOLMO2, "text_config": {**MOLMO2["text_config"], **text}})
+
+
+MOLMO: dict[str, Any] = {
+    **{"architectures": ["MolmoForCausalLM"], "model_type": "molmo", "clip_qkv": None, "layer_norm_type": "rms"},
+    **{"hidden_size": 3584, "intermediate_size": 37_888, "num_attention_heads": 28, "num_key_value_heads": 4},
+    **{"num_hidden_layers": 28, "qkv_bias": True, "rope_theta": 1e6, "layer_norm_eps": 1e-6, "norm_after": False},
+    **{"attention_layer_norm": False, "embedding_size": 152_064, "vocab_size": 152_064, "weight_tying": False},
+}
+
+
+def test_published_files_of_molmo_name_twice_the_inner_size_and_tell_nothing_of_the_tower() -> None:
+    found = model_spec_from_hf(MOLMO)
+    mixer = found.layers[0].attention
+    assert (found.vocab_size, found.unsaid, found.max_position) == (152_064 + 128, 128, 4096)
+    assert (dense_mlp(found).inner, mixer.qkv_bias, mixer.qk_norm, mixer.whole_spans) == (18_944, True, "none", False)
+    tower = vision_spec_from_hf(MOLMO, 3584)
+    assert (tower.hidden_size, len(tower.layers), tower.taken, tower.side) == (1024, 22, (22, 15), 24)
+    assert media_spec({**MOLMO, "image_token_id": 152_066}) == MediaSpec({"image": 152_066}, added=True)
+    later = {"attention_layer_norm": True, "norm_after": True, "embedding_size": 100_352, "vocab_size": 100_278}
+    olmo = model_spec_from_hf({**MOLMO, **later})
+    assert (olmo.vocab_size, olmo.layers[0].attention.qk_norm) == (100_352 + 128, "full")
+    assert (olmo.layers[0].norms.mixer_in, olmo.layers[0].norms.mixer_out) == ("", "attn_norm")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"clip_qkv": 8.0}, "clip_qkv is 8.0, expected None"),
+        ({"weight_tying": True}, "weight_tying is true, expected false"),
+        ({"moe_num_experts": 64}, "moe_num_experts is 64, expected 0"),
+        ({"layer_norm_type": "low_precision"}, "layer_norm_type is 'low_precision', expected 'rms'"),
+    ],
+)
+def test_other_forms_of_molmo_are_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        model_spec_from_hf({**MOLMO, **fields})
 
 
 def test_chameleon_generates_no_tokens_of_pictures() -> None:

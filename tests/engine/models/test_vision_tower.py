@@ -36,6 +36,14 @@ NEXT: Final[Mapping[str, Any]] = {
     "image_grid_pinpoints": [[32, 64]],
 }
 LFM2: Final[Mapping[str, Any]] = {"model_type": "lfm2_vl", "vision_config": {**SIGLIP, "num_patches": 16}}
+MOLMO: Final[Mapping[str, Any]] = {
+    "model_type": "molmo",
+    "intermediate_size": 160,
+    "vision_config": {
+        **{"image_emb_dim": 64, "image_num_heads": 2, "image_num_layers": 9, "image_mlp_dim": 96},
+        **{"image_patch_size": 4, "image_default_input_size": 32, "overlap_margins": [2, 2]},
+    },
+}
 INT8: Final = QuantizedCheckpoint("int8", (QuantizationRule(("Linear",), OnlineFormat("int8")),))
 
 
@@ -125,6 +133,21 @@ def test_what_is_computed_in_parts_has_the_same_bits(config: Mapping[str, Any], 
     assert (many == 8 + 2 * (4 * 8 + 2 * 2) + 2) if config is IDEFICS else (many > 2 * few)
 
 
+def test_embeddings_of_padding_count_where_patches_have_some_in_either_dtype() -> None:
+    pixels, sizes = pictures(2)[0], torch.tensor([[32, 32]])
+    shares = torch.ones(2, 64)
+    shares[1, :2] = torch.tensor([0.0, 0.5])  # of the first square of the tile
+    given = [
+        {"pixel_values": pixels, "image_sizes": sizes, "image_masks": each} for each in (torch.ones(2, 64), shares)
+    ]
+    towers = tower(MOLMO), tower(MOLMO, torch.bfloat16)
+    exact, rounded = ([made.encode(Payload("image", each)).embeddings for each in given] for made in towers)
+    assert exact[0].shape == (2 * 16, HIDDEN)
+    assert (exact[0] != exact[1]).any(dim=1).nonzero()[:, 0].tolist() == [16]
+    for ours, theirs in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(ours.float(), theirs, rtol=0.05, atol=0.05 * float(theirs.abs().max()))
+
+
 def test_no_picture_gives_no_embedding() -> None:
     found = tower(IDEFICS).encode(Payload("image", {"pixel_values": torch.zeros(1, 2, 3, 32, 32)}))
     assert found.embeddings.shape == (0, HIDDEN)
@@ -157,6 +180,20 @@ def test_no_picture_gives_no_embedding() -> None:
             NEXT,
             {"pixel_values": torch.ones(1, 2, 3, 32, 32), "image_sizes": torch.tensor([[20, 50]])},
             "20 x 50 pixels has 2 tiles, expected 3",
+        ),
+        (MOLMO, {"pixel_values": torch.ones(2, 3, 32, 32)}, r"image_masks has none, expected \[2, 64\]"),
+        (
+            MOLMO,
+            {"pixel_values": torch.ones(2, 3, 32, 32), "image_masks": torch.ones(2, 64)},
+            "tiles come without image_sizes",
+        ),
+        (
+            MOLMO,
+            {
+                **{"pixel_values": torch.ones(2, 3, 32, 32), "image_masks": torch.ones(2, 64)},
+                "image_sizes": torch.tensor([[32, 48]]),
+            },
+            "a canvas of 32 x 48 pixels has 2 tiles, expected 3",
         ),
         (LFM2, {"pixel_values": torch.ones(1, 8, 48)}, "expected spatial_shapes"),
         (

@@ -159,6 +159,22 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "molmo": _Files(
+        CHATML.replace("IMAGE", "<|image|>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "MolmoImageProcessor", "processor_class": "MolmoProcessor"},
+                **{"base_image_input_size": [2 * SIDE, 2 * SIDE], "image_patch_size": PATCH, "max_crops": 6},
+                **{"overlap_margins": [2, 2], "image_token_length_h": 4, "image_token_length_w": 4},
+                **{"image_mean": _HALF, "image_std": _HALF, "image_padding_mask": True, "do_normalize": True},
+            }
+        },
+        {
+            **{"<image>": "<im_patch>", "<img>": "<im_start>", "</img>": "<im_end>", "[IMG_BREAK]": "<im_col>"},
+            "<|image_pad|>": "<|image|>",
+        },
+        untold="image_token_id",
+    ),
     "opencua": _Files(
         CHATML.replace("IMAGE", "<|media_begin|>image<|media_content|><|media_placeholder|><|media_end|>"),
         {

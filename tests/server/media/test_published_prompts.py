@@ -1,6 +1,7 @@
 """Models whose code comes with their checkpoints: pictures that stand before texts, and files that are refused."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.phi4mm import with_tower_of_phi4
 from stentor.engine.model_config.hf.text_part import is_of_tower, text_name
+from stentor.server.media.processors.model_processor import ModelProcessor, ProcessorError
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
 from stentor.tests.server.media.test_prompts import family_in
@@ -33,6 +35,34 @@ def test_the_one_picture_of_h2ovl_has_two_grids(tmp_path: Path) -> None:
     pair = [{"type": "image"}, {"type": "image"}]
     _, placed = one.prompt([{"role": "user", "content": pair}], [picture(16, 32), picture(16, 32)])
     assert placed.tokens["image"] == 2 * 4 * 3
+
+
+def test_a_picture_of_molmo_is_written_row_by_row_whole_and_as_a_canvas(tmp_path: Path) -> None:
+    WHOLE["molmo"](tmp_path)
+    one = family_in(tmp_path)
+    told, placed = one.prompt([{"role": "user", "content": [{"type": "image"}]}], [picture(40, 60)])
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    whole, canvas = ("<im_patch>" * columns + "<im_col>" for columns in (4, 6))
+    expected = f"<im_start>{whole * 4}<im_end><im_start>{canvas * 8}<im_end>"
+    assert text == f"<|im_start|>user\n{expected}<|im_end|>\n<|im_start|>assistant\n"
+    assert placed.tokens["image"] == 4 * 4 + 6 * 8
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("overlap_margins", [4, 2], "overlap_margins .4, 2., expected those of the tower"),
+        ("image_padding_mask", False, "image_padding_mask is false, expected true"),
+    ],
+)
+def test_pictures_of_molmo_that_its_tower_does_not_see_so_are_refused(
+    field: str, value: object, why: str, tmp_path: Path
+) -> None:
+    WHOLE["molmo"](tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(ProcessorError, match=why):
+        ModelProcessor(tmp_path)
 
 
 @pytest.mark.parametrize(

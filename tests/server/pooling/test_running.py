@@ -168,3 +168,17 @@ async def test_an_answer_that_is_known_to_fill_the_memory_is_refused_before_it_i
     if numbers != 3 * 7:  # exactly as much as there may be, of what this engine makes
         monkeypatch.setattr(running, "MAX_BYTES", 4 * numbers * 4)
         assert len(await PoolingJob(model_of(engine, config(**head)), place).run(prompts(4), Pooling(task))) == 4
+
+
+async def test_a_text_without_the_token_that_a_model_scores_is_refused_before_any_is_computed() -> None:
+    engine = FakePooler(labels=2)
+    queue, place = queue_slot()
+    head = replace(scores("x", "y"), scored_token=2)
+    job = PoolingJob(model_of(engine, config(score=head)), place)
+    with pytest.raises(BadRequest, match="`documents` holds a text without token 2, which the model scores") as refused:
+        await job.run([Prompt([5, 2]), Prompt([5, 6])], Pooling("classify"), "documents")
+    assert (refused.value.param, refused.value.code) == ("documents", "invalid_value")
+    assert not engine.streams
+    assert queue.tokens == 0
+    assert len(await job.run([Prompt([5, 2]), Prompt([2, 6])], Pooling("classify"))) == 2
+    assert len(await job.run([Prompt([5, 6])], Pooling("embed"))) == 1, "only scores need it"

@@ -19,12 +19,13 @@ def resized(picture: Pixels, height: int, width: int, resample: int) -> Pixels:
     return np.asarray(image.resize((width, height), Image.Resampling(resample))).transpose(2, 0, 1)
 
 
-def exactly_resized(picture: Pixels, height: int, width: int) -> Values:
-    """By a bicubic filter, without rounding to the values of pixels or cutting off what lies outside of them."""
+def exactly_resized(picture: Pixels, height: int, width: int, resample: int = Image.Resampling.BICUBIC) -> Values:
+    """Without rounding to the values of pixels or cutting off what lies outside of them. ``resample``: a filter of
+    Pillow's."""
     if picture.shape[1:] == (height, width):
         return picture.astype(np.float32)
     channels = (Image.fromarray(channel.astype(np.float32)) for channel in picture)
-    return np.stack([np.asarray(each.resize((width, height), Image.Resampling.BICUBIC)) for each in channels])
+    return np.stack([np.asarray(each.resize((width, height), Image.Resampling(resample))) for each in channels])
 
 
 def filled_up(picture: Pixels, height: int, width: int) -> Pixels:
