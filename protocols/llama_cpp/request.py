@@ -20,6 +20,7 @@ IGNORED: Final = (
 PARTLY: Final = {
     **METHODS_PARTLY,
     "n_indent": "only 0",
+    **dict.fromkeys(("n", "n_cmpl"), "only 1"),
     "post_sampling_probs": "only `false` with `n_probs`",
 }
 _RANDOM: Final = 2**32 - 1
@@ -59,6 +60,10 @@ class LlamaFields(UnservedMethods, kw_only=True):
     stream: bool = False
     n_predict: int = -1
     """Less than 0: as many as there is room for; 0: none, the prompt is only computed and cached."""
+    max_tokens: int | None = None
+    """Another name of ``n_predict``, which comes first."""
+    n: int | None = None
+    n_cmpl: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -81,11 +86,18 @@ class LlamaFields(UnservedMethods, kw_only=True):
     n_indent: float | None = None
     lora: Any = None
 
+    def __post_init__(self) -> None:
+        if self.n_predict < 0 and self.max_tokens is not None:
+            self.n_predict = self.max_tokens
+
     def check(self) -> None:
         """Raises BadRequest."""
         self.check_methods()
         if self.n_indent:
             raise not_served("n_indent", "`n_indent` other than 0")
+        for name in ("n", "n_cmpl"):
+            if getattr(self, name) not in (None, 1):
+                raise not_served(name, f"`{name}` other than 1")
         if self.lora:
             raise not_served("lora")
         if self.n_probs and self.post_sampling_probs:

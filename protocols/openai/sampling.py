@@ -64,7 +64,8 @@ class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class UnservedMethods(msgspec.Struct, kw_only=True):
-    """llama.cpp's methods of sampling that are not served: only the values that disable them are taken."""
+    """llama.cpp's methods of sampling, and a bound in time, that are not served: only the values that disable them
+    are taken."""
 
     typical_p: float | None = None
     mirostat: float | None = None
@@ -72,12 +73,17 @@ class UnservedMethods(msgspec.Struct, kw_only=True):
     dry_multiplier: float | None = None
     xtc_probability: float | None = None
     top_n_sigma: float | None = None
+    adaptive_target: float | None = None
+    t_max_predict_ms: float | None = None
+    grammar_lazy: bool | None = None
+    """Whether a grammar holds only from a trigger on."""
 
     def check_methods(self) -> None:
         """Raises BadRequest."""
         for name, off in METHODS_OFF.items():
             if getattr(self, name) not in (None, *off):
                 raise not_served(name, f"`{name}` other than {off[0]:g}")
+        refuse(self, ("grammar_lazy",))
 
 
 METHODS_OFF: Final[dict[str, tuple[float, ...]]] = {
@@ -87,9 +93,14 @@ METHODS_OFF: Final[dict[str, tuple[float, ...]]] = {
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "top_n_sigma": (-1, 0),
+    "adaptive_target": (-1,),
+    "t_max_predict_ms": (0, -1),
 }
 """The values that disable each method."""
-METHODS_PARTLY: Final = {name: f"only {off[0]:g}" for name, off in METHODS_OFF.items()}
+METHODS_PARTLY: Final = {
+    **{name: f"only {off[0]:g}" for name, off in METHODS_OFF.items()},
+    "grammar_lazy": "only `false`",
+}
 
 
 class SamplingFields(UnservedMethods, kw_only=True):
@@ -167,6 +178,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     """Another name of ``repetition_penalty``."""
     n_predict: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     """Another name of ``max_tokens``; less than 0: as many as there is room for."""
+    n_cmpl: Annotated[int, Meta(ge=1)] | None = None
+    """Another name of ``n``."""
     timings_per_token: bool | None = None
     """Whether a whole answer of one choice, or each chunk of it, has ``timings``."""
 
@@ -191,6 +204,7 @@ class SamplingFields(UnservedMethods, kw_only=True):
     routed_experts_start_len: Any = None
     bootstrap_host: Any = None
     bootstrap_room: Any = None
+    post_sampling_probs: Any = None
 
     def __post_init__(self) -> None:
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
@@ -198,6 +212,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
             self.repetition_penalty = self.repeat_penalty
         if self.max_tokens is None and self.n_predict is not None and self.n_predict >= 0:
             self.max_tokens = self.n_predict
+        if self.n is None:
+            self.n = self.n_cmpl
         if self.request_id is None:
             self.request_id = self.rid
 
@@ -243,7 +259,7 @@ REFUSED_EVERYWHERE: Final = (
     "return_hidden_states",
     *("lora_path", "lora"),
     *("session_params", "custom_params", "extra_key", "return_cached_tokens_details", "routed_experts_start_len"),
-    *("bootstrap_host", "bootstrap_room"),
+    *("bootstrap_host", "bootstrap_room", "post_sampling_probs"),
 )
 
 

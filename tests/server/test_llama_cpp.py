@@ -109,6 +109,13 @@ async def test_a_prompt_of_which_nothing_is_to_be_predicted_is_only_computed(str
     assert (told["tokens_evaluated"], engine.streams[0].params.max_tokens) == (5, 1)
 
 
+async def test_max_tokens_is_another_name_of_n_predict_which_comes_first() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    await post(engine, max_tokens=3)
+    await post(engine, max_tokens=3, n_predict=2)
+    assert [stream.params.max_tokens for stream in engine.streams] == [3, 2]
+
+
 async def test_a_grammar_and_a_schema_are_held() -> None:
     engine = FakeEngine(answer=says("a"))
     async with in_memory(fake_state(engine)) as client:
@@ -178,6 +185,10 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"temperature": 9}, "temperature"),
         ({"mirostat": 2}, "mirostat"),
         ({"dry_multiplier": 0.5}, "dry_multiplier"),
+        ({"t_max_predict_ms": 20}, "t_max_predict_ms"),
+        ({"grammar": 'root ::= "a"', "grammar_lazy": True}, "grammar_lazy"),
+        ({"n_cmpl": 2}, "n_cmpl"),
+        ({"n": 2}, "n"),
         ({"lora": [{"id": 0}]}, "lora"),
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "nonsense"}}, "json_schema"),
