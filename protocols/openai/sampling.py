@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.bounds import at_most, items_at_most, keys_at_most, texts_at_most
-from ..common.errors import BadRequest, refused, wrong
+from ..common.bounds import at_most, items_at_most, texts_at_most
+from ..common.errors import BadRequest, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
+from .logit_bias import Biases, BiasPairs, check_biases
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -117,7 +118,7 @@ class SamplingFields(UnservedMethods, kw_only=True):
     top_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Biases | BiasPairs | None = None
     seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     stop: StopString | list[StopString] | None = None
 
@@ -281,7 +282,7 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
     items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
     texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")
-    keys_at_most(request.logit_bias, limits.max_logit_bias, "logit_bias")
+    check_biases(request.logit_bias, limits)
     items_at_most(request.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
     at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     refuse(request, REFUSED_EVERYWHERE)
@@ -315,20 +316,6 @@ def _check_repetition(detection: RepetitionDetection | None) -> None:
         raise wrong(f"{field}.min_count", "must be at least 2")
     if detection.max_pattern_size * detection.min_count > MAX_REPEATED_TOKENS:
         raise wrong(f"{field}.min_count", f"times `max_pattern_size` must be at most {MAX_REPEATED_TOKENS} tokens")
-
-
-def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
-    """Pairs of token id and bias, by id. Raises BadRequest for a key that is no token of the vocabulary."""
-    if not bias:
-        return ()
-    pairs = {}
-    for key, value in bias.items():
-        token = int(key) if key.isascii() and key.isdigit() and len(key) < 12 else -1
-        if not 0 <= token < vocab_size:
-            shown = key if len(key) <= 32 else key[:32] + "…"
-            raise refused("logit_bias", f"the key '{shown}' is not a token id between 0 and {vocab_size - 1}")
-        pairs[token] = value
-    return tuple(sorted(pairs.items()))
 
 
 def check_token_ids(tokens: list[int] | None, vocab_size: int, param: str) -> tuple[int, ...]:

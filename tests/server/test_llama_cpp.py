@@ -97,7 +97,10 @@ async def test_a_bias_for_a_text_is_for_each_of_its_tokens() -> None:
         for biases in ([["ab", -2], [99, False]], {"ab": -2, "99": False}):
             answer = await client.post("/completion", json={"prompt": "hello", "logit_bias": biases})
             assert answer.status_code == 200, answer.text
-    assert [stream.params.logit_bias for stream in engine.streams] == [((97, -2), (98, -2), (99, -100))] * 2
+        for path, body in ((CHAT, {"messages": HELLO}), ("/v1/completions", {"prompt": ["hello", "hi"]})):
+            answer = await client.post(path, json={**body, "logit_bias": [["ab", -2], [99, False]]})
+            assert answer.status_code == 200, answer.text
+    assert [stream.params.logit_bias for stream in engine.streams] == [((97, -2), (98, -2), (99, -100))] * 5
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -202,6 +205,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),
         ({"logit_bias": [["a", True]]}, "logit_bias[0]"),
+        ({"logit_bias": [["a", 101]]}, "logit_bias[0]"),
         ({"logit_bias": [["a", 1]] * 9999}, "logit_bias"),
         ({"logit_bias": [["a" * 99_999, 1]]}, "logit_bias"),
     ],
