@@ -45,7 +45,7 @@ from ..api.ops import (
 )
 from ..api.realtime import route as realtime
 from ..api.realtime.connections import calls
-from ..api.responses import conversations
+from ..api.responses import conversations, decisions
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
 from ..api.sglang import encode as sglang_encode
@@ -118,6 +118,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (label_scores.OPERATIONS, label_scores.routes(state.chat)),
         (messages.OPERATIONS, messages.routes(state.chat)),
         (responses.OPERATIONS, responses.routes(state.for_responses)),
+        (decisions.OPERATIONS, decisions.routes(state.chat)),
         (realtime.OPERATIONS, realtime.routes(state.for_realtime)),
         (conversations.OPERATIONS, conversations.routes(state.for_store)),
         (models.OPERATIONS, models.routes(state.chat, state.auxiliary.embedding)),
