@@ -49,8 +49,8 @@ class Question:
 
     def __str__(self) -> str:
         """The question as the model reads it."""
-        labelled = zip(self.labels, self.options, strict=True)
-        lines = [": ".join(filter(None, (label, option.name, option.description))) for label, option in labelled]
+        of_each = zip(self.labels, self.options, strict=True)
+        lines = [": ".join(filter(None, (label, option.name, option.description))) for label, option in of_each]
         return "\n".join([*filter(None, [self.text]), *lines, f"Answer with {self.asks_for}, and nothing else."])
 
 
