@@ -50,7 +50,7 @@ from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
 from ..api.sglang import encode as sglang_encode
 from ..api.vllm import generate as tokens_generate
-from ..api.vllm import label_scores, render
+from ..api.vllm import label_scores, render, systemone
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.path_aliases import PathAliasMiddleware
@@ -116,6 +116,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (completions.OPERATIONS, completions.routes(state.chat)),
         (tokens_generate.OPERATIONS, tokens_generate.routes(state.chat)),
         (label_scores.OPERATIONS, label_scores.routes(state.chat)),
+        (systemone.OPERATIONS, systemone.routes(state.chat)),
         (messages.OPERATIONS, messages.routes(state.chat)),
         (responses.OPERATIONS, responses.routes(state.for_responses)),
         (decisions.OPERATIONS, decisions.routes(state.chat)),
