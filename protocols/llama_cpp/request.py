@@ -8,13 +8,14 @@ from msgspec import Meta
 from ..common import limits
 from ..common.errors import refused, wrong
 from ..openai.logit_bias import BiasPairs
-from ..openai.sampling import METHODS_PARTLY, Name, TokenId, TopLogprobs, UnservedMethods, not_served
+from ..openai.sampling import METHODS_PARTLY, Name, TokenId, TopLogprobs, UnservedMethods, not_served, refuse
 
 IGNORED: Final = (
     *("cache_prompt", "id_slot", "n_keep", "n_discard", "n_cache_reuse", "min_keep", "samplers", "repeat_last_n"),
     *("timings_per_token", "return_progress", "t_max_prompt_ms", "speculative.n_max"),
 )
 """They say how the answer is computed; prompts are always cached, and a penalty counts the whole sequence."""
+REFUSED: Final = ("lora", "image_data")
 PARTLY: Final = {
     **METHODS_PARTLY,
     "n_indent": "only 0",
@@ -71,6 +72,7 @@ class LlamaFields(UnservedMethods, kw_only=True):
     post_sampling_probs: bool = False
     n_indent: float | None = None
     lora: Any = None
+    image_data: Any = None
 
     def __post_init__(self) -> None:
         if self.n_predict < 0 and self.max_tokens is not None:
@@ -84,8 +86,7 @@ class LlamaFields(UnservedMethods, kw_only=True):
         for name in ("n", "n_cmpl"):
             if getattr(self, name) not in (None, 1):
                 raise not_served(name, f"`{name}` other than 1")
-        if self.lora:
-            raise not_served("lora")
+        refuse(self, REFUSED)
         if self.n_probs and self.post_sampling_probs:
             raise not_served("post_sampling_probs", "`post_sampling_probs` with `n_probs`")
 

@@ -49,7 +49,8 @@ class ChoiceOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Choice(_Asked, frozen=True, tag="choice"):
-    choices: Annotated[list[ChoiceOption], Meta(min_length=2)]
+    choices: list[ChoiceOption]
+    """At least 2."""
 
 
 class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,8 +59,8 @@ class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Score(_Asked, frozen=True, tag="score"):
-    levels: Annotated[list[Level], Meta(min_length=2)]
-    """From the lowest to the highest."""
+    levels: list[Level]
+    """At least 2, from the lowest to the highest."""
 
 
 class DecisionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -77,10 +78,14 @@ class DecisionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         items_at_most(self.questions, limits.max_prompts, "questions")
         total_chars_at_most(sum(len(one.text) for one in self.questions), limits.max_prompt_chars, "questions")
         for index, question in enumerate(self.questions):
-            if isinstance(question, Choice):
-                values = [(type(option.value), option.value) for option in question.choices]
-                if len({*values}) < len(values):
-                    raise wrong(f"questions[{index}].choices", "must have different values")
+            match question:
+                case Choice(choices=choices):
+                    if len({(type(option.value), option.value) for option in choices}) < max(2, len(choices)):
+                        raise wrong(f"questions[{index}].choices", "must have at least 2 values, all different")
+                case Score(levels=levels) if len(levels) < 2:
+                    raise wrong(f"questions[{index}].levels", "must be at least 2")
+                case _:
+                    pass
         if isinstance(self.input, str):
             chars_at_most(self.input, limits.max_prompt_chars, "input")
         else:

@@ -189,11 +189,11 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(
         ("/completion", "/completions"),
         llama_cpp.LlamaCompletionRequest,
-        ("lora",),
+        llama_cpp.REFUSED,
         llama_cpp.IGNORED,
         llama_cpp.PARTLY,
     ),
-    Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
+    Request(("/infill",), llama_cpp.LlamaInfillRequest, llama_cpp.REFUSED, llama_cpp.IGNORED, llama_cpp.PARTLY),
     Request(("/embedding", "/embeddings"), llama_cpp.LlamaEmbeddingRequest, partly={"embd_normalize": "only 2 and -1"}),
     Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
     Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),

@@ -192,6 +192,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"grammar": 'root ::= "a"', "grammar_lazy": True}, "grammar_lazy"),
         ({"n_cmpl": 2}, "n_cmpl"),
         ({"n": 2}, "n"),
+        ({"image_data": [{"id": 1, "data": "aGk="}]}, "image_data"),
         ({"lora": [{"id": 0}]}, "lora"),
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "nonsense"}}, "json_schema"),
