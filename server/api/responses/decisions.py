@@ -1,6 +1,6 @@
 """``POST /v1/decisions``: questions about an input, answered by the probabilities of their options."""
 
-from typing import Final
+from typing import Final, assert_never
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -54,11 +54,15 @@ async def decide(chat: ChatModel, request: Request, content: bytes, context: Req
         check_options(question)
     fields = {"model": body.model, "cache_salt": body.cache_salt}
     named = {item["id"]: f"input[{index}]" for index, item in enumerate(items)}
-    messages = messages_of(items, lambda sealed: sealed, named)
+    messages = messages_of(items, _unsealed, named)
     with map_error_fields({"messages": "input"}):
         model, readings = await read_answers(chat, messages, questions, fields, caller_of(request.scope), context)
     answers = [_answer(*each) for each in zip(body.questions, readings, strict=True)]
     return json_response(DecisionResponse(model, answers, _usage(readings)))
+
+
+def _unsealed(_text: str, _use: bytes = b"", /) -> str:
+    raise AssertionError("no item of a decision is sealed")
 
 
 def _question(asked: Predicate | Choice | Score, field: str) -> Question:
@@ -71,6 +75,8 @@ def _question(asked: Predicate | Choice | Score, field: str) -> Question:
         case Score():
             field += ".levels"
             options = [Option(one.label, one.description) for one in asked.levels]
+        case other:
+            assert_never(other)
     return Question(field, asked.text, options, LETTERS[: len(options)])
 
 
