@@ -40,7 +40,6 @@ IGNORED_FIELDS: Final = (
     "workspace_id",
     "billing_policy",
     "output_config.task_budget",
-    "thinking.block_binding",
 )
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
