@@ -63,15 +63,6 @@ async def test_every_form_of_input_gets_a_vector_each(given: Any) -> None:
     assert (found.usage.prompt_tokens, found.usage.total_tokens) == (tokens, tokens)
 
 
-async def test_texts_objects_and_token_ids_may_stand_in_one_list() -> None:
-    engine, apart = FakePooler(), FakePooler()
-    given = ["a b", [CLS, A, SEP], {"prompt_string": "c"}, {"text": "a"}]
-    assert (await post(engine, EMBEDDINGS, {"input": given})).status_code == 200
-    await post(apart, EMBEDDINGS, {"input": ["a b", "c", "a"]})
-    first, *others = apart.prompts
-    assert engine.prompts == [first, [CLS, A, SEP], *others]
-
-
 @pytest.mark.parametrize(
     ("path", "body", "prefix"),
     [
