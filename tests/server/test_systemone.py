@@ -77,7 +77,7 @@ async def test_instructions_stand_before_the_state() -> None:
         ({"questions": {"q": {**TEAM, "criteria": {str(at): None for at in range(27)}}}}, "questions.q.criteria"),
         ({"questions": {"q": {**TONE, "criteria": ["calm"]}}}, "questions.q.criteria"),
         ({"questions": {"q": {**PAID, "criteria": ["yes", "no"]}}}, "questions.q.criteria"),
-        ({"questions": {f"q{at}": PAID for at in range(9999)}}, "questions"),
+        ({"questions": {f"q{at}": PAID for at in range(1025)}}, "questions"),
         ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs"),
         ({"joint": True}, "joint"),
         ({"images": ["data:,"]}, "images[0]"),

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import anyio
 import pytest
 from openai.types import Decision
 
@@ -92,7 +93,7 @@ async def test_the_input_may_be_messages_calls_and_their_outputs_and_json() -> N
         ({"questions": [{**HOW, "levels": [{"label": "one"}]}]}, "questions[0].levels"),
         ({"questions": [{**HOW, "levels": [{"label": str(at)} for at in range(27)]}]}, "questions[0].levels"),
         ({"questions": [{**WHICH, "choices": [{"value": "a"}, {"value": "a"}]}]}, "questions[0].choices"),
-        ({"questions": [IS_IT] * 9999}, "questions"),
+        ({"questions": [IS_IT] * 1025}, "questions"),
         ({"input": [picture(file_id="f")]}, "input[0].content[0].image_url"),
         ({"input": [picture(image_url="data:,")]}, "input[0].content[0]"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].type"),
@@ -115,3 +116,16 @@ async def test_a_model_that_thinks_before_it_answers_is_not_asked() -> None:
         refused = await client.post(PATH, json={"input": "It broke.", "questions": [IS_IT]})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
     assert not engine.streams
+
+
+async def test_the_first_question_puts_the_input_into_the_cache_for_the_others() -> None:
+    engine = FakeEngine(answer=says("A"))
+    engine.gate.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: ask(engine, questions=[IS_IT, WHICH, HOW]))
+        while not engine.streams:
+            await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
+        assert len(engine.streams) == 1
+        engine.gate.set()
+    assert len(engine.streams) == 3
