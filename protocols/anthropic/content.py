@@ -35,9 +35,14 @@ class FileSource(msgspec.Struct, tag="file", tag_field="type", frozen=True):
 ImageSource = Base64Source | UrlSource | FileSource
 
 
+class Transformations(msgspec.Struct, frozen=True):
+    oversized_image: Literal["downsize", "error"] = "downsize"
+
+
 class ImageBlock(msgspec.Struct, tag="image", tag_field="type", frozen=True):
     source: Any = None
     """An :data:`ImageSource`, checked where the block's place is known."""
+    transformations: Transformations | None = None
 
 
 class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use", tag_field="type", frozen=True):
@@ -133,6 +138,9 @@ InputBlock = (
 class InputMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant", "system"]
     content: str | list[InputBlock]
+    clear_at: Literal["next_user_message", "never"] | None = None
+    """Of a system message: whether the model reads it behind a later message of the user."""
+    output_config: dict[str, Any] | None = None
 
     @property
     def blocks(self) -> list[InputBlock]:

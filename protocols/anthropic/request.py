@@ -39,6 +39,7 @@ IGNORED_FIELDS: Final = (
     "user_profile_id",
     "workspace_id",
     "billing_policy",
+    "output_config.task_budget",
 )
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
@@ -47,7 +48,8 @@ _SEARCH: Final = "tool_search_tool_"
 
 
 class Tool(msgspec.Struct, frozen=True):
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    name: Annotated[str, Meta(max_length=128)] = ""
+    """Empty for tools of Anthropic's servers that have none."""
     input_schema: dict[str, Any] | None = None
     description: str | None = None
     strict: bool | None = None
@@ -189,8 +191,10 @@ def _check_tool(tool: Tool, where: str) -> None:
             said = f"`{where}.name` of a tool of type `{tool.type}` must be `{tool.predefined.name}`."
             raise BadRequest(said, f"{where}.name", "invalid_value")
     elif tool.type not in (None, "custom"):
-        said = f"`{where}.type`: the tool `{tool.name}` of type `{(tool.type or '')[:40]}`"
-        raise not_served(f"{where}.type", said)
+        named = f"the tool `{tool.name}`" if tool.name else "a tool"
+        raise not_served(f"{where}.type", f"`{where}.type`: {named} of type `{(tool.type or '')[:40]}`")
+    elif not tool.name:
+        raise missing(f"{where}.name")
     elif tool.input_schema is None:
         raise missing(f"{where}.input_schema")
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:

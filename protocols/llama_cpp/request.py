@@ -1,41 +1,29 @@
 """Requests to llama.cpp's server with their checks."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.bounds import items_at_most, total_chars_at_most
 from ..common.errors import refused, wrong
-from ..common.limits import Limits
-from ..openai.sampling import METHODS_PARTLY, Name, TokenId, TopLogprobs, UnservedMethods, not_served
+from ..openai.logit_bias import BiasPairs
+from ..openai.sampling import METHODS_PARTLY, Name, TokenId, TopLogprobs, UnservedMethods, not_served, refuse
 
 IGNORED: Final = (
     *("cache_prompt", "id_slot", "n_keep", "n_discard", "n_cache_reuse", "min_keep", "samplers", "repeat_last_n"),
     *("timings_per_token", "return_progress", "t_max_prompt_ms", "speculative.n_max"),
 )
 """They say how the answer is computed; prompts are always cached, and a penalty counts the whole sequence."""
+REFUSED: Final = ("lora", "image_data")
 PARTLY: Final = {
     **METHODS_PARTLY,
     "n_indent": "only 0",
+    **dict.fromkeys(("n", "n_cmpl"), "only 1"),
     "post_sampling_probs": "only `false` with `n_probs`",
 }
 _RANDOM: Final = 2**32 - 1
 """Seed that means a random one, as negative seeds do."""
-_NEVER: Final = -100.0
-_CHARS_OF_A_BIAS: Final = 16
-"""Most characters of biased texts, for each bias that the server allows."""
-
-
-def _is_token(name: str) -> bool:
-    return name.isascii() and name.isdigit()
-
-
-def _biased(token: float | bool | str) -> bool:
-    """Whether a bias can be for it."""
-    return isinstance(token, str) or (not isinstance(token, bool) and token.is_integer())
 
 
 class ExtraFile(msgspec.Struct, frozen=True):
@@ -59,6 +47,10 @@ class LlamaFields(UnservedMethods, kw_only=True):
     stream: bool = False
     n_predict: int = -1
     """Less than 0: as many as there is room for; 0: none, the prompt is only computed and cached."""
+    max_tokens: int | None = None
+    """Another name of ``n_predict``, which comes first."""
+    n: int | None = None
+    n_cmpl: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -69,7 +61,7 @@ class LlamaFields(UnservedMethods, kw_only=True):
     seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     stop: list[str] | None = None
     ignore_eos: bool = False
-    logit_bias: list[list[float | bool | str]] | dict[str, float | bool] | None = None
+    logit_bias: BiasPairs | dict[str, float | bool] | None = None
     """Pairs of a token and a bias, or biases by token, where false is never. A text stands for each of its tokens."""
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -80,28 +72,27 @@ class LlamaFields(UnservedMethods, kw_only=True):
     post_sampling_probs: bool = False
     n_indent: float | None = None
     lora: Any = None
+    image_data: Any = None
+
+    def __post_init__(self) -> None:
+        if self.n_predict < 0 and self.max_tokens is not None:
+            self.n_predict = self.max_tokens
 
     def check(self) -> None:
         """Raises BadRequest."""
         self.check_methods()
         if self.n_indent:
             raise not_served("n_indent", "`n_indent` other than 0")
-        if self.lora:
-            raise not_served("lora")
+        for name in ("n", "n_cmpl"):
+            if getattr(self, name) not in (None, 1):
+                raise not_served(name, f"`{name}` other than 1")
+        refuse(self, REFUSED)
         if self.n_probs and self.post_sampling_probs:
             raise not_served("post_sampling_probs", "`post_sampling_probs` with `n_probs`")
 
-    def bias_texts(self, limits: Limits) -> list[str]:
-        """The texts among what biases are for. Raises BadRequest if there are too many biases."""
-        given = self.logit_bias or ()
-        names = [pair[0] for pair in given if pair] if isinstance(given, list) else list(given)
-        items_at_most(names, limits.max_logit_bias, "logit_bias")
-        texts = [name for name in names if isinstance(name, str) and not _is_token(name)]
-        total_chars_at_most(sum(map(len, texts)), _CHARS_OF_A_BIAS * limits.max_logit_bias, "logit_bias")
-        return texts
-
-    def fields(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """The same as fields of completions, with the ``tokens`` of each of :meth:`bias_texts`. Raises BadRequest."""
+    def fields(self) -> dict[str, Any]:
+        """The same as fields of completions. Raises BadRequest."""
+        biases = [[*pair] for pair in self.logit_bias.items()] if isinstance(self.logit_bias, dict) else self.logit_bias
         return {
             "model": self.model,
             "stream": self.stream,
@@ -116,26 +107,10 @@ class LlamaFields(UnservedMethods, kw_only=True):
             "seed": self.seed if self.seed is not None and 0 <= self.seed != _RANDOM else None,
             "stop": self.stop or None,
             "ignore_eos": self.ignore_eos or None,
-            "logit_bias": self._biases(tokens),
+            "logit_bias": biases,
             "logprobs": self.n_probs or None,
             "structured_outputs": self._form(),
         }
-
-    def _biases(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, float] | None:
-        given = self.logit_bias
-        if given is None:
-            return None
-        biases = {}
-        for place, pair in enumerate(given.items() if isinstance(given, dict) else given):
-            if len(pair) != 2 or not _biased(pair[0]) or pair[1] is True or isinstance(pair[1], str):
-                raise wrong(
-                    f"logit_bias[{place}]", "must be a token id or a text, and a number or false", "invalid_value"
-                )
-            bias = _NEVER if pair[1] is False else float(pair[1])
-            name = pair[0] if isinstance(pair[0], str) else str(int(pair[0]))
-            for token in tokens.get(name, (name,)):
-                biases[str(token)] = bias
-        return biases
 
     def _form(self) -> dict[str, Any] | None:
         if self.grammar and self.json_schema is not None:

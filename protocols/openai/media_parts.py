@@ -36,7 +36,7 @@ def check_media_part(part: dict[str, Any], where: str) -> None:
     chars_at_most(uuid, MAX_NAME_LENGTH, f"{where}.uuid")
     kind = part["type"]
     value = part.get(kind)
-    if value is None:
+    if value is None or (uuid is not None and value == {}):
         if uuid is None or kind in ("file", EMBEDS_PART):
             raise missing(f"{where}.{kind}")
     elif kind == "input_audio":

@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.bounds import at_most, items_at_most, keys_at_most, texts_at_most
-from ..common.errors import BadRequest, refused, wrong
+from ..common.bounds import at_most, items_at_most, texts_at_most
+from ..common.errors import BadRequest, wrong
 from ..common.limits import Limits
 from ..ipc.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
+from .logit_bias import Biases, BiasPairs, check_biases
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -64,7 +65,8 @@ class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class UnservedMethods(msgspec.Struct, kw_only=True):
-    """llama.cpp's methods of sampling that are not served: only the values that disable them are taken."""
+    """llama.cpp's methods of sampling, and a bound in time, that are not served: only the values that disable them
+    are taken."""
 
     typical_p: float | None = None
     mirostat: float | None = None
@@ -72,12 +74,17 @@ class UnservedMethods(msgspec.Struct, kw_only=True):
     dry_multiplier: float | None = None
     xtc_probability: float | None = None
     top_n_sigma: float | None = None
+    adaptive_target: float | None = None
+    t_max_predict_ms: float | None = None
+    grammar_lazy: bool | None = None
+    """Whether a grammar holds only from a trigger on."""
 
     def check_methods(self) -> None:
         """Raises BadRequest."""
         for name, off in METHODS_OFF.items():
             if getattr(self, name) not in (None, *off):
                 raise not_served(name, f"`{name}` other than {off[0]:g}")
+        refuse(self, ("grammar_lazy",))
 
 
 METHODS_OFF: Final[dict[str, tuple[float, ...]]] = {
@@ -87,9 +94,14 @@ METHODS_OFF: Final[dict[str, tuple[float, ...]]] = {
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "top_n_sigma": (-1, 0),
+    "adaptive_target": (-1,),
+    "t_max_predict_ms": (0, -1),
 }
 """The values that disable each method."""
-METHODS_PARTLY: Final = {name: f"only {off[0]:g}" for name, off in METHODS_OFF.items()}
+METHODS_PARTLY: Final = {
+    **{name: f"only {off[0]:g}" for name, off in METHODS_OFF.items()},
+    "grammar_lazy": "only `false`",
+}
 
 
 class SamplingFields(UnservedMethods, kw_only=True):
@@ -106,7 +118,7 @@ class SamplingFields(UnservedMethods, kw_only=True):
     top_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Biases | BiasPairs | None = None
     seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     stop: StopString | list[StopString] | None = None
 
@@ -167,6 +179,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     """Another name of ``repetition_penalty``."""
     n_predict: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     """Another name of ``max_tokens``; less than 0: as many as there is room for."""
+    n_cmpl: Annotated[int, Meta(ge=1)] | None = None
+    """Another name of ``n``."""
     timings_per_token: bool | None = None
     """Whether a whole answer of one choice, or each chunk of it, has ``timings``."""
 
@@ -191,6 +205,7 @@ class SamplingFields(UnservedMethods, kw_only=True):
     routed_experts_start_len: Any = None
     bootstrap_host: Any = None
     bootstrap_room: Any = None
+    post_sampling_probs: Any = None
 
     def __post_init__(self) -> None:
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
@@ -198,6 +213,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
             self.repetition_penalty = self.repeat_penalty
         if self.max_tokens is None and self.n_predict is not None and self.n_predict >= 0:
             self.max_tokens = self.n_predict
+        if self.n is None:
+            self.n = self.n_cmpl
         if self.request_id is None:
             self.request_id = self.rid
 
@@ -243,7 +260,7 @@ REFUSED_EVERYWHERE: Final = (
     "return_hidden_states",
     *("lora_path", "lora"),
     *("session_params", "custom_params", "extra_key", "return_cached_tokens_details", "routed_experts_start_len"),
-    *("bootstrap_host", "bootstrap_room"),
+    *("bootstrap_host", "bootstrap_room", "post_sampling_probs"),
 )
 
 
@@ -265,7 +282,7 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
     items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
     texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")
-    keys_at_most(request.logit_bias, limits.max_logit_bias, "logit_bias")
+    check_biases(request.logit_bias, limits)
     items_at_most(request.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
     at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     refuse(request, REFUSED_EVERYWHERE)
@@ -299,20 +316,6 @@ def _check_repetition(detection: RepetitionDetection | None) -> None:
         raise wrong(f"{field}.min_count", "must be at least 2")
     if detection.max_pattern_size * detection.min_count > MAX_REPEATED_TOKENS:
         raise wrong(f"{field}.min_count", f"times `max_pattern_size` must be at most {MAX_REPEATED_TOKENS} tokens")
-
-
-def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
-    """Pairs of token id and bias, by id. Raises BadRequest for a key that is no token of the vocabulary."""
-    if not bias:
-        return ()
-    pairs = {}
-    for key, value in bias.items():
-        token = int(key) if key.isascii() and key.isdigit() and len(key) < 12 else -1
-        if not 0 <= token < vocab_size:
-            shown = key if len(key) <= 32 else key[:32] + "…"
-            raise refused("logit_bias", f"the key '{shown}' is not a token id between 0 and {vocab_size - 1}")
-        pairs[token] = value
-    return tuple(sorted(pairs.items()))
 
 
 def check_token_ids(tokens: list[int] | None, vocab_size: int, param: str) -> tuple[int, ...]:

@@ -75,9 +75,9 @@ class InputFields(PoolingFields, kw_only=True):
 
     @property
     def objects(self) -> list[Content]:
-        """Inputs given as objects; empty for texts or conversations. Raises BadRequest for a list of mixed kinds."""
+        """Inputs that are all objects; empty for others, and for conversations. Raises BadRequest."""
         given = self.input
-        if not isinstance(given, list) or not isinstance(given[0], dict) or _converses(given):
+        if not isinstance(given, list) or not all(isinstance(item, dict) for item in given) or _converses(given):
             return []
         return [_object(item, f"input[{index}]") for index, item in enumerate(given)]
 
@@ -136,20 +136,22 @@ def _conversations(given: Sequence[object], field: str) -> list[tuple[list[Messa
 
 
 def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -> list[Text]:
-    """Raises BadRequest for a list of mixed kinds, and for items that are not texts."""
+    """Texts, also in objects, and lists of token ids, each for itself, or the token ids of one text.
+
+    Raises BadRequest for a list of token ids and other items, and for items that are not texts."""
     if isinstance(given, str):
         return [given]
-    kind = type(given[0])
     tokens: list[int] = []
     many: list[Text] = []
     for index, item in enumerate(given):
-        if type(item) is not kind:
+        if isinstance(item, int) != isinstance(given[0], int):
             raise _mixed(f"input[{index}]")
         if isinstance(item, int):
             tokens.append(item)
         elif isinstance(item, dict):
             text = plain_text(_object(item, f"input[{index}]"))
-            assert text is not None, "what holds media is no text"
+            if text is None:
+                raise refused(f"input[{index}]", "it has media, and stands beside texts; send objects alone")
             many.append(text)
         elif isinstance(item, str):
             many.append(item)
@@ -170,7 +172,7 @@ def _object(item: object, field: str) -> Content:
 
 
 def _mixed(field: str) -> BadRequest:
-    return refused(field, "a list holds either strings, or objects, or token ids, or lists of token ids")
+    return refused(field, "a list holds either token ids, or strings, objects and lists of token ids")
 
 
 class TextUsage(msgspec.Struct, frozen=True):

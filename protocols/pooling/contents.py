@@ -10,6 +10,7 @@ from ..common.errors import missing, wrong
 from ..common.limits import Limits
 from ..openai.media_parts import FIELD, MEDIA_PARTS, check_url
 from ..openai.messages import check_part
+from ..openai.sampling import not_served
 
 MAX_TEXTS: Final = 2048
 """Texts of one request, as OpenAI's limit."""
@@ -21,17 +22,23 @@ _SCHEMES: Final = ("data:", "http:", "https:", "file:")
 
 
 class ContentObject(msgspec.Struct):
-    """A text or a picture or both, in Jina's words, or ``content`` in vLLM's."""
+    """A text or a picture or both, in Jina's words, or ``content`` in vLLM's, or a text in llama.cpp's."""
 
     text: str | None = None
     image: Any = None
     content: str | list[Any] | None = None
+    prompt_string: str | None = None
+    multimodal_data: Any = None
 
 
 def content_of(item: str | ContentObject, field: str) -> Content:
     """Raises BadRequest with the fault in ``field``."""
     if isinstance(item, str):
         return item
+    if item.multimodal_data:
+        raise not_served(f"{field}.multimodal_data")
+    if item.prompt_string is not None and item.text is None:
+        item.text = item.prompt_string
     if item.content is not None:
         if item.text is not None or item.image is not None:
             raise wrong(f"{field}.content", "stands alone: give either it, or `text` and `image`")

@@ -45,12 +45,12 @@ from ..api.ops import (
 )
 from ..api.realtime import route as realtime
 from ..api.realtime.connections import calls
-from ..api.responses import conversations
+from ..api.responses import conversations, decisions
 from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
 from ..api.sglang import encode as sglang_encode
 from ..api.vllm import generate as tokens_generate
-from ..api.vllm import label_scores, render
+from ..api.vllm import label_scores, render, systemone
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.path_aliases import PathAliasMiddleware
@@ -116,8 +116,10 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (completions.OPERATIONS, completions.routes(state.chat)),
         (tokens_generate.OPERATIONS, tokens_generate.routes(state.chat)),
         (label_scores.OPERATIONS, label_scores.routes(state.chat)),
+        (systemone.OPERATIONS, systemone.routes(state.chat)),
         (messages.OPERATIONS, messages.routes(state.chat)),
         (responses.OPERATIONS, responses.routes(state.for_responses)),
+        (decisions.OPERATIONS, decisions.routes(state.chat)),
         (realtime.OPERATIONS, realtime.routes(state.for_realtime)),
         (conversations.OPERATIONS, conversations.routes(state.for_store)),
         (models.OPERATIONS, models.routes(state.chat, state.auxiliary.embedding)),

@@ -9,7 +9,7 @@ from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, describe
 from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
+from stentor.protocols.openai.sampling import SamplingFields, check_token_ids
 
 from .chat_model import ChatModel
 from .routed_experts import expert_bytes
@@ -179,9 +179,11 @@ def resolve_sampling(
     *,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    biases: tuple[tuple[int, float], ...] = (),
     routed_experts: int | None = None,
 ) -> SamplingParams:
-    """The request's values over the model's defaults. Raises BadRequest."""
+    """The request's values over the model's defaults, with the ``biases`` of tokens (:func:`.biases.token_biases`).
+    Raises BadRequest."""
     if request.min_tokens > max_tokens > 0:
         raise wrong("min_tokens", f"({request.min_tokens}) is more than the {max_tokens} tokens that can be generated")
     if prompt_logprobs is not None and chat.decoder_start:
@@ -207,7 +209,7 @@ def resolve_sampling(
         frequency_penalty=request.frequency_penalty or 0.0,
         eos_token_ids=() if request.ignore_eos else defaults.eos_token_ids,
         stop_token_ids=check_token_ids(request.stop_token_ids, vocab, "stop_token_ids"),
-        logit_bias=parse_logit_bias(request.logit_bias, vocab),
+        logit_bias=biases,
         allowed_token_ids=allowed or None,
         logprobs=logprobs,
         logprob_token_ids=tuple(dict.fromkeys(check_token_ids(request.logprob_token_ids, vocab, "logprob_token_ids"))),

@@ -39,6 +39,7 @@ from .admission import (
     too_long,
 )
 from .bad_words import with_bad_words
+from .biases import token_biases
 from .chat_model import ChatModel
 from .constraints import Constraints, answer_constraints
 from .logprobs import TokenNames
@@ -252,15 +253,16 @@ class _SharedParams:
         self._prompts += 1
         if max_tokens not in self._made:
             body = self._body
+            first = next(iter(self._made.values()), None)
             params = resolve_sampling(
                 body,
                 self._chat,
                 max_tokens,
                 logprobs=body.wanted_logprobs,
                 prompt_logprobs=_prompt_logprobs(body),
+                biases=await token_biases(self._chat, body) if first is None else (),
                 routed_experts=self._experts,
             )
-            first = next(iter(self._made.values()), None)
             if first is None:
                 params = await with_bad_words(self._chat, params, body.bad_words, self._memory)
             else:

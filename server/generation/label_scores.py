@@ -2,23 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from stentor.protocols.common.bounds import items_at_most, total_chars_at_most
-from stentor.protocols.ipc.deltas import Finish, Text
 from stentor.protocols.openai.completions import CompletionRequest
 from stentor.protocols.openai.label_scores import LabelFields, LabelUsage
 
-from ..common.errors import generation_error
 from ..common.keys import Caller
 from ..common.task_scope import run_together
 from ..overload.request_context import RequestContext
 from .chat_model import ChatModel
 from .completion import PromptJob, prepare_completion
 from .error_fields import map_error_fields
+from .next_token import next_token
 
 _NAMES = {"prompt": "items", "logprob_token_ids": "label_token_ids"}
 
@@ -64,7 +62,7 @@ async def label_scores(
     found: list[list[float]] = [[] for _ in jobs]
 
     async def read(index: int, job: PromptJob) -> None:
-        logprobs = await _logprobs(job)
+        logprobs = (await next_token(job.batches)).logprobs
         found[index] = [logprobs[label] for label in body.label_token_ids]
 
     await run_together(partial(read, *each) for each in enumerate(jobs))
@@ -85,23 +83,6 @@ async def _prompts(chat: ChatModel, body: LabelFields, special_tokens: bool) -> 
     encoded = iter(await chat.pool.encode_batch(texts, False, field="items"))
     behind = [next(encoded) if isinstance(item, str) else item for item in items]
     return [item + query if body.item_first else query + item for item in behind]
-
-
-async def _logprobs(job: PromptJob) -> dict[int, float]:
-    """Of the named tokens at the one position that is generated. Raises as ``generation_error``."""
-    found: dict[int, float] = {}
-    finish: Finish | None = None
-    async with aclosing(job.batches):
-        async for batch in job.batches:
-            for delta in batch:
-                if isinstance(delta, Text):
-                    for entry in delta.logprobs or ():
-                        found.update(entry.top)
-                elif isinstance(delta, Finish):
-                    finish = delta
-    if finish is None or finish.reason not in ("stop", "length"):
-        raise generation_error(finish)
-    return found
 
 
 def _probabilities(logprobs: Sequence[float], among: bool) -> list[float]:

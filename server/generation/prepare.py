@@ -29,6 +29,7 @@ from .admission import (
     resolve_sampling,
 )
 from .bad_words import with_bad_words
+from .biases import token_biases
 from .chat_model import ChatModel
 from .constraints import constraints_of
 from .logprobs import TokenNames
@@ -99,6 +100,7 @@ async def prepare_generation(
         ),
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        biases=await token_biases(chat, body),
         routed_experts=experts,
     )
     params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)

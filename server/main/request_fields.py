@@ -13,7 +13,16 @@ from stentor.protocols.cohere import chat as cohere_chat
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import chat, chat_batch, completions, generate, label_scores, sampling
+from stentor.protocols.openai import (
+    chat,
+    chat_batch,
+    completions,
+    decisions,
+    generate,
+    label_scores,
+    sampling,
+    systemone,
+)
 from stentor.protocols.openai.batches import BatchCreate
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
@@ -103,6 +112,8 @@ REQUESTS: Final[tuple[Request, ...]] = (
         responses.IGNORED_FIELDS,
         {"include_reasoning": "only true"},
     ),
+    Request(("/v1/systemone",), systemone.SystemOneRequest, systemone.REFUSED),
+    Request(("/v1/decisions",), decisions.DecisionRequest, ignored=decisions.IGNORED_FIELDS),
     Request(("/v1/responses/input_tokens",), responses.ContextFields, ignored=("personality",)),
     Request(
         ("/v1/responses/compact",),
@@ -178,11 +189,11 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(
         ("/completion", "/completions"),
         llama_cpp.LlamaCompletionRequest,
-        ("lora",),
+        llama_cpp.REFUSED,
         llama_cpp.IGNORED,
         llama_cpp.PARTLY,
     ),
-    Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
+    Request(("/infill",), llama_cpp.LlamaInfillRequest, llama_cpp.REFUSED, llama_cpp.IGNORED, llama_cpp.PARTLY),
     Request(("/embedding", "/embeddings"), llama_cpp.LlamaEmbeddingRequest, partly={"embd_normalize": "only 2 and -1"}),
     Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
     Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),

@@ -116,24 +116,22 @@ async def read_texts(
     """
     written = [text for text in texts if isinstance(text, str)]
     several = len(texts) > 1
-    if not written:
-        named = [(ids, f"{field}[{place}]" if several else field) for place, ids in enumerate(texts)]
-        given = [_checked(model, ids, room, where) for ids, where in named if not isinstance(ids, str)]
-        return [Prompt(model.filled(ids)) for ids in given]
     ends = model.ends if special else _NO_ENDS
     skip = 0
-    if prompt and not model.config.modules.include_prompt:
+    if written and prompt and not model.config.modules.include_prompt:
         skip = len(ends.before) + len((await encode(model, [prompt], special=False))[0])
     try:
-        encoded = await encode(
-            model, [prompt + text for text in written], special=special, most=None if room.cut else room.most
-        )
+        most = None if room.cut else room.most
+        encoded = iter(await encode(model, [prompt + text for text in written], special=special, most=most))
     except TextTooLong as error:
         raise room.too_long(error.fewest, field, "a text with at least ") from None
     prompts = []
-    for place, ids in enumerate(encoded):
+    for place, text in enumerate(texts):
         where = f"{field}[{place}]" if several else field
-        fitting = room.within(ids, ends, where)
+        if not isinstance(text, str):
+            prompts.append(Prompt(model.filled(_checked(model, text, room, where))))
+            continue
+        fitting = room.within(next(encoded), ends, where)
         if len(fitting) <= skip:
             raise wrong(where, "must hold at least one token")
         prompts.append(Prompt(model.filled(fitting), skip))

@@ -13,8 +13,9 @@ from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai import chat, completions, tokens
+from stentor.protocols.openai.logit_bias import parse_logit_bias
 from stentor.protocols.openai.messages import check_messages
-from stentor.protocols.openai.sampling import IGNORED_FIELDS, REFUSED_EVERYWHERE, check_token_ids, parse_logit_bias
+from stentor.protocols.openai.sampling import IGNORED_FIELDS, REFUSED_EVERYWHERE, check_token_ids
 from stentor.tests.examples import examples
 
 HELLO = b'{"role":"user","content":"hi"}'

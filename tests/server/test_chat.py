@@ -214,8 +214,9 @@ async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
     await post(engine, repeat_penalty=1.5, repetition_penalty=1.25)
     assert engine.streams[1].params.repetition_penalty == 1.25
     await post(engine, n_predict=3, thinking_budget_tokens=-1, typical_p=1, mirostat=0, top_n_sigma=-1, lora=[])
-    await post(engine, n_predict=3, max_completion_tokens=2)
+    await post(engine, n_predict=3, max_completion_tokens=2, t_max_predict_ms=0, adaptive_target=-1)
     assert [stream.params.max_tokens for stream in engine.streams[2:]] == [3, 2]
+    assert len((await post(engine, n_cmpl=2)).json()["choices"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -226,6 +227,10 @@ async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
         {"mirostat": 2},
         {"typical_p": 0.5},
         {"top_n_sigma": 1.5},
+        {"adaptive_target": 0.5},
+        {"t_max_predict_ms": 20},
+        {"grammar_lazy": True},
+        {"post_sampling_probs": True},
         {"lora": [{"id": 0}]},
         {"reasoning_format": "deepseek-legacy"},
         {"thinking_budget_tokens": -2},

@@ -97,7 +97,10 @@ async def test_a_bias_for_a_text_is_for_each_of_its_tokens() -> None:
         for biases in ([["ab", -2], [99, False]], {"ab": -2, "99": False}):
             answer = await client.post("/completion", json={"prompt": "hello", "logit_bias": biases})
             assert answer.status_code == 200, answer.text
-    assert [stream.params.logit_bias for stream in engine.streams] == [((97, -2), (98, -2), (99, -100))] * 2
+        for path, body in ((CHAT, {"messages": HELLO}), ("/v1/completions", {"prompt": ["hello", "hi"]})):
+            answer = await client.post(path, json={**body, "logit_bias": [["ab", -2], [99, False]]})
+            assert answer.status_code == 200, answer.text
+    assert [stream.params.logit_bias for stream in engine.streams] == [((97, -2), (98, -2), (99, -100))] * 5
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -107,6 +110,13 @@ async def test_a_prompt_of_which_nothing_is_to_be_predicted_is_only_computed(str
     (told,) = [json.loads(event) for event in events_of(answer.text)] if stream else [answer.json()]
     assert (told["content"], told["tokens_predicted"], told["stop_type"]) == ("", 0, "limit")
     assert (told["tokens_evaluated"], engine.streams[0].params.max_tokens) == (5, 1)
+
+
+async def test_max_tokens_is_another_name_of_n_predict_which_comes_first() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    await post(engine, max_tokens=3)
+    await post(engine, max_tokens=3, n_predict=2)
+    assert [stream.params.max_tokens for stream in engine.streams] == [3, 2]
 
 
 async def test_a_grammar_and_a_schema_are_held() -> None:
@@ -178,6 +188,11 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"temperature": 9}, "temperature"),
         ({"mirostat": 2}, "mirostat"),
         ({"dry_multiplier": 0.5}, "dry_multiplier"),
+        ({"t_max_predict_ms": 20}, "t_max_predict_ms"),
+        ({"grammar": 'root ::= "a"', "grammar_lazy": True}, "grammar_lazy"),
+        ({"n_cmpl": 2}, "n_cmpl"),
+        ({"n": 2}, "n"),
+        ({"image_data": [{"id": 1, "data": "aGk="}]}, "image_data"),
         ({"lora": [{"id": 0}]}, "lora"),
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "nonsense"}}, "json_schema"),
@@ -191,6 +206,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),
         ({"logit_bias": [["a", True]]}, "logit_bias[0]"),
+        ({"logit_bias": [["a", 101]]}, "logit_bias[0]"),
         ({"logit_bias": [["a", 1]] * 9999}, "logit_bias"),
         ({"logit_bias": [["a" * 99_999, 1]]}, "logit_bias"),
     ],

@@ -23,6 +23,7 @@ from stentor.protocols.anthropic.content import (
     ToolUseBlock,
 )
 from stentor.protocols.common.errors import refused, wrong
+from stentor.protocols.openai.sampling import not_served
 
 from .parts import BLOCKS_JOIN, Part, as_parts, block_parts, joined, refused_block
 
@@ -39,8 +40,13 @@ def chat_messages(messages: Sequence[InputMessage]) -> tuple[list[str], list[dic
     """
     writer = _Writer()
     in_front: list[str] = []
+    last_said = max((place for place, message in enumerate(messages) if message.role == "user"), default=-1)
     for place, message in enumerate(messages):
         where = f"messages[{place}].content"
+        if message.output_config:
+            raise not_served(f"messages[{place}].output_config")
+        if message.clear_at == "next_user_message" and message.role == "system" and place < last_said:
+            continue
         if message.role == "user":
             writer.user(message.blocks, where)
         elif message.role == "assistant":

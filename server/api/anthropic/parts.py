@@ -84,6 +84,9 @@ def refused_block(block: InputBlock, place: str) -> BadRequest:
 
 def _image(block: ImageBlock, place: str) -> dict[str, Any]:
     where = f"{place}.source"
+    if block.transformations is not None and block.transformations.oversized_image == "error":
+        field = f"{place}.transformations.oversized_image"
+        raise not_served(field, f"`{field}` other than `downsize`")
     named: dict[str, str]
     source: ImageSource = _source(block.source, ImageSource, where)
     match source:

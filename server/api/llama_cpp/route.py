@@ -122,7 +122,7 @@ async def completion(chat: ChatModel, request: Request, content: bytes, context:
     body = decode(completion_decoder, content, chat.limits)
     body.check()
     with map_error_fields(_NAMES):
-        wanted = await _request(chat, body, await joined_prompts(chat.pool, body.prompts, "prompt", chat.limits))
+        wanted = _request(body, await joined_prompts(chat.pool, body.prompts, "prompt", chat.limits))
         wanted.check(chat.limits)
     return await _answer(chat, request, body, wanted, context)
 
@@ -131,7 +131,7 @@ async def infill(chat: ChatModel, request: Request, content: bytes, context: Req
     body = decode(infill_decoder, content, chat.limits)
     body.check()
     with map_error_fields({**_NAMES, "suffix": "input_suffix", "prompt": "input_prefix"}):
-        wanted = await _request(chat, body, body.input_prefix + body.prompt)
+        wanted = _request(body, body.input_prefix + body.prompt)
         wanted.check(chat.limits)
         wanted = infill_prompts(chat, wanted, body.input_suffix)
         assert isinstance(wanted.prompt, list)
@@ -204,10 +204,8 @@ def _slots(chat: ChatModel) -> int:
     return 0 if chat.client.ready is None else chat.client.ready.max_num_seqs
 
 
-async def _request(chat: ChatModel, body: LlamaFields, prompt: Prompt | list[Prompt]) -> CompletionRequest:
-    texts = body.bias_texts(chat.limits)
-    tokens = await chat.pool.encode_batch(texts, False, field="logit_bias") if texts else []
-    fields = {**body.fields(dict(zip(texts, tokens, strict=True))), "prompt": prompt}
+def _request(body: LlamaFields, prompt: Prompt | list[Prompt]) -> CompletionRequest:
+    fields = {**body.fields(), "prompt": prompt}
     given = {name: value for name, value in fields.items() if value is not None}
     made: CompletionRequest = converted(given, CompletionRequest, "")
     return made

@@ -63,6 +63,8 @@ _HEAD: Final = re.compile(
     rf"data:(?P<type>{_TOKEN}/{_TOKEN})?(?:;(?!base64,)[A-Za-z0-9-]+=[^;,\s]{{0,127}})*(?P<base64>;base64)?,",
     re.ASCII | re.IGNORECASE,
 )
+_FRAMES: Final = ("video/jpeg", "video/png")
+"""vLLM's types of frames with commas between them."""
 _MAX_HEAD_CHARS: Final = 1024
 _MAX_PLAIN_CHARS: Final = 256 << 10
 """Characters behind the head of a ``data:`` URL without base64, which is decoded character by character."""
@@ -89,6 +91,8 @@ def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
         if not _ENCODED.fullmatch(url, at):
             raise Refusal("the content of the `data:` URL is not encoded as in a URL")
         return unquote_to_bytes(url[at:]), kind
+    if kind in _FRAMES:
+        raise Refusal(f"frames of a video as `{kind}` are not read; send the video's file, or the frames as pictures")
     if (len(url) - at) // 4 * 3 - url.count("=", -2) > limit:
         raise too_large(limit)
     return _from_base64(url, at), kind

@@ -67,9 +67,11 @@ def loading_options(given: Mapping[str, Any] | None) -> dict[str, object]:
     options: dict[str, object] = {}
     for modality, values in (given or {}).items():
         field = f"{LOADING_FIELD}.{modality}"
-        if modality != "video" or not isinstance(values, Mapping) or not values.keys() <= {"num_frames", "fps"}:
+        if modality != "video" or not isinstance(values, Mapping):
             raise wrong(field, "is not taken; known is `video` with `num_frames` and `fps`")
         for name, value in values.items():
+            if name not in ("num_frames", "fps"):
+                raise wrong(f"{field}.{name}", "is not taken; known are `num_frames` and `fps`")
             if value != -1:  # vLLM's value for the model's own setting
                 options[name] = _checked(name, value, f"{field}.{name}")
     return options

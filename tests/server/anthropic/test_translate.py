@@ -400,3 +400,39 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields: dict[str, Any], pa
     assert refusal.value.param == param
     assert f"`{param.split('[')[0].split('.')[0]}" in refusal.value.message
     assert param in refusal.value.message
+
+
+def test_a_system_message_may_be_for_one_turn() -> None:
+    once = {"role": "system", "content": "Now.", "clear_at": "next_user_message"}
+    always = {"role": "system", "content": "Ever.", "clear_at": "never"}
+    answered = assistant(text("ok"))
+    assert "Now." in json.dumps(conversation(HELLO, once))
+    assert "Now." in json.dumps(conversation(HELLO, once, answered))
+    later = json.dumps(conversation(HELLO, once, always, answered, HELLO))
+    assert "Ever." in later
+    assert "Now." not in later
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]}, "tools[0].type"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        (
+            {"messages": [HELLO, {"role": "system", "content": "x", "output_config": {"effort": "low"}}]},
+            "messages[1].output_config",
+        ),
+        (
+            {
+                "messages": [
+                    user({**image("url", url="https://x.test"), "transformations": {"oversized_image": "error"}})
+                ]
+            },
+            "messages[0].content[0].transformations.oversized_image",
+        ),
+    ],
+)
+def test_what_would_change_an_answer_and_is_not_served_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        translated(**fields)
+    assert refused.value.param == param

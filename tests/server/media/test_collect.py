@@ -6,6 +6,7 @@ import pytest
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.media_parts import check_media_part
 from stentor.server.config.media import MediaConfig, MediaCounts
 from stentor.server.media.collect import TEXT_ONLY, Accepted, collect_media
 from stentor.server.media.parts import MediaPart
@@ -45,6 +46,16 @@ def test_media_are_found_in_order_and_leave_their_modality_behind() -> None:
         MediaPart("image", "", "messages[2].content[1].image_url.file_id", file="file-1"),
         MediaPart("image", "", "messages[2].content[2].image_url", "v"),
     ]
+
+
+@pytest.mark.parametrize("nothing", [{}, {"image_url": None}, {"image_url": {}}])
+def test_media_that_are_kept_are_named_without_their_address(nothing: dict[str, Any]) -> None:
+    part = {"type": "image_url", "uuid": "v", **nothing}
+    check_media_part(part, "part")
+    (found,) = collect_media([user(part)], accepted())[1]
+    assert (found.modality, found.url, found.uuid) == ("image", "", "v")
+    with pytest.raises(BadRequest, match="image_url"):
+        check_media_part({"type": "image_url", **nothing}, "part")
 
 
 def test_audio_that_is_brought_along_becomes_an_address() -> None:

@@ -45,6 +45,11 @@ def test_long_data_is_in_base64_and_decoded_as_a_whole() -> None:
         decode_data_url("data:," + "a" * (300 << 10), 1 << 20)
 
 
+def test_frames_instead_of_a_video_are_refused_as_what_they_are() -> None:
+    with pytest.raises(Refusal, match="frames of a video as `video/jpeg` are not read"):
+        decode_data_url("data:video/jpeg;base64,AAAA,AAAA", 99)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -177,6 +177,7 @@ def test_every_protocol_brings_pictures_to_the_engine(run_shared: Callable[[Use]
             "has no do_pan_and_scan",
         ),
         ([image(png(9, 9))], {"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio", "is not taken"),
+        ([image(png(9, 9))], {"media_io_kwargs": {"video": {"a": 1}}}, "media_io_kwargs.video.a", "known are"),
         ([image(png(64, 64)), "hi"], {"truncate_prompt_tokens": 40}, "truncate_prompt_tokens", "cuts through"),
     ],
 )

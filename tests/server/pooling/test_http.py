@@ -47,7 +47,9 @@ def wanted(ids: list[int], pooling: Pooling) -> np.ndarray[Any, np.dtype[np.floa
 # ---- /v1/embeddings
 
 
-@pytest.mark.parametrize("given", ["a b", ["a b", "c"], [CLS, A, SEP], [[CLS, A, SEP], [CLS, SEP]]])
+@pytest.mark.parametrize(
+    "given", ["a b", ["a b", "c"], [CLS, A, SEP], [[CLS, A, SEP], [CLS, SEP]], [{"prompt_string": "a"}]]
+)
 async def test_every_form_of_input_gets_a_vector_each(given: Any) -> None:
     engine = FakePooler()
     answer = await post(engine, EMBEDDINGS, {"model": NAME, "input": given})
@@ -289,7 +291,10 @@ async def test_a_mistake_in_conversations_names_the_field(fields: dict[str, Any]
         ({"input": []}, "input"),
         ({"input": None}, "input"),
         ({"input": 7}, "input"),
-        ({"input": ["a", [5]]}, "input[1]"),
+        ({"input": ["a", 5]}, "input[1]"),
+        ({"input": ["a", [-1]]}, "input[1][0]"),
+        ({"input": ["a", [1 << 20]]}, "input[1]"),
+        ({"input": [{"prompt_string": "a", "multimodal_data": ["b"]}]}, "input[0].multimodal_data"),
         ({"input": [5, "a"]}, "input[1]"),
         ({"input": [-1]}, "input[0]"),
         ({"input": [[]]}, "input"),

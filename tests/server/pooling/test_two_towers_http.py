@@ -113,7 +113,7 @@ def test_pictures_are_ranked_by_a_text(run: Run) -> None:
         ),
         ({"input": [{"image": URL, "text": "a"}]}, "input[0]", "send them apart"),
         ({"input": [{"image": "data:image/png;base64,AAAA"}]}, "input[0].image", "image"),
-        ({"input": [{"image": URL}, "a"]}, "input[1]", "a list holds either strings, or objects"),
+        ({"input": ["a", {"image": URL}]}, "input[1]", "stands beside texts"),
     ],
 )
 def test_what_no_tower_takes_is_refused(run: Run, body: dict[str, Any], param: str, why: str) -> None:

@@ -191,6 +191,8 @@ async def test_an_utterance_that_fails_is_told_and_another_may_follow() -> None:
         ({"type": "session.update", "model": "w", "session": {"type": "realtime"}}, False),
         ({"type": "response.create", "model": "w"}, False),
         (["session.update"], False),
+        (FINAL, True),
+        (COMMIT, False),
     ],
 )
 def test_it_is_told_apart_by_its_first_message(message: Any, vllms: bool) -> None:

@@ -10,7 +10,8 @@
     input_audio_buffer.commit {final: true}       transcription.done {text, usage}
                                                   error {error, code}              the connection goes on
 
-Its first message has a model and no session, which distinguishes it from OpenAI's.
+Its first message has a model and no session, which distinguishes it from OpenAI's; or it is a commit with ``final``,
+without the message that must come before it.
 """
 
 import base64
@@ -74,8 +75,9 @@ class _Message(msgspec.Struct):
 
 class _First(msgspec.Struct):
     type: str
-    model: str
+    model: str | None = None
     session: Any = None
+    final: bool | None = None
 
 
 _messages: Final = msgspec.json.Decoder(_Message)
@@ -88,7 +90,9 @@ def is_vllm_client(message: bytes) -> bool:
         first = _firsts.decode(message)
     except (msgspec.DecodeError, RecursionError):
         return False
-    return first.type == "session.update" and first.session is None
+    if first.type == "input_audio_buffer.commit":
+        return first.final is not None
+    return first.type == "session.update" and first.session is None and first.model is not None
 
 
 def refusal(error: BadRequest) -> bytes:
