@@ -42,7 +42,7 @@ class SystemOneQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
                 given = {} if given is None else given
                 if not isinstance(given, dict) or not given.keys() <= {"true", "false"}:
                     raise wrong(where, "must be an object with `true` and `false`", "invalid_value")
-                return [("", written(given.get(name))) for name in ("true", "false")]
+                return [(name, written(given.get(side))) for name, side in (("yes", "true"), ("no", "false"))]
             case _:
                 if not isinstance(given, list) or not 2 <= len(given) <= MAX_LEVELS:
                     raise wrong(where, f"must be a list of 2 to {MAX_LEVELS} levels, from the lowest", "invalid_value")

@@ -66,7 +66,7 @@ async def constraints_of(
     _check_together(body, use, answer, output)
     if answer is None and use.mode == "none" and output.reasoning is None:
         return FREE
-    opened = _thinking_opened(chat, body, prompt, options)
+    opened = thinking_opened(chat, body, prompt, options)
     read = _unseparated(output) if not body.separate_reasoning else output
     parser = parser_of(read, use, opened)
     parsed = parser is not None or not body.separate_reasoning
@@ -122,7 +122,8 @@ def _check_together(body: ChatRequest, use: ToolUse, answer: Answer | None, outp
         raise wrong(excluded, f"excludes a `{field}` that requires a call; send one of them")
 
 
-def _thinking_opened(chat: ChatModel, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
+def thinking_opened(chat: ChatModel, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
+    """Whether the answer to ``prompt``, written of ``body``, begins inside the model's reasoning."""
     if chat.output.reasoning is None:
         return False
     tail = chat.pool.tokenizer.decode(prompt[-_REASONING_TAIL:], skip_special_tokens=False)

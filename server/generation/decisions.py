@@ -6,28 +6,39 @@ others, which then find the conversation in the prefix cache.
 """
 
 import math
-import string
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from functools import lru_cache, partial
+from itertools import product
+from string import ascii_uppercase, digits
+from typing import Any, Final, Literal
 
-from stentor.protocols.common.errors import refused, wrong
+from stentor.protocols.common.bounds import LIST_TOO_LONG, message_chars_at_most
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.openai.chat import chat_of
 
 from ..common.keys import Caller
 from ..common.task_scope import run_together
 from ..overload.request_context import RequestContext
+from ..text.tokenizers.tokenizer import Tokenizer
 from .chat_model import ChatModel
 from .next_token import NextToken, next_token
 from .prepare import PreparedGeneration, prepare_generation
 
 Message = dict[str, Any]
-LETTERS: Final = tuple(string.ascii_uppercase)
-"""Labels of options, in order: of each, tokenizers have a token."""
-_TAIL: Final = 32
-"""Tokens at a prompt's end that show whether the answer begins with thoughts."""
+LabelKind = Literal["letters", "levels", "yes or no"]
+_LETTERS: Final = tuple(ascii_uppercase)
+_MORE_LETTERS: Final = (*_LETTERS, *("".join(pair) for pair in product(ascii_uppercase, repeat=2)))
+_SPELLINGS: Final = {"yes": ("yes", "Yes"), "no": ("no", "No")}
+"""What means a label besides itself."""
+_WISHES: Final[Mapping[LabelKind, str]] = {
+    "letters": "the letter of one option",
+    "levels": "the number of one level",
+    "yes or no": "yes or no",
+}
+_MAX_MEDIA: Final = 64
+"""Pictures of all prompts of a request together: each is loaded for each question."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +54,15 @@ class Question:
     text: str
     """What is asked; may be empty."""
     options: Sequence[Option]
-    labels: Sequence[str]
-    """One for each option, in order."""
-    asks_for: str = "the letter of one option"
+    kind: LabelKind = "letters"
+    """Of the labels that are preferred; letters take their place where the tokenizer has no single tokens for them."""
 
-    def __str__(self) -> str:
-        """The question as the model reads it."""
-        of_each = zip(self.labels, self.options, strict=True)
-        lines = [": ".join(filter(None, (label, option.name, option.description))) for label, option in of_each]
-        return "\n".join([*filter(None, [self.text]), *lines, f"Answer with {self.asks_for}, and nothing else."])
+
+@dataclass(frozen=True)
+class _Label:
+    name: str
+    tokens: tuple[int, ...]
+    """Each writes it as the first word of an answer."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,6 @@ class Reading:
         return sum(place * each for place, each in enumerate(self.probabilities))
 
 
-def check_options(question: Question, at_most: int = len(LETTERS)) -> None:
-    """Raises BadRequest."""
-    if len(question.options) > at_most:
-        raise wrong(question.field, f"has {len(question.options)} options; this server asks about at most {at_most}")
-
-
 async def read_answers(
     chat: ChatModel,
     messages: Sequence[Message],
@@ -99,31 +104,30 @@ async def read_answers(
 ) -> tuple[str, list[Reading]]:
     """The model's name in the request, and its readings of ``questions`` about ``messages``, in order.
 
-    ``fields`` are those of chat completions that the request has beside them. The model must not think before it
-    answers. Raises as :func:`.prepare.prepare_generation`, in whose names its errors are.
+    ``fields`` are those of chat completions that the request has beside them. Thinking is off, and where the prompt
+    opens it, it is closed. Raises BadRequest for a question with more options than the tokenizer has labels, and as
+    :func:`.prepare.prepare_generation`, in whose names its errors are.
     """
-    tokens = await _label_tokens(chat, questions)
+    written = [_written(question, *_labels(chat.pool.tokenizer, question)) for question in questions]
+    _check_sizes(messages, [text for text, _ in written], chat)
     async with AsyncExitStack() as opened:
         prepared: list[PreparedGeneration] = []
-        for question in questions:
-            wanted = dict.fromkeys(token for label in question.labels for token in tokens[label])
+        for text, labels in written:
             body = chat_of(
                 {
                     "reasoning_effort": "none",
                     **fields,
-                    "messages": _asked(messages, str(question)),
+                    "messages": _asked(messages, text),
                     "max_completion_tokens": 1,
                     "temperature": 0,
                     "ignore_eos": True,
                     "logprobs": True,
-                    "top_logprobs": 1,
-                    "logprob_token_ids": list(wanted),
                     "seed": 0,
                 }
             )
-            generation = await prepare_generation(chat, body, caller, context)
+            body.logprob_token_ids = [token for label in labels for token in label.tokens]
+            generation = await prepare_generation(chat, body, caller, context, begins_answer=True)
             await opened.enter_async_context(aclosing(generation.batches))
-            _check_thinking(chat, generation.prompt)
             prepared.append(generation)
         found: list[NextToken] = [NextToken() for _ in prepared]
 
@@ -133,23 +137,70 @@ async def read_answers(
         await read(0, prepared[0])
         await run_together(partial(read, *each) for each in enumerate(prepared[1:], 1))
     readings = [
-        _reading([tokens[label] for label in question.labels], token, len(generation.prompt))
-        for question, token, generation in zip(questions, found, prepared, strict=True)
+        _reading(labels, token, len(generation.prompt))
+        for (_, labels), token, generation in zip(written, found, prepared, strict=True)
     ]
     return prepared[0].model, readings
 
 
-async def _label_tokens(chat: ChatModel, questions: Sequence[Question]) -> dict[str, list[int]]:
-    """The tokens that are each label: alone, and behind a space, as tokenizers differ in how an answer begins."""
-    labels = list(dict.fromkeys(label for question in questions for label in question.labels))
-    spelled = [*labels, *(f" {label}" for label in labels)]
-    encoded = await chat.pool.encode_batch(spelled, False, field="questions")
-    tokens: dict[str, list[int]] = {}
-    for label, *forms in zip(labels, encoded[: len(labels)], encoded[len(labels) :], strict=True):
-        tokens[label] = list(dict.fromkeys(form[0] for form in forms if len(form) == 1))
-        if not tokens[label]:
-            raise refused("questions", f"the model has no token for the label `{label}` of an option", "unsupported")
-    return tokens
+def _labels(tokenizer: Tokenizer, question: Question) -> tuple[LabelKind, list[_Label]]:
+    """One for each option, and their kind. Raises BadRequest."""
+    wanted = len(question.options)
+    kinds: dict[LabelKind, tuple[str, ...]] = {
+        "levels": tuple(digits),
+        "yes or no": tuple(_SPELLINGS),
+        "letters": _LETTERS if wanted <= len(_LETTERS) else _MORE_LETTERS,
+    }
+    found: list[_Label] = []
+    for kind in dict.fromkeys((question.kind, "letters")):
+        found = _single_tokens(tokenizer, kinds[kind])
+        if len(found) >= wanted:
+            return kind, found[:wanted]
+    raise wrong(
+        question.field,
+        f"has {wanted} options; this model's tokenizer has single tokens for {len(found)} labels",
+        "unsupported",
+    )
+
+
+@lru_cache(maxsize=16)
+def _single_tokens(tokenizer: Tokenizer, names: tuple[str, ...]) -> list[_Label]:
+    """Those of the labels that a single token writes, with a space before it or without: tokenizers differ in how an
+    answer begins."""
+    spelt = [(name, text) for name in names for text in _SPELLINGS.get(name, (name,))]
+    texts = [f"{space}{text}" for _, text in spelt for space in ("", " ")]
+    tokens: dict[str, set[int]] = {name: set() for name in names}
+    for place, ids in enumerate(tokenizer.encode_batch(texts, add_special_tokens=False)):
+        name, text = spelt[place // 2]
+        alone = tokenizer.backend.token_to_id(text)  # of a tokenizer that encodes no word without a space before it
+        for id in {*(ids if len(ids) == 1 else ()), *(() if alone is None else (alone,))}:
+            if tokenizer.token_bytes(id).strip() == text.encode():
+                tokens[name].add(id)
+    return [_Label(name, tuple(sorted(own))) for name, own in tokens.items() if own]
+
+
+def _written(question: Question, kind: LabelKind, labels: list[_Label]) -> tuple[str, list[_Label]]:
+    """The question as the model reads it, and its labels."""
+    lines = []
+    for label, option in zip(labels, question.options, strict=True):
+        told = [text for text in (option.name, option.description) if text and text != label.name]
+        lines.append(": ".join([label.name, *told]))
+    asked = [*filter(None, [question.text]), *lines, f"Answer with {_WISHES[kind]}, and nothing else."]
+    return "\n".join(asked), labels
+
+
+def _check_sizes(messages: Sequence[Message], texts: Sequence[str], chat: ChatModel) -> None:
+    """Raises BadRequest for prompts that are too much together: the conversation is written for each question."""
+    count = len(texts)
+    message_chars_at_most(messages, (chat.limits.max_prompt_chars - sum(map(len, texts))) // count)
+    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+    media = count * sum(part.get("type") != "text" for part in parts)
+    if media > _MAX_MEDIA:
+        raise wrong(
+            "messages",
+            f"has pictures that {count} questions load {media} times together; this server allows {_MAX_MEDIA}",
+            LIST_TOO_LONG,
+        )
 
 
 def _asked(messages: Sequence[Message], question: str) -> list[Message]:
@@ -165,28 +216,15 @@ def _asked(messages: Sequence[Message], question: str) -> list[Message]:
     return [*messages[:-1], {**messages[-1], "content": joined}]
 
 
-def _check_thinking(chat: ChatModel, prompt: Sequence[int]) -> None:
-    """Raises BadRequest if the next token is the first of the model's thoughts."""
-    tail = chat.pool.tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
-    if chat.output.harmony or chat.output.thinking_opened(tail, wanted=False):
-        raise refused(
-            "model",
-            "it thinks before it answers, and an option is read from the first token of an answer; ask a model that "
-            "does not think, or whose chat template can switch thinking off, and leave it off",
-            "unsupported",
-        )
-
-
-def _reading(groups: Sequence[Sequence[int]], token: NextToken, prompt_tokens: int) -> Reading:
-    """``groups`` are the tokens of each label."""
-    logprobs = [[token.logprobs.get(one, -math.inf) for one in group] for group in groups]
+def _reading(labels: Sequence[_Label], token: NextToken, prompt_tokens: int) -> Reading:
+    logprobs = [[token.logprobs.get(one, -math.inf) for one in label.tokens] for label in labels]
     top = max(map(max, logprobs))
-    weights = [sum(math.exp(one - top) for one in group) if top > -math.inf else 1.0 for group in logprobs]
+    weights = [sum(math.exp(one - top) for one in own) if top > -math.inf else 1.0 for own in logprobs]
     total = sum(weights)
     return Reading(
         [weight / total for weight in weights],
         min(1.0, total * math.exp(top)),
-        any(token.drawn in group for group in groups),
+        any(token.drawn in label.tokens for label in labels),
         prompt_tokens,
         token.cached_tokens,
     )

@@ -3,7 +3,7 @@
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
 from ..common.errors import generation_error
 from ..http.sse import Batches
@@ -28,7 +28,7 @@ async def next_token(batches: Batches[list[Delta]]) -> NextToken:
             for delta in batch:
                 if isinstance(delta, PromptProcessed):
                     found.cached_tokens = delta.cached_tokens
-                elif isinstance(delta, Text):
+                elif isinstance(delta, Text | Reasoning):
                     for entry in delta.logprobs or ():
                         found.drawn = entry.token
                         found.logprobs.update(entry.top)

@@ -31,7 +31,7 @@ from .admission import (
 from .bad_words import with_bad_words
 from .biases import token_biases
 from .chat_model import ChatModel
-from .constraints import constraints_of
+from .constraints import constraints_of, thinking_opened
 from .logprobs import TokenNames
 from .prompt import write_prompt
 from .routed_experts import check_start, expert_shape, first_position
@@ -68,6 +68,7 @@ async def prepare_generation(
     whole: bool = True,
     copies: int = 1,
     tells_experts: bool = False,
+    begins_answer: bool = False,
     client: Submitter | None = None,
     arrival: float | None = None,
 ) -> PreparedGeneration:
@@ -75,7 +76,8 @@ async def prepare_generation(
 
     More tokens than the context has room for are refused, or with ``fill_context`` reduced. Log-probabilities that make
     a ``whole`` answer too large, in which they occur ``copies`` times, are refused. With ``tells_experts``, experts are
-    requested as :func:`.routed_experts.first_position` decides. ``client`` gets the request instead of the engine's own
+    requested as :func:`.routed_experts.first_position` decides. With ``begins_answer``, the prompt reaches to the first
+    word of an answer without reasoning. ``client`` gets the request instead of the engine's own
     client. ``arrival``, by ``time.monotonic()``, is when it was requested; None: when the request arrived. Raises
     BadRequest for a request that cannot be served, Unavailable before the engine is ready, and Overloaded.
     """
@@ -87,6 +89,9 @@ async def prepare_generation(
     most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
     use = tool_use(body, chat.limits)
     prompted = await write_prompt(chat, body, use, most_tokens, context.queue_slot.memory)
+    if begins_answer:
+        opened = thinking_opened(chat, body, prompted.tokens, prompted.thinking)
+        prompted.tokens.extend(await chat.pool.encode(chat.output.answer_begins(opened=opened), False))
     first, end = kept_tokens(len(prompted.tokens), body, budget, max_len)
     prompt, media = prompted.tokens[first:end], prompted.media.within(first, end)
     check_prompt(prompt, chat, "messages")

@@ -196,6 +196,15 @@ class OutputFormat:
         """
         return self.reasoning is not None and self.reasoning.opened(prompt_tail, wanted, continued)
 
+    def answer_begins(self, *, opened: bool) -> str:
+        """What stands between a prompt and the first word of an answer without reasoning. ``opened``: as for
+        :meth:`parser`."""
+        if self.harmony:
+            return f"{CHANNEL}final{MESSAGE}"
+        if self.reasoning is None or not opened:
+            return ""
+        return f"\n{self.reasoning.end}\n\n{(self.reasoning.wrapper or ('',))[0]}"
+
     def __str__(self) -> str:
         reasoning = NONE if self.reasoning is None else self.reasoning.name
         tools = NONE if self.tools is None else self.tools.name

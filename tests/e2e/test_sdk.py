@@ -1,6 +1,7 @@
 """The main job through the OpenAI SDK against the real server, engine, worker and model."""
 
 import concurrent.futures
+import math
 from typing import Any
 
 import httpx
@@ -104,3 +105,40 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_server_still_serves
         client.completions.create(model=NAME, prompt=[100] * 3000, max_tokens=1)
     assert refusal.value.code == "context_length_exceeded"
     assert client.completions.create(model=NAME, prompt="a", max_tokens=1).choices
+
+
+def test_a_question_is_answered_by_its_labels_probabilities(client: openai.OpenAI, server: ServerProcess) -> None:
+    text = "The colour is red. " * 30
+    values: Any = [{"value": "red", "description": "like a rose"}, {"value": False}]
+    choice: Any = {"type": "choice", "name": "colour", "instructions": "Which?", "choices": values}
+    decision = client.decisions.create(
+        model=NAME, input=text, questions=[{"type": "predicate", "instructions": "Is it red?"}, choice]
+    )
+    predicate, answer = decision.answers
+    assert predicate.type == "predicate"
+    assert 0 < predicate.probability < 1
+    # the second question finds the text in the prefix cache
+    assert decision.usage.input_tokens_details.cached_tokens > decision.usage.input_tokens / 3
+
+    asked = f'{text}\n\nWhich?\nA: "red": like a rose\nB: false\n'
+    asked += "Answer with the letter of one option, and nothing else."
+    ids = [
+        httpx.post(f"http://127.0.0.1:{server.port}/tokenize", json={"prompt": label}).json()["tokens"][0]
+        for label in ("A", " A", "B", " B")
+    ]
+    said = client.chat.completions.create(
+        model=NAME,
+        messages=[{"role": "user", "content": asked}],
+        max_tokens=1,
+        logprobs=True,
+        extra_body={"logprob_token_ids": ids},
+    )
+    assert said.choices[0].logprobs is not None
+    assert said.choices[0].logprobs.content is not None
+    found = {each.token: math.exp(each.logprob) for each in said.choices[0].logprobs.content[0].top_logprobs}
+    red, other = found["A"] + found[" A"], found["B"] + found[" B"]
+    assert answer.type == "choice"
+    assert answer.name == "colour"
+    assert [each.value for each in answer.probabilities] == ["red", False]
+    assert answer.probabilities[0].probability == pytest.approx(red / (red + other), abs=1e-3)
+    assert answer.confidence == pytest.approx(max(red, other), abs=1e-3)

@@ -21,6 +21,7 @@ METHODS: Final[dict[str, list[Callable[..., Any]]]] = {
     "/v1/responses/compact": [CLIENT.responses.compact],
     "/v1/conversations": [CLIENT.conversations.create],
     "/v1/conversations/{conversation_id}/items": [CLIENT.conversations.items.create],
+    "/v1/decisions": [CLIENT.decisions.create],
     "/v1/embeddings": [CLIENT.embeddings.create],
     "/v1/moderations": [CLIENT.moderations.create],
     "/v1/audio/transcriptions": [CLIENT.audio.transcriptions.create],

@@ -27,7 +27,7 @@ from stentor.protocols.openai.decisions import (
 from stentor.protocols.openai.responses.items import read_items
 
 from ...generation.chat_model import ChatModel
-from ...generation.decisions import LETTERS, Option, Question, Reading, check_options, read_answers
+from ...generation.decisions import LabelKind, Option, Question, Reading, read_answers
 from ...generation.error_fields import map_error_fields
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
@@ -50,8 +50,6 @@ async def decide(chat: ChatModel, request: Request, content: bytes, context: Req
     body.check(chat.limits)
     items = read_items(body.input, chat.limits, random_id)
     questions = [_question(one, f"questions[{index}]") for index, one in enumerate(body.questions)]
-    for question in questions:
-        check_options(question)
     fields = {"model": body.model, "cache_salt": body.cache_salt}
     named = {item["id"]: f"input[{index}]" for index, item in enumerate(items)}
     messages = messages_of(items, _unsealed, named)
@@ -66,24 +64,25 @@ def _unsealed(_text: str, _use: bytes = b"", /) -> str:
 
 
 def _question(asked: Predicate | Choice | Score, field: str) -> Question:
+    kind: LabelKind = "letters"
     match asked:
         case Predicate():
-            options = [Option("false"), Option("true")]
+            kind, options = "yes or no", [Option("yes"), Option("no")]
         case Choice():
             field += ".choices"
             options = [Option(written_json(one.value), one.description) for one in asked.choices]
         case Score():
             field += ".levels"
-            options = [Option(one.label, one.description) for one in asked.levels]
+            kind, options = "levels", [Option(one.label, one.description) for one in asked.levels]
         case other:
             assert_never(other)
-    return Question(field, asked.text, options, LETTERS[: len(options)])
+    return Question(field, asked.text, options, kind)
 
 
 def _answer(asked: Predicate | Choice | Score, reading: Reading) -> PredicateAnswer | ChoiceAnswer | ScoreAnswer:
     match asked:
         case Predicate():
-            return PredicateAnswer(asked.name, reading.probabilities[1])
+            return PredicateAnswer(asked.name, reading.probabilities[0])
         case Choice():
             of_each = zip(asked.choices, reading.probabilities, strict=True)
             probabilities = [ChoiceProbability(option.value, each) for option, each in of_each]

@@ -1,6 +1,5 @@
 """``POST /v1/systemone``: questions about a state, answered by the probabilities of their options (vLLM)."""
 
-import string
 import time
 from typing import Final
 
@@ -23,7 +22,7 @@ from stentor.protocols.openai.systemone import (
 )
 
 from ...generation.chat_model import ChatModel
-from ...generation.decisions import LETTERS, Option, Question, Reading, check_options, read_answers
+from ...generation.decisions import LabelKind, Option, Question, Reading, read_answers
 from ...generation.error_fields import map_error_fields
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
@@ -35,12 +34,7 @@ OPERATIONS: Final[Operations] = {
         "Answer questions about a state by the probabilities of options (vLLM)", SystemOneResponse, SystemOneRequest
     ),
 }
-_LABELS: Final[dict[Kind, tuple[tuple[str, ...], str]]] = {
-    "choice": (LETTERS, "the letter of one option"),
-    "noul": (("yes", "no"), "yes or no"),
-    "score": (tuple(string.digits), "the number of one level"),
-}
-"""The labels of each type's options, and what the model is asked for."""
+_LABELS: Final[dict[Kind, LabelKind]] = {"choice": "letters", "noul": "yes or no", "score": "levels"}
 
 
 def routes(chat: ChatModel) -> list[Route]:
@@ -79,21 +73,17 @@ async def decide(chat: ChatModel, request: Request, content: bytes, context: Req
 def _question(name: str, asked: SystemOneQuestion) -> Question:
     field = f"questions.{name}"
     options = [Option(*each) for each in asked.options(field)]
-    labels, asks_for = _LABELS[asked.type]
-    question = Question(f"{field}.criteria", asked.text, options, labels[: len(options)], asks_for)
-    check_options(question)
-    return question
+    return Question(f"{field}.criteria", asked.text, options, _LABELS[asked.type])
 
 
 def _answer(kind: Kind, question: Question, reading: Reading) -> SystemOneChoice | SystemOneNoul | SystemOneScore:
     names = [option.name for option in question.options]
-    by_label = dict(zip(question.labels, reading.probabilities, strict=True))
+    by_name = dict(zip(names, reading.probabilities, strict=True))
     match kind:
         case "choice":
-            by_name = dict(zip(names, reading.probabilities, strict=True))
             return SystemOneChoice(names[reading.best], by_name, reading.confidence)
         case "noul":
-            return SystemOneNoul(reading.probabilities[0], by_label, reading.confidence)
+            return SystemOneNoul(reading.probabilities[0], by_name, reading.confidence)
         case _:
-            legend = dict(zip(question.labels, names, strict=True))
-            return SystemOneScore(reading.mean, legend, by_label, reading.confidence)
+            by_level = {str(level): each for level, each in enumerate(reading.probabilities)}
+            return SystemOneScore(reading.mean, dict(zip(by_level, names, strict=True)), by_level, reading.confidence)

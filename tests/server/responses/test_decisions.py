@@ -4,12 +4,16 @@ import math
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from openai.types import Decision
 
+from stentor.server.config.config import DEFAULTS
 from stentor.server.parsing.output import settle_output
-from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.server.text.pool import TokenizerPool
+from stentor.tests.fakes import TEMPLATE, FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import in_memory
+from stentor.tests.server.test_infill import with_tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -46,17 +50,18 @@ async def test_each_question_is_answered_by_the_probabilities_of_its_options() -
     engine = FakeEngine(answer=says("other"))
     answer = await ask(engine, questions=[IS_IT, WHICH, HOW])
     told = Decision.model_validate(answer, strict=True)
-    false, true = half_of_ids("A", "B")
-    assert answer["answers"][0] == {"type": "predicate", "name": None, "probability": pytest.approx(true)}
+    yes, _ = half_of_ids("A", "B")
+    assert answer["answers"][0] == {"type": "predicate", "name": None, "probability": pytest.approx(yes)}
     choice, score = answer["answers"][1:]
     assert (choice["name"], choice["choice"]) == ("team", "yes")
     assert [each["value"] for each in choice["probabilities"]] == ["yes", True, False]
     assert [each["probability"] for each in choice["probabilities"]] == pytest.approx(half_of_ids("A", "B", "C"))
     assert choice["confidence"] == pytest.approx(math.exp(-ord("A") / 2)), "among all tokens"
-    assert score["score"] == pytest.approx(true)
+    good, bad = half_of_ids("0", "1")
+    assert score["score"] == pytest.approx(bad)
     assert score["probabilities"] == [
-        {"value": 0, "label": "good", "probability": pytest.approx(false)},
-        {"value": 1, "label": "bad", "probability": pytest.approx(true)},
+        {"value": 0, "label": "good", "probability": pytest.approx(good)},
+        {"value": 1, "label": "bad", "probability": pytest.approx(bad)},
     ]
     prompts = [bytes(stream.prompt).decode() for stream in engine.streams]
     assert prompts[1].startswith('<user>It broke.\n\nWhich?\nA: "yes": as usual\nB: true\nC: false\nAnswer with')
@@ -82,7 +87,7 @@ async def test_the_input_may_be_messages_calls_and_their_outputs_and_json() -> N
     assert "Be fair." in prompt
     assert '<user>{"a":[1]}' in prompt
     assert "rain" in prompt
-    assert "<user>Is it\n{}\nA: false\nB: true\nAnswer with the letter of one option" in prompt
+    assert "<user>Is it\n{}\nA: yes\nB: no\nAnswer with the letter of one option" in prompt
 
 
 @pytest.mark.parametrize(
@@ -109,12 +114,48 @@ async def test_a_wrong_field_is_named_and_nothing_is_computed(body: dict[str, An
     assert not engine.streams
 
 
-async def test_a_model_that_thinks_before_it_answers_is_not_asked() -> None:
+@pytest.mark.parametrize(
+    ("output", "template", "begins"),
+    [
+        ("gpt_oss", TEMPLATE, "<assistant><|channel|>final<|message|>"),
+        ("deepseek_r1", TEMPLATE + "{{ '<think>\\n' }}", "<assistant><think>\n\n</think>\n\n"),
+        ("qwen3", TEMPLATE, "<assistant>"),
+    ],
+)
+async def test_the_prompt_reaches_to_the_first_word_of_an_answer(output: str, template: str, begins: str) -> None:
+    engine = FakeEngine(answer=says("A"))
+    pool = TokenizerPool(byte_tokenizer(template))
+    async with in_memory(fake_state(engine, output=settle_output(output, "none", "", ""), pool=pool)) as client:
+        answer = await client.post(PATH, json={"input": "It broke.", "questions": [IS_IT]})
+    assert answer.status_code == 200, answer.text
+    assert bytes(engine.streams[0].prompt).decode().endswith(f"and nothing else.\n{begins}")
+
+
+async def test_more_options_than_letters_are_labelled_by_pairs_that_are_single_tokens() -> None:
+    many = {**WHICH, "choices": [{"value": str(at)} for at in range(28)]}
+    engine = FakeEngine(answer=says("A"), max_model_len=1024)
+    pool = TokenizerPool(with_tokens("AC", "BA"))
+    async with in_memory(fake_state(engine, pool=pool, vocab_size=300)) as client:
+        answer = await client.post(PATH, json={"input": "It broke.", "questions": [many]})
+        over = {**many, "choices": [*many["choices"], {"value": "28"}]}
+        refused = await client.post(PATH, json={"input": "It broke.", "questions": [over]})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["answers"][0]["probabilities"]) == 28
+    prompt = bytes(one for one in engine.streams[0].prompt if one < 256).decode()
+    assert 'Z: "25"\n: "26"\n: "27"\nAnswer' in prompt, "the pairs are tokens beyond the bytes"
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "questions[0].choices")
+
+
+async def test_the_input_and_its_pictures_count_once_for_each_question() -> None:
     engine = FakeEngine()
-    thinking = settle_output("openai_gptoss", "auto", "", "GptOssForCausalLM")
-    async with in_memory(fake_state(engine, output=thinking)) as client:
-        refused = await client.post(PATH, json={"input": "It broke.", "questions": [IS_IT]})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    two = {"role": "user", "content": [{"type": "input_image", "image_url": "https://a.example/b"}] * 2}
+    over = (await ask(engine, 400, input=[two], questions=[IS_IT] * 33))["error"]
+    assert (over["param"], "66 times" in over["message"]) == ("input", True)
+    limits = msgspec.structs.replace(DEFAULTS.limits.request, max_prompt_chars=4000)
+    async with in_memory(fake_state(engine, limits=limits)) as client:
+        body = {"input": "x" * 300, "questions": [IS_IT] * 20}
+        refused = await client.post(PATH, json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
     assert not engine.streams
 
 
