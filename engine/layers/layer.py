@@ -132,7 +132,8 @@ class Layer:
         if self.cross is not None:
             norms = self._cross_norms
             delta = scaled(self.cross(joined(delta, residual, norms.into), batch), 1.0, norms.out)
-            delta, residual = summed(delta, residual, norms.total)
+            if norms.total is not None:
+                delta, residual = None, summed(delta, residual, norms.total)
         if self._network is not None:
             delta, residual = self._fed_forward(self._network, delta, residual, batch)
         elif self._shortcut is not None and self._shortcut_in is not None:

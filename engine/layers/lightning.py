@@ -58,7 +58,8 @@ class Lightning(Recurrent):
         heads = [each.reshape(-1, spec.head_dim) for each in (q, k)]
         if self._head_norms:
             heads = [
-                kernels.rms_norm(each, norm, spec.head_eps) for each, norm in zip(heads, self._head_norms, strict=True)
+                kernels.rms_norm(each.float(), norm, spec.head_eps).to(parts.dtype)
+                for each, norm in zip(heads, self._head_norms, strict=True)
             ]
         q, k = (each.view(-1, spec.heads, spec.head_dim) for each in heads)
         if self._rotation is not None:

@@ -86,7 +86,7 @@ class Sublayer(Generic[P]):
         """(what is still to be added, stream): nothing, where the sum is normed."""
         if self._total is not None:
             return None, self._total(multiplied(delta), stream)
-        return summed(delta, stream, self._after)
+        return (delta, stream) if self._after is None else (None, summed(delta, stream, self._after))
 
 
 def settled(x: Input) -> Stream:
@@ -102,6 +102,6 @@ def scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:
     return delta if scale == 1.0 else delta * scale
 
 
-def summed(delta: Delta, stream: Stream, norm: Norm | None) -> tuple[Delta | None, Stream]:
-    """(what is still to be added, stream): with a norm behind the sum, nothing and a new stream."""
-    return (delta, stream) if norm is None else (None, settled(norm.add(delta, stream)))
+def summed(delta: Delta, stream: Stream, norm: Norm) -> Stream:
+    """The stream behind a sum that is normed."""
+    return settled(norm.add(delta, stream))
