@@ -52,6 +52,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "ModerationRequest": {"input": "a"},
     "ClassifyRequest": {"input": "a"},
     "GenerativeScoringRequest": {"query": "a", "items": ["b", [3]], "label_token_ids": [3, 4]},
+    "DecisionRequest": {"input": "hi", "questions": [{"type": "predicate", "instructions": "a"}]},
+    "SystemOneRequest": {"state": "a", "questions": {"q": {"type": "noul"}}},
     "ScoreRequest": {"queries": "a", "documents": ["b", "c"]},
     "RerankRequest": {"query": "a", "documents": ["b", "c"]},
     "SpeechRequest": {"input": "hi", "voice": "alloy"},
