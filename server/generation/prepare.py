@@ -89,11 +89,12 @@ async def prepare_generation(
     most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
     use = tool_use(body, chat.limits)
     prompted = await write_prompt(chat, body, use, most_tokens, context.queue_slot.memory)
+    tokens = prompted.tokens
     if begins_answer:
-        opened = thinking_opened(chat, body, prompted.tokens, prompted.thinking)
-        prompted.tokens.extend(await chat.pool.encode(chat.output.answer_begins(opened=opened), False))
-    first, end = kept_tokens(len(prompted.tokens), body, budget, max_len)
-    prompt, media = prompted.tokens[first:end], prompted.media.within(first, end)
+        opened = thinking_opened(chat, body, tokens, prompted.thinking)
+        tokens = tokens + await chat.pool.encode(chat.output.answer_begins(opened=opened), False)
+    first, end = kept_tokens(len(tokens), body, budget, max_len)
+    prompt, media = tokens[first:end], prompted.media.within(first, end)
     check_prompt(prompt, chat, "messages")
     experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if tells_experts else None
     check_start(experts, len(prompt))
