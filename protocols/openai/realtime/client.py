@@ -107,17 +107,21 @@ _decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(AnyClientEvent
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 
 
-def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
-    """Raises BadRequest naming the field."""
+def decode_event(message: bytes, limits: Limits, decoder: msgspec.json.Decoder[Any] = _decoder) -> Any:
+    """One of :data:`AnyClientEvent`, or of the events of another ``decoder``. Raises BadRequest naming the field."""
     try:
-        event: AnyClientEvent = decode(_decoder, message, limits, "The message")
+        return decode(decoder, message, limits, "The message")
     except BadRequest as error:
-        if error.param == "type":
-            kind = _envelope_of(message).type
-            if isinstance(kind, str):
-                raise refused("type", f"there is no event `{kind[:80]}`", "invalid_value") from None
+        kind = kind_of(message)
+        if error.param == "type" and kind is not None:
+            raise refused("type", f"there is no event `{kind[:80]}`", "invalid_value") from None
         raise
-    return event
+
+
+def kind_of(message: bytes) -> str | None:
+    """The type that a message names, whether it is known or not."""
+    kind = _envelope_of(message).type
+    return kind if isinstance(kind, str) else None
 
 
 def event_id_of(message: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""``/v1/realtime``: the WebSocket, calls, and keys for the clients that open them."""
+"""``/v1/realtime`` and ``/v1/live``: the WebSockets, calls, and keys for the clients that open them."""
 
 from functools import partial
 from typing import Any, Final
@@ -30,6 +30,7 @@ from ..common.endpoint import json_response, read_counted_body
 from .common.services import RealtimeServices
 from .connections import calls
 from .connections.beta import FLAT_ERROR_FIELDS, session_now, session_then
+from .connections.live import LiveServing
 from .connections.serving import RealtimeServing
 
 _RETRY_SECONDS: Final = 10
@@ -71,6 +72,7 @@ def routes(services: RealtimeServices) -> list[BaseRoute]:
             methods=["POST"],
         ),
         *calls.routes(services, serving),
+        WebSocketRoute("/v1/live/sessions", LiveServing(services, serving).serve),
     ]
 
 
