@@ -20,6 +20,7 @@ from .update import MAX_INSTRUCTIONS, naming_unknown, read_fields
 MAX_HISTORY: Final = 128
 """Messages of a session's ``input``."""
 MAX_DELAY_MS: Final = 60_000
+"""Of acknowledgements."""
 
 Delay = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 
@@ -247,6 +248,8 @@ _CONTEXT: Final = {
 def context_item(event: InstructionsAppend | ThinkingAppend | CommentaryAppend) -> dict[str, Any]:
     """Appended context as an item of the Realtime API, in words for a model that knows no such events."""
     text = _CONTEXT[type(event)].format(event.content)
+    if event.delegation_id is not None:
+        text = f"From the backend: {text}"
     return {"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]}
 
 
@@ -296,6 +299,12 @@ class InputUnmuted(ServerEvent, tag="session.input_audio.unmuted", kw_only=True)
 
 class ContextAppended(ServerEvent, tag="session.context.appended", kw_only=True):
     given: InstructionsAppend | ThinkingAppend | CommentaryAppend
+
+
+class Delegated(ServerEvent, tag="session.delegation.created", kw_only=True):
+    """The model has handed a task over to the client."""
+
+    delegation_id: str
 
 
 class OutputPlayed(ServerEvent, tag="session.output.played", kw_only=True):

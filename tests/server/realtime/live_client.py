@@ -14,6 +14,7 @@ from openai.types.live import ServerEvent
 
 from stentor.server.api.realtime.connections.serving import RealtimeServing
 from stentor.server.app.state import ServerState
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.tests.fakes import FakeEngine, says
 from stentor.tests.server.realtime.session_fakes import voice_state
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, silence, words
@@ -94,6 +95,7 @@ async def live_server(
     hears = hears or Model()
     monkeypatch.setattr(RealtimeServing, "transcriber", lambda self, caller: hears)
     monkeypatch.setattr("stentor.server.api.realtime.connections.serving.SpeechProbabilities", LoudnessDetector)
+    fields.setdefault("output", OutputFormat(tools=TOOL_FORMATS["hermes"]))
     state = voice_state(engine or FakeEngine(answer=says(ANSWER), max_model_len=4096), **fields)
     assert state.auxiliary.speech is not None
     speaking = asyncio.create_task(state.auxiliary.speech.run())

@@ -38,7 +38,8 @@ async def test_a_caller_speaks_and_is_answered_aloud(monkeypatch: pytest.MonkeyP
         assert client.transcript("input") == "w1 w2"
         assert client.transcript("output") == ANSWER, "it has been heard by then"
         closed = await client.close()
-    assert prompt_of(engine) == "<system>Be brief.\n<user>w1 w2\n<assistant>"
+    assert prompt_of(engine).startswith("<system>Be brief.\n")
+    assert prompt_of(engine).endswith("<user>w1 w2\n<assistant>")
     assert abs(len(client.audio) - 2 * RATE) < RATE / 50, "two sentences of half a second"
     assert (closed["reason"], closed["client_event_id"], closed["session"]) == ("close_requested", "the end", session)
     assert closed["usage"]["seconds"] >= used["usage"]["seconds"] > 5.9, "of audio that came at once"
@@ -144,8 +145,9 @@ async def test_history_and_appended_context_are_known_to_the_model(monkeypatch: 
         await client.connection.session.commentary.append(content="The taxi is here.", delegation_id=None)
         await client.until("session.commentary.appended")
         await client.until("session.output_transcript.delta")
-    assert prompt_of(engine) == (
-        "<system>Be kind.\n<user>Hi.\n<assistant>Hello.\n<system>Be brief.\n"
+    assert prompt_of(engine).startswith("<system>Be kind.\n")
+    assert prompt_of(engine).endswith(
+        "<user>Hi.\n<assistant>Hello.\n<system>Be brief.\n"
         "<system>For your information only; do not say it now: It rains.\n"
         "<system>Tell the user now, in your own words: The taxi is here.\n<assistant>"
     )

@@ -66,6 +66,7 @@ from ....http.error_responses import describe
 from ....observability.realtime_figures import SessionFigures
 from ...common.sockets import ReadPace
 from ...responses.ids import short_id
+from ..answering.delegations import Delegations
 from ..answering.responding import ResponseHost
 from ..answering.response_manager import ResponseManager
 from ..common.audio_budget import AudioShare
@@ -121,8 +122,10 @@ class Connection:
         audio: SessionAudio,
         *,
         keeps_type: bool = False,
+        acknowledgement_delay_ms: Callable[[], int] | None = None,
     ) -> None:
-        """``keeps_type``: it cannot change its type, as others can before other events."""
+        """``keeps_type``: it cannot change its type, as others can before other events.
+        ``acknowledgement_delay_ms``: of a session whose model may delegate."""
         self._services = services
         self._rules = rules
         self._session: Session = session
@@ -157,6 +160,16 @@ class Connection:
             input_audio=lambda: self._input_audio,
             opened_input_audio=self._opened_input_audio,
         )
+        self._delegations = None
+        if acknowledgement_delay_ms is not None:
+            self._delegations = Delegations(
+                self._answering,
+                self._conversation,
+                lambda: self._session,
+                acknowledgement_delay_ms,
+                emit=self._emit,
+                start=self._start,
+            )
         self.figures: Final = SessionFigures(services.metrics.realtime)
 
     @property
@@ -314,7 +327,11 @@ class Connection:
             self._conversation.insert(Entry(given.item))
 
     def _append_context(self, event: InstructionsAppend | ThinkingAppend | CommentaryAppend) -> None:
+        assert self._delegations is not None  # others have no such events
+        self._delegations.check(event.delegation_id)
         self.remember([context_item(event)])
+        if not isinstance(event, InstructionsAppend):
+            self._delegations.told()
         self._emit(ContextAppended(given=event))
         if isinstance(event, CommentaryAppend):
             self._answering.respond_when_idle(self._session)
@@ -437,6 +454,8 @@ class Connection:
         if type(event) is server_events.AudioDelta:
             self.figures.audio_sent()
         self._event_queue.put(event)
+        if self._delegations is not None:
+            self._delegations.notice(event)
 
     def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         assert self._tasks is not None

@@ -35,6 +35,7 @@ from ....middleware.auth import caller_of
 from ...common.sockets import ReadPace, choose_engine
 from ...common.sockets import Receive as ReceiveText
 from ...responses.ids import short_id
+from ..answering.delegations import DELEGATE
 from ..common.audio_budget import AudioShare
 from ..common.formats import Wire
 from ..common.services import RealtimeServices
@@ -124,7 +125,13 @@ class LiveServing:
         session, live = self.begun(config)
         players: list[CallPlayer] = []
         connection = self._serving.playing(
-            session, caller, dialect, event_queue, audio, players.append, tells_played=True
+            session,
+            caller,
+            dialect,
+            event_queue,
+            audio,
+            players.append,
+            acknowledgement_delay_ms=lambda: dialect.acknowledgement_delay_ms,
         )
         remember(connection, config)
         dialect.start(live, context_length(self._services.chat), carries_sound=False)
@@ -142,6 +149,7 @@ class LiveServing:
             "type": "realtime",
             "instructions": config.instructions,
             "output_modalities": ["audio"],
+            "tools": [DELEGATE],
             "audio": {"input": {"transcription": {}, "turn_detection": {"type": "semantic_vad"}}},
         }
         if audio.output is not None and audio.output.voice is not None:

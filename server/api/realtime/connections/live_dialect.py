@@ -9,6 +9,7 @@
     session.input_audio.mute, unmute        session.input_audio.muted, unmuted
     session.{instructions, thinking,        session.{…}.appended
       commentary}.append
+                                            session.delegation.created     answered by one of these
     session.update                          session.updated
                                             session.usage.updated      behind each answer
     session.close                           session.closed
@@ -33,6 +34,7 @@ from stentor.protocols.openai.realtime.given import MAX_AUDIO, decode_audio
 from stentor.protocols.openai.realtime.items import MessageItem
 from stentor.protocols.openai.realtime.live import (
     ContextAppended,
+    Delegated,
     InputMuted,
     InputUnmuted,
     LiveAppend,
@@ -163,6 +165,12 @@ class LiveDialect:
         assert self._input is not None  # otherwise the transport carries it
         return self._input
 
+    @property
+    def acknowledgement_delay_ms(self) -> int:
+        """Of delegations, as it is now."""
+        assert self._session is not None
+        return self._session.delegation.acknowledgement_delay_ms or 0
+
     # ---- from the client
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent | LiveCommand | Sound:
@@ -254,6 +262,13 @@ class LiveDialect:
                 kind = event.given.__struct_config__.tag
                 now = self._timeline.now
                 return self._acknowledged(f"{kind}ed", start_ms=now, end_ms=now)
+            case Delegated():
+                delegation = {"type": "delegation", "id": event.delegation_id, "target": "client"}
+                return {
+                    "type": "session.delegation.created",
+                    "delegation": delegation,
+                    "offset_ms": self._timeline.now,
+                }
             case SessionClosed():
                 return self._closed(event.reason)
             case events.ErrorEvent(error=error):

@@ -238,21 +238,32 @@ class RealtimeServing:
         audio: AudioShare,
         on_player: Callable[[CallPlayer], None],
         *,
-        tells_played: bool = False,
+        acknowledgement_delay_ms: Callable[[], int] | None = None,
     ) -> Connection:
-        """A connection whose audio is played here; ``tells_played`` as it is played."""
+        """A connection whose audio is played here. ``acknowledgement_delay_ms``: of the Live API, which is told of what
+        is played."""
 
         def make_player(
             on_started: Callable[[str], None], on_stopped: Callable[[str], None], on_played: OnPlayed
         ) -> CallPlayer:
             ahead = self._services.config.audio_ahead
-            player = CallPlayer(on_started, on_stopped, ahead, audio, on_played if tells_played else None)
+            player = CallPlayer(
+                on_started, on_stopped, ahead, audio, on_played if acknowledgement_delay_ms is not None else None
+            )
             on_player(player)
             return player
 
         sound = SessionAudio(partial(self._open_input_audio, caller, audio), make_player=make_player, share=audio)
         return Connection(
-            self._services, caller, self.call_rules, session, dialect, event_queue, sound, keeps_type=True
+            self._services,
+            caller,
+            self.call_rules,
+            session,
+            dialect,
+            event_queue,
+            sound,
+            keeps_type=True,
+            acknowledgement_delay_ms=acknowledgement_delay_ms,
         )
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
