@@ -15,6 +15,7 @@ from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import chat, chat_batch, completions, generate, label_scores, sampling
 from stentor.protocols.openai.batches import BatchCreate
+from stentor.protocols.openai.realtime.live import LiveCreateRequest
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
@@ -194,6 +195,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/invocations",), hugging_face.InvocationRequest),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
+    Request(("/v1/live/sessions",), LiveCreateRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
     Request(("/v1/uploads",), UploadCreate, ignored=("mime_type",)),
     Request(("/v1/uploads/{upload_id}/complete",), UploadComplete),

@@ -191,6 +191,35 @@ def history_item(given: dict[str, Any], where: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": part.text}]}
 
 
+# ---- WebRTC
+
+
+class LiveOffer(_Strict, frozen=True):
+    type: Literal["webrtc"]
+    sdp: str
+
+
+class LiveCreateRequest(_Strict, frozen=True):
+    """``POST /v1/live/sessions``."""
+
+    session: dict[str, Any]
+    transport: LiveOffer
+
+
+class CreatedSession(msgspec.Struct, frozen=True):
+    id: str
+
+
+class LiveCreated(msgspec.Struct, frozen=True):
+    """The session and the answer to its offer."""
+
+    session: CreatedSession
+    transport: LiveOffer
+
+
+create_decoder: Final = msgspec.json.Decoder(LiveCreateRequest)
+
+
 # ---- client events
 
 

@@ -28,9 +28,8 @@ from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
 from .common.services import RealtimeServices
-from .connections import calls
+from .connections import calls, live
 from .connections.beta import FLAT_ERROR_FIELDS, session_now, session_then
-from .connections.live import LiveServing
 from .connections.serving import RealtimeServing
 
 _RETRY_SECONDS: Final = 10
@@ -57,6 +56,7 @@ OPERATIONS: Final[Operations] = {
         not_found=True,
     ),
     **calls.OPERATIONS,
+    **live.OPERATIONS,
 }
 
 
@@ -72,7 +72,7 @@ def routes(services: RealtimeServices) -> list[BaseRoute]:
             methods=["POST"],
         ),
         *calls.routes(services, serving),
-        WebSocketRoute("/v1/live/sessions", LiveServing(services, serving).serve),
+        *live.routes(services, serving),
     ]
 
 

@@ -73,8 +73,7 @@ class Delegations:
         """Called with each event of the session."""
         if type(event) is OutputItemDone:
             item = event.item
-            is_call = isinstance(item, FunctionCallItem) and item.name == DELEGATE["name"]
-            if is_call and item.status == "completed":
+            if isinstance(item, FunctionCallItem) and item.name == DELEGATE["name"] and item.status == "completed":
                 self._take(item)
         elif type(event) is ResponseDone and self._silent:
             self._end(event.response)

@@ -1,4 +1,4 @@
-"""The Live API on a WebSocket: the server finds the turns, and sends audio as it is played."""
+"""``/v1/live/sessions``: on a WebSocket, where audio is sent as it is played, and over WebRTC as calls are."""
 
 import time
 from collections.abc import Callable
@@ -8,20 +8,29 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.decoding import decode, decoded_bytes
 from stentor.protocols.common.errors import ErrorBody, refused
 from stentor.protocols.openai.realtime.client import event_id_of
 from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.live import (
     ClientDelegation,
+    CreatedSession,
     LiveAudio,
     LiveConfig,
+    LiveCreated,
+    LiveCreateRequest,
+    LiveOffer,
     LiveOutput,
     LivePcm,
     LiveSession,
     OutputAudio,
+    SessionClosed,
+    create_decoder,
     history_item,
     read_config,
 )
@@ -32,6 +41,8 @@ from ....common.keys import Caller
 from ....generation.admission import context_length
 from ....http.error_responses import describe
 from ....middleware.auth import caller_of
+from ...common.described import Operation, Operations
+from ...common.endpoint import json_response, read_counted_body
 from ...common.sockets import ReadPace, choose_engine
 from ...common.sockets import Receive as ReceiveText
 from ...responses.ids import short_id
@@ -39,11 +50,12 @@ from ..answering.delegations import DELEGATE
 from ..common.audio_budget import AudioShare
 from ..common.formats import Wire
 from ..common.services import RealtimeServices
+from . import calls
 from .connection import Connection
 from .event_queue import SESSION_EXPIRED, EventQueue
 from .live_dialect import SOUND_RATE, LiveDialect
 from .playback import BYTES_A_MS, CallPlayer
-from .serving import RealtimeServing
+from .serving import OnPlayer, PlayedSession, RealtimeServing
 
 LEAD_SECONDS: Final = 0.2
 """Audio that is sent ahead of its time. Clients play all that they get, and are not told of interruptions."""
@@ -56,6 +68,25 @@ _NOT_STARTED: Final = "No session was started in time; connect again and send `s
 class _Begun(NamedTuple):
     connection: Connection
     player: CallPlayer
+
+
+OPERATIONS: Final[Operations] = {
+    "/v1/live/sessions": Operation(
+        "Begin a session of the Live API over WebRTC", LiveCreated, LiveCreateRequest, not_found=True
+    ),
+    "/v1/live/sessions/{call_id}/hangup": Operation(
+        "End a session of the Live API over WebRTC", str, media_type="text/plain", not_found=True
+    ),
+}
+
+
+def routes(services: RealtimeServices, serving: RealtimeServing) -> list[BaseRoute]:
+    live = LiveServing(services, serving)
+    return [
+        WebSocketRoute("/v1/live/sessions", live.serve),
+        Route("/v1/live/sessions", live.create, methods=["POST"]),
+        Route("/v1/live/sessions/{call_id}/hangup", partial(calls.hang_up, services), methods=["POST"]),
+    ]
 
 
 class LiveServing:
@@ -75,6 +106,20 @@ class LiveServing:
             dialect = LiveDialect()
             caller = caller_of(socket.scope)
             await self._serving.serve_socket(socket, dialect, partial(self._session, caller, dialect))
+
+    async def create(self, request: Request) -> Response:
+        """Begins a session over WebRTC. Raises BadRequest, Overloaded and Unavailable."""
+        calls.check_available(self._services)
+        choose_engine(request.scope, self._services.admission)
+        body = await read_counted_body(request, self._services.admission)
+        given = decode(create_decoder, body, self._services.limits)
+        caller = caller_of(request.scope)
+        config = read_config(given.session, carries_sound=True)
+        id, played = self.played(caller, LiveDialect(), config, carries_sound=True)
+        call = calls.Call(self._services, self._serving, played)
+        answer = await call.answer(calls.offer_of(given.transport.sdp.encode(), "transport.sdp"), request)
+        self._services.calls.start(id, caller.owner, call)
+        return json_response(LiveCreated(CreatedSession(id), LiveOffer("webrtc", answer)))
 
     async def _session(
         self, caller: Caller, dialect: LiveDialect, event_queue: EventQueue, receive: ReceiveText, audio: AudioShare
@@ -121,23 +166,35 @@ class LiveServing:
         self, caller: Caller, dialect: LiveDialect, event_queue: EventQueue, audio: AudioShare, config: LiveConfig
     ) -> _Begun:
         """Raises BadRequest."""
-        self._serving.transcriber(caller)  # or its first audio would tell that there is none
-        session, live = self.begun(config)
         players: list[CallPlayer] = []
-        connection = self._serving.playing(
-            session,
-            caller,
-            dialect,
-            event_queue,
-            audio,
-            players.append,
-            acknowledgement_delay_ms=lambda: dialect.acknowledgement_delay_ms,
-        )
-        remember(connection, config)
-        dialect.start(live, context_length(self._services.chat), carries_sound=False)
-        return _Begun(connection, players[0])
+        _, played = self.played(caller, dialect, config)
+        return _Begun(played.connect(event_queue, audio, players.append), players[0])
 
-    def begun(self, config: LiveConfig, *, carries_sound: bool = False) -> tuple[RealtimeSession, LiveSession]:
+    def played(
+        self, caller: Caller, dialect: LiveDialect, config: LiveConfig, *, carries_sound: bool = False
+    ) -> tuple[str, PlayedSession]:
+        """The id of a session, and how it begins. Raises BadRequest."""
+        self._serving.transcriber(caller)  # or its first audio would tell that there is none
+        session, live = self._session_of(config, carries_sound=carries_sound)
+        history = [history_item(item, f"session.input[{index}]") for index, item in enumerate(config.input or ())]
+
+        def connect(event_queue: EventQueue, audio: AudioShare, on_player: OnPlayer) -> Connection:
+            connection = self._serving.playing(
+                session,
+                caller,
+                dialect,
+                event_queue,
+                audio,
+                on_player,
+                acknowledgement_delay_ms=lambda: dialect.acknowledgement_delay_ms,
+            )
+            connection.remember(history)
+            dialect.start(live, context_length(self._services.chat))
+            return connection
+
+        return live.id, PlayedSession(dialect, connect, SessionClosed())
+
+    def _session_of(self, config: LiveConfig, *, carries_sound: bool) -> tuple[RealtimeSession, LiveSession]:
         """The session that a client describes, for the server and for the client. Raises BadRequest."""
         rules = self._serving.call_rules
         if not rules.models.can_speak:
@@ -175,12 +232,6 @@ class LiveServing:
 def _delegation(config: LiveConfig) -> ClientDelegation:
     given = config.delegation if isinstance(config.delegation, ClientDelegation) else ClientDelegation()
     return replace(given, acknowledgement_delay_ms=given.acknowledgement_delay_ms or 0)
-
-
-def remember(connection: Connection, config: LiveConfig) -> None:
-    """Begins the conversation with the session's history. Raises BadRequest."""
-    for index, item in enumerate(config.input or ()):
-        connection.remember([history_item(item, f"session.input[{index}]")])
 
 
 async def _send_audio(player: CallPlayer, wire: Wire, event_queue: EventQueue) -> None:

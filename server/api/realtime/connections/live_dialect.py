@@ -150,12 +150,12 @@ class LiveDialect:
 
     # ---- the session
 
-    def start(self, session: LiveSession, context: int, *, carries_sound: bool) -> None:
+    def start(self, session: LiveSession, context: int) -> None:
         """From now on events are those of ``session``, whose model has a ``context`` of that many tokens."""
         self._session, self._context = session, context
         self._timeline = Timeline(self._clock)
         format = session.audio.format
-        if format is not None and not carries_sound:
+        if format is not None:
             self._input = wire_of(format)
             self._resampler = PromptResampler(self._input.rate, SOUND_RATE)
 

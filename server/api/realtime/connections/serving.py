@@ -6,13 +6,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ....asr.languages import code_of
@@ -62,6 +63,17 @@ NO_TRANSCRIPTION_MODEL: Final = (
 )
 
 ServeSession = Callable[[EventQueue, ReceiveText, AudioShare], Awaitable[bool]]
+OnPlayer = Callable[[CallPlayer], None]
+
+
+class PlayedSession(NamedTuple):
+    """A session whose audio is played here, before it begins."""
+
+    dialect: Dialect
+    connect: Callable[[EventQueue, AudioShare, OnPlayer], Connection]
+    farewell: ServerEvent | None = None
+    """Sent when the call is hung up by a request."""
+
 
 _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 
@@ -206,21 +218,24 @@ class RealtimeServing:
             connection.expire()
         return False
 
+    def call_of(self, session: Session, caller: Caller) -> PlayedSession:
+        """A session of the Realtime API whose transport carries audio."""
+        dialect = CurrentDialect()
+        return PlayedSession(dialect, partial(self.playing, session, caller, dialect))
+
     async def serve_call(
         self,
-        session: Session,
-        caller: Caller,
+        played: PlayedSession,
         receive: Receive,
         send: Callable[[bytes], Awaitable[None]],
-        on_player: Callable[[CallPlayer], None],
+        on_player: OnPlayer,
     ) -> None:
         """Runs a session whose transport carries audio. ``on_player`` gets its player."""
-        dialect = CurrentDialect()
-        event_queue = EventQueue(dialect)
+        event_queue = EventQueue(played.dialect)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(event_queue.write, send)
             with self.audio.share() as audio:
-                connection = self.playing(session, caller, dialect, event_queue, audio, on_player)
+                connection = played.connect(event_queue, audio, on_player)
                 connection.begin()
                 with anyio.move_on_after(self.max_seconds) as lifetime:
                     await self.serve_session(connection, receive)
@@ -236,7 +251,7 @@ class RealtimeServing:
         dialect: Dialect,
         event_queue: EventQueue,
         audio: AudioShare,
-        on_player: Callable[[CallPlayer], None],
+        on_player: OnPlayer,
         *,
         acknowledgement_delay_ms: Callable[[], int] | None = None,
     ) -> Connection:
