@@ -7,7 +7,8 @@ counterpart in the Realtime API.
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, to_builtins
+from msgspec.structs import replace
 
 from ...common.errors import BadRequest, refused, wrong
 from ...common.limits import Limits
@@ -69,12 +70,49 @@ class ClientDelegation(_Strict, frozen=True, tag_field="type", tag="client"):
     acknowledgement_delay_ms: Delay | None = None
 
 
-class _NotDelegated(msgspec.Struct, frozen=True, tag_field="type", tag="responses"):
-    ONLY_REFUSED: ClassVar[bool] = True
+class BackendUpdate(_Strict, frozen=True, kw_only=True):
+    """Changes of a :class:`BackendConfig`: fields of a request of the Responses API."""
+
+    model: Name | UnsetType = UNSET
+    instructions: str | UnsetType | None = UNSET
+    max_output_tokens: Any = UNSET
+    parallel_tool_calls: Any = UNSET
+    reasoning: Any = UNSET
+    service_tier: Any = UNSET
+    text: Any = UNSET
+    tool_choice: Any = UNSET
+    tools: Any = UNSET
+
+
+class BackendConfig(BackendUpdate, frozen=True, kw_only=True):
+    """What the Responses API is asked with, for delegated tasks."""
+
+    model: Name
+
+
+class ResponsesDelegation(_Strict, frozen=True, tag_field="type", tag="responses", kw_only=True):
+    """The server handles delegated tasks, by its Responses API."""
+
+    responses: BackendConfig
+    acknowledgement_delay_ms: Delay | None = None
+
+
+class _ResponsesUpdate(_Strict, frozen=True, tag_field="type", tag="responses", kw_only=True):
+    responses: BackendUpdate | None = None
+    acknowledgement_delay_ms: Delay | None = None
+
+
+Delegation = ClientDelegation | ResponsesDelegation
 
 
 class _NotDecided(msgspec.Struct, frozen=True, tag_field="type", tag="decisions"):
     ONLY_REFUSED: ClassVar[bool] = True
+
+
+def backend_of(delegation: Delegation) -> BackendConfig:
+    """Of a session that delegates to the server, and so goes on to."""
+    assert isinstance(delegation, ResponsesDelegation)
+    return delegation.responses
 
 
 class LiveConfig(_Strict, frozen=True, kw_only=True):
@@ -83,7 +121,7 @@ class LiveConfig(_Strict, frozen=True, kw_only=True):
     model: Name
     audio: LiveAudio | None = None
     client: dict[str, Any] | None = None
-    delegation: ClientDelegation | _NotDelegated | _NotDecided | None = None
+    delegation: Delegation | _NotDecided | None = None
     input: list[dict[str, Any]] | None = None
     instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
     safety_identifier: Name | None = None
@@ -95,7 +133,7 @@ class LiveConfig(_Strict, frozen=True, kw_only=True):
 class LiveUpdateConfig(_Strict, frozen=True, kw_only=True):
     """The session of ``session.update``."""
 
-    delegation: ClientDelegation | _NotDelegated | _NotDecided | UnsetType | None = UNSET
+    delegation: ClientDelegation | _ResponsesUpdate | _NotDecided | None = None
     triggers: list[Any] | None = None
 
 
@@ -107,7 +145,7 @@ class LiveSession(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     status: Literal["active"] = "active"
     audio: LiveAudio
-    delegation: ClientDelegation
+    delegation: Delegation
     input: list[dict[str, Any]] | None = None
     instructions: str | None = None
     safety_identifier: str | None = None
@@ -140,19 +178,29 @@ def read_config(given: dict[str, Any], *, carries_sound: bool = False) -> LiveCo
     return config
 
 
-def read_update(given: dict[str, Any]) -> ClientDelegation | UnsetType:
-    """The changed delegation, UNSET where it stays. Raises BadRequest naming the field."""
+def read_update(given: dict[str, Any], now: Delegation) -> Delegation:
+    """The changed delegation. Raises BadRequest naming the field."""
     config: LiveUpdateConfig = read_fields(given, LiveUpdateConfig, "session")
     _check_served(config.delegation, config.triggers)
-    if isinstance(config.delegation, ClientDelegation):
-        return config.delegation
-    return UNSET
+    match now, config.delegation:
+        case (_, None):
+            return now
+        case (ClientDelegation(), ClientDelegation(acknowledgement_delay_ms=delay)):
+            return now if delay is None else replace(now, acknowledgement_delay_ms=delay)
+        case (ResponsesDelegation(), _ResponsesUpdate(responses=update, acknowledgement_delay_ms=delay)):
+            changes = {} if update is None else to_builtins(update)
+            return replace(
+                now,
+                responses=replace(now.responses, **changes),
+                acknowledgement_delay_ms=now.acknowledgement_delay_ms if delay is None else delay,
+            )
+    kind = now.__struct_config__.tag
+    raise wrong("session.delegation.type", f"must be `{kind}`, as the session was started", "invalid_value")
 
 
 def _check_served(delegation: Any, triggers: list[Any] | None) -> None:
-    if isinstance(delegation, _NotDelegated | _NotDecided):
-        kind = delegation.__struct_config__.tag
-        raise not_served("session.delegation.type", f"`session.delegation.type`: a delegation of type `{kind}`")
+    if isinstance(delegation, _NotDecided):
+        raise not_served("session.delegation.type", "`session.delegation.type`: a delegation of type `decisions`")
     if triggers:
         raise not_served("session.triggers", "`session.triggers`: the Decisions API")
 
@@ -282,11 +330,30 @@ def context_item(event: InstructionsAppend | ThinkingAppend | CommentaryAppend) 
     return {"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]}
 
 
+class BackendItem(_LiveEvent, frozen=True, tag="response.item.create", kw_only=True):
+    """More input for the Responses backend."""
+
+    item: dict[str, Any]
+
+
+class BackendCreate(_LiveEvent, frozen=True, tag="response.create"):
+    """Runs the Responses backend."""
+
+
 class SessionClose(_LiveEvent, frozen=True, tag="session.close"):
     pass
 
 
-LiveCommand = InputMute | InputUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose
+LiveCommand = (
+    InputMute
+    | InputUnmute
+    | InstructionsAppend
+    | ThinkingAppend
+    | CommentaryAppend
+    | BackendItem
+    | BackendCreate
+    | SessionClose
+)
 """Those without a counterpart in the Realtime API."""
 AnyLiveEvent = SessionStart | LiveUpdate | LiveAppend | LiveCommand
 _NOT_SERVED: Final = {
@@ -294,8 +361,6 @@ _NOT_SERVED: Final = {
     "decision.create": "the Decisions API",
     "decision.item.create": "the Decisions API",
     "decision.item.delete": "the Decisions API",
-    "response.create": "a delegation of type `responses`",
-    "response.item.create": "a delegation of type `responses`",
     "transport.dtmf.send": "SIP",
 }
 """Events of the API that are refused, and what they need."""
@@ -331,9 +396,18 @@ class ContextAppended(ServerEvent, tag="session.context.appended", kw_only=True)
 
 
 class Delegated(ServerEvent, tag="session.delegation.created", kw_only=True):
-    """The model has handed a task over to the client."""
+    """The model has handed a task over."""
 
     delegation_id: str
+    target: Literal["client", "responses"]
+    response_id: str | None = None
+
+
+class BackendEvent(ServerEvent, tag="response.event", kw_only=True):
+    """An event of the Responses backend."""
+
+    event: dict[str, Any]
+    delegation_id: str | None
 
 
 class OutputPlayed(ServerEvent, tag="session.output.played", kw_only=True):

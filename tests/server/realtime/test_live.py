@@ -218,11 +218,10 @@ REFUSED_EVENTS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"type": "session.update", "session": {"delegation": {"type": "responses"}}},
         "session.delegation.type",
-        "unsupported",
+        "invalid_value",
     ),
     ({"type": "session.output_audio.fixture.play", "audio": ""}, "type", "unsupported"),
     ({"type": "decision.create"}, "type", "unsupported"),
-    ({"type": "response.create"}, "type", "unsupported"),
     ({"type": "transport.dtmf.send", "event": "1"}, "type", "unsupported"),
 ]
 

@@ -1,4 +1,5 @@
-"""Tasks that the model of a session hands over to the client's application, by calling a function.
+"""Tasks that the model of a session hands over, by calling a function, to the client's application or to the server's
+own Responses API (:mod:`.responses_backend`).
 
 ::
 
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from stentor.protocols.common.errors import refused
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, MessageItem
-from stentor.protocols.openai.realtime.live import Delegated
+from stentor.protocols.openai.realtime.live import BackendCreate, BackendItem, Delegated, Delegation
 from stentor.protocols.openai.realtime.server import OutputItemDone, Response, ResponseDone, ServerEvent
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
@@ -25,6 +26,7 @@ from ...responses.ids import short_id
 from ..conversation.conversation import Entry, RealtimeConversation
 from .answer import Emit
 from .response_manager import ResponseManager, Start
+from .responses_backend import ResponsesBackend
 
 DELEGATE: Final[dict[str, Any]] = {
     "type": "function",
@@ -48,24 +50,31 @@ class Delegations:
         answering: ResponseManager,
         conversation: RealtimeConversation,
         session: Callable[[], Session],
-        delay_ms: Callable[[], int],
+        settings: Callable[[], Delegation],
+        backend: ResponsesBackend | None,
         *,
         emit: Emit,
         start: Start,
     ) -> None:
-        """``session`` and ``delay_ms`` give the current settings; ``start`` begins a task of the connection."""
+        """``session`` and ``settings`` give what holds now; ``backend`` None: the client works. ``start`` begins a task
+        of the connection."""
         self._answering: Final = answering
         self._conversation: Final = conversation
         self._session: Final = session
-        self._delay_ms: Final = delay_ms
+        self._settings: Final = settings
+        self._backend: Final = backend
         self._emit: Final = emit
         self._start: Final = start
         self._known: deque[str] = deque(maxlen=MAX_KNOWN)
+        if backend is not None:
+            backend.on_result = self._tell
         self._silent: set[str] = set()
         """Delegations of which the user has not been told."""
 
     def check(self, id: str | None) -> None:
-        """Raises BadRequest for a delegation that is not known."""
+        """Raises BadRequest for a delegation that is not known, or not the client's."""
+        if id is not None and self._backend is not None:
+            raise refused("delegation_id", "the session's tasks are not the client's; set it to null", "invalid_value")
         if id is not None and id not in self._known:
             raise refused("delegation_id", f"there is no delegation `{id[:80]}`", "delegation_not_found")
 
@@ -83,7 +92,23 @@ class Delegations:
         self._known.append(id)
         self._silent.add(id)
         self._conversation.append(Entry(FunctionCallOutputItem(short_id("item"), call.call_id, _TAKEN)))
-        self._emit(Delegated(delegation_id=id))
+        if self._backend is None:
+            self._emit(Delegated(delegation_id=id, target="client"))
+        else:
+            self._begin(self._backend, id)
+
+    def command(self, event: BackendItem | BackendCreate) -> None:
+        """Handles what the client has for the backend. Raises BadRequest."""
+        if self._backend is None:
+            raise refused("type", "the session delegates to its client, not to `responses`", "invalid_event")
+        if isinstance(event, BackendItem):
+            self._backend.add(event.item)
+        else:
+            self._backend.check_room()
+            self._begin(self._backend, None)
+
+    def _begin(self, backend: ResponsesBackend, id: str | None) -> None:
+        self._start(lambda: backend.run(id))
 
     def _end(self, response: Response) -> None:
         """Has the user told of what a response delegated, unless it has spoken or the user speaks."""
@@ -95,11 +120,15 @@ class Delegations:
             self._start(lambda: self._acknowledge(silent))
 
     async def _acknowledge(self, silent: frozenset[str]) -> None:
-        await anyio.sleep(self._delay_ms() / 1000)
+        await anyio.sleep((self._settings().acknowledgement_delay_ms or 0) / 1000)
         session = self._session()
         if silent & self._silent and isinstance(session, RealtimeSession):
             self._silent -= silent
             self._answering.respond_when_idle(replace(session, tool_choice="none"))
+
+    def _tell(self) -> None:
+        self.told()
+        self._answering.respond_when_idle(self._session())
 
     def told(self) -> None:
         """Context has come that the user is to be told, or that the model should know: no acknowledgement is due."""

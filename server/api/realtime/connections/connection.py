@@ -42,8 +42,11 @@ from stentor.protocols.openai.realtime.client import (
 from stentor.protocols.openai.realtime.given import decode_audio, read_item
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, MessageItem
 from stentor.protocols.openai.realtime.live import (
+    BackendCreate,
+    BackendItem,
     CommentaryAppend,
     ContextAppended,
+    Delegation,
     InputMute,
     InputMuted,
     InputUnmute,
@@ -51,9 +54,11 @@ from stentor.protocols.openai.realtime.live import (
     InstructionsAppend,
     LiveCommand,
     OutputPlayed,
+    ResponsesDelegation,
     SessionClose,
     SessionClosed,
     ThinkingAppend,
+    backend_of,
     context_item,
 )
 from stentor.protocols.openai.realtime.server import (
@@ -69,6 +74,7 @@ from ...responses.ids import short_id
 from ..answering.delegations import Delegations
 from ..answering.responding import ResponseHost
 from ..answering.response_manager import ResponseManager
+from ..answering.responses_backend import ResponsesBackend
 from ..common.audio_budget import AudioShare
 from ..common.interfaces import (
     CommittedAudio,
@@ -122,10 +128,10 @@ class Connection:
         audio: SessionAudio,
         *,
         keeps_type: bool = False,
-        acknowledgement_delay_ms: Callable[[], int] | None = None,
+        delegation: Callable[[], Delegation] | None = None,
     ) -> None:
         """``keeps_type``: it cannot change its type, as others can before other events.
-        ``acknowledgement_delay_ms``: of a session whose model may delegate."""
+        ``delegation``: the settings of a session whose model may delegate, as they are now."""
         self._services = services
         self._rules = rules
         self._session: Session = session
@@ -160,17 +166,32 @@ class Connection:
             input_audio=lambda: self._input_audio,
             opened_input_audio=self._opened_input_audio,
         )
-        self._delegations = None
-        if acknowledgement_delay_ms is not None:
-            self._delegations = Delegations(
-                self._answering,
-                self._conversation,
-                lambda: self._session,
-                acknowledgement_delay_ms,
-                emit=self._emit,
-                start=self._start,
-            )
+        self._delegations = None if delegation is None else self._delegating(services, caller, delegation)
         self.figures: Final = SessionFigures(services.metrics.realtime)
+
+    def _delegating(
+        self, services: RealtimeServices, caller: Caller, settings: Callable[[], Delegation]
+    ) -> Delegations:
+        backend = None
+        if isinstance(settings(), ResponsesDelegation):
+            backend = ResponsesBackend(
+                services.responses,
+                caller,
+                lambda: backend_of(settings()),
+                self._conversation,
+                emit=self._emit,
+                room=self._event_queue.room,
+                fail=lambda error: self._tell_error(error, None),
+            )
+        return Delegations(
+            self._answering,
+            self._conversation,
+            lambda: self._session,
+            settings,
+            backend,
+            emit=self._emit,
+            start=self._start,
+        )
 
     @property
     def state(self) -> State:
@@ -257,6 +278,9 @@ class Connection:
             case InstructionsAppend() | ThinkingAppend() | CommentaryAppend():
                 await self._room_to_hear()
                 self._append_context(event)
+            case BackendItem() | BackendCreate():
+                assert self._delegations is not None  # others have no such events
+                self._delegations.command(event)
             case SessionClose():
                 self._closing = True
 

@@ -18,8 +18,10 @@ from stentor.protocols.common.errors import ErrorBody, refused
 from stentor.protocols.openai.realtime.client import event_id_of
 from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.live import (
+    BackendConfig,
     ClientDelegation,
     CreatedSession,
+    Delegation,
     LiveAudio,
     LiveConfig,
     LiveCreated,
@@ -29,6 +31,7 @@ from stentor.protocols.openai.realtime.live import (
     LivePcm,
     LiveSession,
     OutputAudio,
+    ResponsesDelegation,
     SessionClosed,
     create_decoder,
     history_item,
@@ -47,6 +50,7 @@ from ...common.sockets import ReadPace, choose_engine
 from ...common.sockets import Receive as ReceiveText
 from ...responses.ids import short_id
 from ..answering.delegations import DELEGATE
+from ..answering.responses_backend import CONFIG, request_of
 from ..common.audio_budget import AudioShare
 from ..common.formats import Wire
 from ..common.services import RealtimeServices
@@ -103,7 +107,7 @@ class LiveServing:
         choose_engine(socket.scope, self._services.admission)
         with self._services.metrics.server.websocket():
             await socket.accept()
-            dialect = LiveDialect()
+            dialect = LiveDialect(self._backend)
             caller = caller_of(socket.scope)
             await self._serving.serve_socket(socket, dialect, partial(self._session, caller, dialect))
 
@@ -115,7 +119,7 @@ class LiveServing:
         given = decode(create_decoder, body, self._services.limits)
         caller = caller_of(request.scope)
         config = read_config(given.session, carries_sound=True)
-        id, played = self.played(caller, LiveDialect(), config, carries_sound=True)
+        id, played = self.played(caller, LiveDialect(self._backend), config, carries_sound=True)
         call = calls.Call(self._services, self._serving, played)
         answer = await call.answer(calls.offer_of(given.transport.sdp.encode(), "transport.sdp"), request)
         self._services.calls.start(id, caller.owner, call)
@@ -179,6 +183,7 @@ class LiveServing:
         history = [history_item(item, f"session.input[{index}]") for index, item in enumerate(config.input or ())]
 
         def connect(event_queue: EventQueue, audio: AudioShare, on_player: OnPlayer) -> Connection:
+            dialect.start(live, context_length(self._services.chat))
             connection = self._serving.playing(
                 session,
                 caller,
@@ -186,10 +191,9 @@ class LiveServing:
                 event_queue,
                 audio,
                 on_player,
-                acknowledgement_delay_ms=lambda: dialect.acknowledgement_delay_ms,
+                delegation=lambda: dialect.delegation,
             )
             connection.remember(history)
-            dialect.start(live, context_length(self._services.chat))
             return connection
 
         return live.id, PlayedSession(dialect, connect, SessionClosed())
@@ -221,17 +225,26 @@ class LiveServing:
                 format=None if carries_sound else audio.format or LivePcm(),
                 output=LiveOutput(session.audio.output.voice),
             ),
-            delegation=_delegation(config),
+            delegation=self._delegation(config),
             input=config.input,
             instructions=session.instructions or None,
             safety_identifier=config.safety_identifier,
         )
         return session, live
 
+    def _delegation(self, config: LiveConfig) -> Delegation:
+        """Raises BadRequest for a backend that cannot be asked."""
+        given = config.delegation if isinstance(config.delegation, Delegation) else ClientDelegation()
+        given = replace(given, acknowledgement_delay_ms=given.acknowledgement_delay_ms or 0)
+        if isinstance(given, ResponsesDelegation):
+            return replace(given, responses=self._backend(given.responses))
+        return given
 
-def _delegation(config: LiveConfig) -> ClientDelegation:
-    given = config.delegation if isinstance(config.delegation, ClientDelegation) else ClientDelegation()
-    return replace(given, acknowledgement_delay_ms=given.acknowledgement_delay_ms or 0)
+    def _backend(self, config: BackendConfig) -> BackendConfig:
+        """With the model that is served. Raises BadRequest."""
+        config = replace(config, model=self._serving.rules.models.chat_model(config.model, f"{CONFIG}.model"))
+        request_of(config, [], self._services.limits)
+        return config
 
 
 async def _send_audio(player: CallPlayer, wire: Wire, event_queue: EventQueue) -> None:

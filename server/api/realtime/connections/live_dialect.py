@@ -33,8 +33,11 @@ from stentor.protocols.openai.realtime.client import AnyClientEvent, SessionUpda
 from stentor.protocols.openai.realtime.given import MAX_AUDIO, decode_audio
 from stentor.protocols.openai.realtime.items import MessageItem
 from stentor.protocols.openai.realtime.live import (
+    BackendConfig,
+    BackendEvent,
     ContextAppended,
     Delegated,
+    Delegation,
     InputMuted,
     InputUnmuted,
     LiveAppend,
@@ -46,6 +49,7 @@ from stentor.protocols.openai.realtime.live import (
     LiveUpdate,
     OutputAudio,
     OutputPlayed,
+    ResponsesDelegation,
     SessionClosed,
     SessionStart,
     decode_live,
@@ -126,7 +130,11 @@ class _Stretch:
 class LiveDialect:
     """A :class:`.event_queue.Dialect` with the state of one session."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, check_backend: Callable[[BackendConfig], BackendConfig], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``check_backend`` completes the settings of a Responses backend, or raises BadRequest."""
+        self._check_backend = check_backend
         self._clock = clock
         self._timeline = Timeline(clock)
         self._session: LiveSession | None = None
@@ -166,10 +174,10 @@ class LiveDialect:
         return self._input
 
     @property
-    def acknowledgement_delay_ms(self) -> int:
-        """Of delegations, as it is now."""
+    def delegation(self) -> Delegation:
+        """As it is now."""
         assert self._session is not None
-        return self._session.delegation.acknowledgement_delay_ms or 0
+        return self._session.delegation
 
     # ---- from the client
 
@@ -198,11 +206,11 @@ class LiveDialect:
         return event
 
     def _update(self, event: LiveUpdate) -> None:
-        delegation = read_update(event.session)
-        session = self._session
-        assert session is not None
-        if delegation is not UNSET and delegation.acknowledgement_delay_ms is not None:
-            self._session = replace(session, delegation=delegation)
+        delegation = read_update(event.session, self.delegation)
+        if isinstance(delegation, ResponsesDelegation):
+            delegation = replace(delegation, responses=self._check_backend(delegation.responses))
+        assert self._session is not None
+        self._session = replace(self._session, delegation=delegation)
 
     def _sound(self, event: LiveAppend) -> Sound:
         if self._input is None or self._resampler is None:
@@ -263,12 +271,16 @@ class LiveDialect:
                 now = self._timeline.now
                 return self._acknowledged(f"{kind}ed", start_ms=now, end_ms=now)
             case Delegated():
-                delegation = {"type": "delegation", "id": event.delegation_id, "target": "client"}
+                delegation = {"type": "delegation", "id": event.delegation_id, "target": event.target}
+                if event.response_id is not None:
+                    delegation["response_id"] = event.response_id
                 return {
                     "type": "session.delegation.created",
                     "delegation": delegation,
                     "offset_ms": self._timeline.now,
                 }
+            case BackendEvent():
+                return {"type": "response.event", "event": event.event, "delegation_id": event.delegation_id}
             case SessionClosed():
                 return self._closed(event.reason)
             case events.ErrorEvent(error=error):

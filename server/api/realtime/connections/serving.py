@@ -13,6 +13,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.realtime.live import Delegation
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
@@ -253,18 +254,17 @@ class RealtimeServing:
         audio: AudioShare,
         on_player: OnPlayer,
         *,
-        acknowledgement_delay_ms: Callable[[], int] | None = None,
+        delegation: Callable[[], Delegation] | None = None,
     ) -> Connection:
-        """A connection whose audio is played here. ``acknowledgement_delay_ms``: of the Live API, which is told of what
+        """A connection whose audio is played here. ``delegation``: of the Live API, which is told of what
         is played."""
 
         def make_player(
             on_started: Callable[[str], None], on_stopped: Callable[[str], None], on_played: OnPlayed
         ) -> CallPlayer:
             ahead = self._services.config.audio_ahead
-            player = CallPlayer(
-                on_started, on_stopped, ahead, audio, on_played if acknowledgement_delay_ms is not None else None
-            )
+            is_live = delegation is not None
+            player = CallPlayer(on_started, on_stopped, ahead, audio, on_played if is_live else None)
             on_player(player)
             return player
 
@@ -278,7 +278,7 @@ class RealtimeServing:
             event_queue,
             sound,
             keeps_type=True,
-            acknowledgement_delay_ms=acknowledgement_delay_ms,
+            delegation=delegation,
         )
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
