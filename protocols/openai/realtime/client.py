@@ -107,8 +107,14 @@ _decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(AnyClientEvent
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 
 
-def decode_event(message: bytes, limits: Limits, decoder: msgspec.json.Decoder[Any] = _decoder) -> Any:
-    """One of :data:`AnyClientEvent`, or of the events of another ``decoder``. Raises BadRequest naming the field."""
+def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
+    """Raises BadRequest naming the field."""
+    event: AnyClientEvent = decode_by(_decoder, message, limits)
+    return event
+
+
+def decode_by(decoder: msgspec.json.Decoder[Any], message: bytes, limits: Limits) -> Any:
+    """An event of the ``decoder``'s. Raises BadRequest naming the field."""
     try:
         return decode(decoder, message, limits, "The message")
     except BadRequest as error:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ...common.errors import BadRequest, refused, wrong
 from ...common.limits import Limits
 from ..sampling import not_served
-from .client import ClientEvent, Id, decode_event, kind_of
+from .client import ClientEvent, Id, decode_by, kind_of
 from .server import ServerEvent
 from .session import Name
 from .update import MAX_INSTRUCTIONS, naming_unknown, read_fields
@@ -371,7 +371,7 @@ _decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(AnyLiveEvent)
 def decode_live(message: bytes, limits: Limits) -> AnyLiveEvent:
     """Raises BadRequest naming the field."""
     try:
-        event: AnyLiveEvent = decode_event(message, limits, _decoder)
+        event: AnyLiveEvent = decode_by(_decoder, message, limits)
     except BadRequest as error:
         kind = kind_of(message)
         if error.param == "type" and kind in _NOT_SERVED:

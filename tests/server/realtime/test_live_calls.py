@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import openai
 import pytest
+import websockets
 from openai.types.live import LiveCreateResponse, ServerEvent
+from websockets.asyncio.client import connect
 
 from stentor.tests.server.harness import until
 from stentor.tests.server.realtime.live_client import live_server
@@ -26,7 +27,7 @@ LIVE = "/v1/live/sessions"
 
 
 async def created(address: str, sdp: str, **session: Any) -> LiveCreateResponse:
-    async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="unused", max_retries=0) as sdk:
+    async with sdk_of(address) as sdk:
         return await sdk.live.create(
             session={"model": "fake", **session},  # type: ignore[typeddict-item]
             transport={"type": "webrtc", "sdp": sdp},
@@ -70,15 +71,43 @@ async def test_a_caller_speaks_and_is_answered_until_it_closes_the_session(monke
         await until(lambda: not len(state.for_realtime.calls))
 
 
+def sdk_of(address: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="unused", max_retries=0)
+
+
 async def test_a_session_is_hung_up_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         live_server(monkeypatch) as (_, address),
         dialled(address) as (client, id),
-        httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as http,
+        sdk_of(address) as sdk,
     ):
-        assert (await http.post(f"{LIVE}/{id}/hangup")).status_code == 200
+        await sdk.live.sessions.hangup(id)
         assert (await client.until("session.closed"))["reason"] == "close_requested"
-        assert (await http.post(f"{LIVE}/{id}/hangup")).status_code == 404
+        with pytest.raises(openai.NotFoundError):
+            await sdk.live.sessions.hangup(id)
+
+
+async def test_a_session_is_hung_up_before_its_client_has_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("")
+    async with live_server(monkeypatch) as (state, address), sdk_of(address) as sdk:
+        answer = await created(address, await client.offer())
+        await sdk.live.sessions.hangup(answer.session.id)
+        assert not len(state.for_realtime.calls)
+    await client.hang_up()
+
+
+async def test_what_is_not_served_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with live_server(monkeypatch) as (_, address), sdk_of(address) as sdk:
+        for refused in (
+            sdk.live.sessions.reject("live_x", status_code=486),
+            sdk.live.sessions.refer("live_x", target_uri="tel:+1"),
+            sdk.live.sessions.accept("live_x", session={"model": "fake"}),
+            sdk.live.sessions.download_recording("live_x"),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await refused
+        with pytest.raises(websockets.exceptions.InvalidStatus, match=r"40[34]"):
+            await connect(f"ws://{address}{LIVE}/live_x/attach", proxy=None)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class BetaDialect:
     """A :class:`.event_queue.Dialect`."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
-        event: AnyClientEvent = decode_event(message, limits)
+        event = decode_event(message, limits)
         match event:
             case SessionUpdate(session=dict() as session):
                 return replace(event, session=session_now(session, "realtime"))

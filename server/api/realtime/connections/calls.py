@@ -243,7 +243,7 @@ class Call:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             if self._peer is not None:
                 if self._last_word is not None:
-                    await self._send(self._message(self._last_word))
+                    await self._tell(self._last_word)
                 await self._peer.close()
         if self._leave is not None:
             self._leave()
@@ -273,14 +273,17 @@ class Call:
         if len(message) > most:
             why = f"An event has {len(message)} bytes, and this client takes at most {most} at once over WebRTC."
             error = RealtimeError("invalid_request_error", "event_too_large", why, None, None)
-            message = self._message(ErrorEvent(error=error))
+            await self._tell(ErrorEvent(error=error))
+            return
         await self._peer.send(message.decode())
 
-    def _message(self, event: ServerEvent) -> bytes:
+    async def _tell(self, event: ServerEvent) -> None:
+        """Beside the session's own events."""
         event.event_id = short_id("event")
         message = self._session.dialect.encode(event)
-        assert message is not None  # every dialect has these
-        return message
+        if message is not None:
+            assert self._peer is not None
+            await self._peer.send(message.decode())
 
     def _plays(self, player: CallPlayer) -> None:
         self._player = player

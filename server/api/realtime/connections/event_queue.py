@@ -39,8 +39,7 @@ class CurrentDialect:
     """The current API."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
-        event: AnyClientEvent = decode_event(message, limits)
-        return event
+        return decode_event(message, limits)
 
     def encode(self, event: ServerEvent) -> bytes | None:
         return encode(event)

@@ -304,7 +304,9 @@ class LiveDialect:
     def _usage(self) -> Fields:
         return {"seconds": self._timeline.now / 1000}
 
-    def _closed(self, reason: str) -> Fields:
+    def _closed(self, reason: str) -> Fields | None:
+        if self._session is None:  # it was hung up before it began
+            return None
         command = self._command if reason == "close_requested" else None
         return {
             "type": "session.closed",
