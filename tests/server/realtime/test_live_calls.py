@@ -101,7 +101,7 @@ async def test_what_is_not_served_is_not_found(monkeypatch: pytest.MonkeyPatch) 
         for refused in (
             sdk.live.sessions.reject("live_x", status_code=486),
             sdk.live.sessions.refer("live_x", target_uri="tel:+1"),
-            sdk.live.sessions.accept("live_x", session={"model": "fake"}),
+            sdk.live.sessions.accept("live_x", session={"type": "live", "model": "fake"}),
             sdk.live.sessions.download_recording("live_x"),
         ):
             with pytest.raises(openai.NotFoundError):

@@ -101,7 +101,7 @@ class Timeline:
     def _elapsed(self) -> float:
         return (self._clock() - self._start) * 1000
 
-    def hear(self, ms: float) -> None:
+    def take_input(self, ms: float) -> None:
         """More input has arrived."""
         self._offset = max(self._offset, self._elapsed - self._input_ms - ms)
         self._input_ms += ms
@@ -223,7 +223,7 @@ class LiveDialect:
             raise wrong("audio", f"is longer than the {most:.0f} s that one event may bring", "string_above_max_length")
         whole = len(audio) - len(audio) % wire.sample_bytes
         audio, self._half = audio[:whole], audio[whole:]
-        self._timeline.hear(len(audio) / wire.bytes_a_second * 1000)
+        self._timeline.take_input(len(audio) / wire.bytes_a_second * 1000)
         return Sound(self._resampler.push(wire.decode(audio)))
 
     # ---- to the client
