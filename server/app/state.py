@@ -140,6 +140,7 @@ class ServerState:
             self.transcription or self.transcriber,
             self.auxiliary.speech,
             self.access.secrets,
+            self.for_responses,
             self.config.http.host,
         )
 

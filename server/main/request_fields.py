@@ -24,6 +24,7 @@ from stentor.protocols.openai import (
     systemone,
 )
 from stentor.protocols.openai.batches import BatchCreate
+from stentor.protocols.openai.realtime.live import LiveCreateRequest
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
@@ -205,6 +206,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/invocations",), hugging_face.InvocationRequest),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
+    Request(("/v1/live/sessions",), LiveCreateRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
     Request(("/v1/uploads",), UploadCreate, ignored=("mime_type",)),
     Request(("/v1/uploads/{upload_id}/complete",), UploadComplete),

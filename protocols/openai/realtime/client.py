@@ -109,15 +109,25 @@ _envelope: Final = msgspec.json.Decoder(_Envelope)
 
 def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
     """Raises BadRequest naming the field."""
-    try:
-        event: AnyClientEvent = decode(_decoder, message, limits, "The message")
-    except BadRequest as error:
-        if error.param == "type":
-            kind = _envelope_of(message).type
-            if isinstance(kind, str):
-                raise refused("type", f"there is no event `{kind[:80]}`", "invalid_value") from None
-        raise
+    event: AnyClientEvent = decode_by(_decoder, message, limits)
     return event
+
+
+def decode_by(decoder: msgspec.json.Decoder[Any], message: bytes, limits: Limits) -> Any:
+    """An event of the ``decoder``'s. Raises BadRequest naming the field."""
+    try:
+        return decode(decoder, message, limits, "The message")
+    except BadRequest as error:
+        kind = kind_of(message)
+        if error.param == "type" and kind is not None:
+            raise refused("type", f"there is no event `{kind[:80]}`", "invalid_value") from None
+        raise
+
+
+def kind_of(message: bytes) -> str | None:
+    """The type that a message names, whether it is known or not."""
+    kind = _envelope_of(message).type
+    return kind if isinstance(kind, str) else None
 
 
 def event_id_of(message: bytes) -> str | None:

@@ -152,8 +152,13 @@ def read_fields(value: Any, type: Any, where: str) -> Any:
     try:
         return converted(value, type, where)
     except BadRequest as error:
-        unknown = _UNKNOWN.search(error.message)
-        if unknown is None:
-            raise
-        field = f"{error.param}.{unknown[1]}" if error.param else unknown[1]
-        raise refused(field, "there is no such field", "unknown_parameter") from None
+        raise naming_unknown(error) from None
+
+
+def naming_unknown(error: BadRequest) -> BadRequest:
+    """The error of an unknown field with the field's own name; any other error as it is."""
+    unknown = _UNKNOWN.search(error.message)
+    if unknown is None:
+        return error
+    field = f"{error.param}.{unknown[1]}" if error.param else unknown[1]
+    return refused(field, "there is no such field", "unknown_parameter")

@@ -1,4 +1,4 @@
-"""``/v1/realtime``: the WebSocket, calls, and keys for the clients that open them."""
+"""``/v1/realtime`` and ``/v1/live``: the WebSockets, calls, and keys for the clients that open them."""
 
 from functools import partial
 from typing import Any, Final
@@ -28,7 +28,7 @@ from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
 from .common.services import RealtimeServices
-from .connections import calls
+from .connections import calls, live
 from .connections.beta import FLAT_ERROR_FIELDS, session_now, session_then
 from .connections.serving import RealtimeServing
 
@@ -56,6 +56,7 @@ OPERATIONS: Final[Operations] = {
         not_found=True,
     ),
     **calls.OPERATIONS,
+    **live.OPERATIONS,
 }
 
 
@@ -71,6 +72,7 @@ def routes(services: RealtimeServices) -> list[BaseRoute]:
             methods=["POST"],
         ),
         *calls.routes(services, serving),
+        *live.routes(services, serving),
     ]
 
 

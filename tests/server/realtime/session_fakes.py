@@ -13,11 +13,13 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
 from stentor.protocols.openai.realtime.client import AnyClientEvent
+from stentor.protocols.openai.realtime.live import LiveCommand
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
 from stentor.server.api.realtime.common.interfaces import (
     OnPartial,
     OnSpeechEvent,
+    Sound,
     SpeechEvent,
     SpeechStarted,
     SpeechStopped,
@@ -182,7 +184,7 @@ class _Recording:
         self.dialect = dialect
         self.sent: list[dict[str, Any]] = []
 
-    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
+    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent | LiveCommand | Sound:
         return self.dialect.decode(message, limits)
 
     def encode(self, event: ServerEvent) -> bytes | None:

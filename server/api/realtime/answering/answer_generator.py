@@ -30,7 +30,7 @@ later prompt, which must then be computed anew."""
 
 
 def chat_request(session: RealtimeSession, entries: Sequence[Entry]) -> ChatRequest:
-    messages = messages_of([_input_item(entry) for entry in whole_calls(entries)], _unsealed)
+    messages = messages_of([input_item(entry) for entry in whole_calls(entries)], _unsealed)
     if session.instructions:
         messages.insert(0, {"role": "system", "content": session.instructions})
     fields: dict[str, Any] = {
@@ -71,7 +71,7 @@ def whole_calls(entries: Sequence[Entry]) -> list[Entry]:
     return kept
 
 
-def _input_item(entry: Entry) -> dict[str, Any]:
+def input_item(entry: Entry) -> dict[str, Any]:
     """In the words of the Responses API."""
     match entry.item:
         case MessageItem(role=role):

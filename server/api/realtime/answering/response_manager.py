@@ -24,7 +24,7 @@ from ...responses.ids import short_id
 from ..common.interfaces import InputAudio, PlayedItems
 from ..conversation.conversation import Entry, RealtimeConversation
 from ..conversation.images import check_images
-from ..conversation.machine import Event, SessionMachine
+from ..conversation.machine import Event, SessionMachine, State
 from ..conversation.session import SessionRules
 from .answer import Emit, ResponseWriter
 from .responding import Responding, ResponseHost
@@ -33,6 +33,9 @@ MAX_ASIDE: Final = 16
 """Most concurrent responses outside the conversation."""
 MAX_INPUT: Final = 1024
 """Items that a response itself may bring."""
+
+Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+"""Begins a task of the connection."""
 
 
 class ResponseManager:
@@ -46,7 +49,7 @@ class ResponseManager:
         conversation: RealtimeConversation,
         *,
         emit: Emit,
-        start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        start: Start,
         input_audio: Callable[[], InputAudio | None],
         opened_input_audio: Callable[[], InputAudio],
     ) -> None:
@@ -64,6 +67,8 @@ class ResponseManager:
         """The conversation's response, until it ends."""
         self._aside: dict[str, Responding] = {}
         self._last_response: str | None = None
+        self._wanted: RealtimeSession | None = None
+        """The settings of a response that begins once nothing else goes on; any response that begins is that one."""
         self.has_spoken = False
         """Whether audio has been sent: the voice can then not change."""
 
@@ -130,7 +135,22 @@ class ResponseManager:
         """Begins a response because a turn ended, or the caller was idle. Raises Illegal."""
         if isinstance(session, RealtimeSession):
             self._machine.check(Event.RESPOND)
+            answers_speech = answers_speech and self._wanted is None
             self._respond(session, self._conversation.entries_for_model(), answers_speech=answers_speech)
+
+    def respond_when_idle(self, session: Session) -> None:
+        """Begins a response at once, or when the caller has spoken and the conversation's response has ended. Several
+        requests meanwhile get one response."""
+        if isinstance(session, RealtimeSession):
+            self._wanted = session
+            self._respond_if_wanted()
+
+    def _respond_if_wanted(self) -> None:
+        if self._wanted is not None and self._machine.state is State.IDLE:
+            self._respond(self._wanted, self._conversation.entries_for_model())
+
+    async def _respond_later(self) -> None:
+        self._respond_if_wanted()
 
     def _respond(
         self,
@@ -166,6 +186,7 @@ class ResponseManager:
         if aside:
             self._aside[answer.id] = responding
         else:
+            self._wanted = None
             self._response = responding
             self._last_response = answer.id
             if (input_audio := self._input_audio()) is not None:
@@ -184,6 +205,8 @@ class ResponseManager:
             self._machine.take(Event.RESPONSE_ENDED)
             if (input_audio := self._input_audio()) is not None:
                 input_audio.responded(responding.unplayed_ms)
+            if self._wanted is not None:
+                self._start(self._respond_later)  # behind its `response.done`
         else:
             self._aside.pop(responding.answer.id, None)
 

@@ -165,8 +165,11 @@ OpenInputAudio = Callable[[OnPartial, OnSpeechEvent], InputAudio]
 """Raises BadRequest without a transcription model."""
 MakePacer = Callable[[str], Pacer]
 """For the response of that id."""
-MakePlayer = Callable[[Callable[[str], None], Callable[[str], None]], Player]
-"""Arguments: called with a response's id when its playback begins, and when it ends."""
+OnPlayed = Callable[[str, int], None]
+"""Called with an item's id, and how many milliseconds of it have been played."""
+MakePlayer = Callable[[Callable[[str], None], Callable[[str], None], OnPlayed], Player]
+"""Arguments: called with a response's id when its playback begins, and when it ends; and as more of an item is played.
+"""
 
 
 class Sound(NamedTuple):

@@ -14,6 +14,7 @@ from ....middleware.client_secrets import ClientSecrets
 from ....observability.metrics import Metrics
 from ....state.admission_control import AdmissionControl
 from ....tts.model import SpeechModel
+from ...responses.services import ResponseServices
 from .live_calls import LiveCalls
 
 
@@ -30,6 +31,8 @@ class RealtimeServices:
     """None without a speech model."""
     secrets: ClientSecrets
     """Keys that open sessions."""
+    responses: ResponseServices
+    """Of the Responses API, to which sessions of the Live API may delegate."""
     host: str
     """The server's configured address."""
     calls: LiveCalls = field(default_factory=LiveCalls)

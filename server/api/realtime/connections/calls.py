@@ -17,14 +17,11 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, missing, wrong
 from stentor.protocols.openai.realtime.secrets import CallForm, secret_decoder
-from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError
-from stentor.protocols.openai.realtime.session import Session
+from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
 
 from ....common.errors import Overloaded
-from ....common.keys import Caller
 from ....http.connections import Connections
 from ....middleware.auth import caller_of, secret_of
 from ...common.described import Operation, Operations
@@ -34,7 +31,7 @@ from ...responses.ids import short_id
 from ..common.interfaces import Sound
 from ..common.services import RealtimeServices
 from .playback import BYTES_A_MS, CallPlayer
-from .serving import RealtimeServing
+from .serving import PlayedSession, RealtimeServing
 
 if TYPE_CHECKING:
     from ....webrtc.peer import Peer
@@ -84,7 +81,8 @@ def available() -> bool:
     return find_spec("aiortc") is not None
 
 
-async def create(services: RealtimeServices, serving: RealtimeServing, request: Request) -> Response:
+def check_available(services: RealtimeServices) -> None:
+    """Raises BadRequest where calls are not possible, and Unavailable."""
     if not available():
         raise BadRequest(
             "WebRTC needs the package `aiortc` here; the operator adds it with `pip install stentor[webrtc]`.",
@@ -92,6 +90,10 @@ async def create(services: RealtimeServices, serving: RealtimeServing, request: 
             "unsupported",
         )
     services.admission.check_available()
+
+
+async def create(services: RealtimeServices, serving: RealtimeServing, request: Request) -> Response:
+    check_available(services)
     choose_engine(request.scope, services.admission)
     offer, given = await _asked(services, request)
     caller, secret = caller_of(request.scope), secret_of(request.scope)
@@ -102,7 +104,7 @@ async def create(services: RealtimeServices, serving: RealtimeServing, request: 
     else:
         model = request.query_params.get("model")
         session = serving.asked({"model": model, **given} if model else given)
-    call = Call(services, serving, serving.call_rules.carried(session), caller)
+    call = Call(services, serving, serving.call_of(serving.call_rules.carried(session), caller))
     answer = await call.answer(offer, request)
     id = short_id("rtc")
     services.calls.start(id, caller.owner, call)
@@ -117,10 +119,22 @@ async def hang_up(services: RealtimeServices, request: Request) -> Response:
     return Response(media_type="text/plain")
 
 
-async def _asked(services: RealtimeServices, request: Request) -> "tuple[Offer, dict[str, Any] | None]":
-    """The offer, and the session in the same form. Raises BadRequest."""
+def offer_of(sdp: bytes, field: str = "sdp") -> "Offer":
+    """Raises BadRequest naming ``field``."""
     from ....webrtc.sdp import SdpError, read_offer
 
+    if not sdp:
+        raise missing(field)
+    try:
+        return read_offer(sdp.decode())
+    except UnicodeDecodeError:
+        raise wrong(field, "is not valid UTF-8", "invalid_sdp") from None
+    except SdpError as error:
+        raise wrong(field, str(error), "invalid_sdp") from None
+
+
+async def _asked(services: RealtimeServices, request: Request) -> "tuple[Offer, dict[str, Any] | None]":
+    """The offer, and the session in the same form. Raises BadRequest."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     session = b""
     with services.admission.memory.share() as share:
@@ -133,14 +147,7 @@ async def _asked(services: RealtimeServices, request: Request) -> "tuple[Offer, 
         if session:
             wrapped = b'{"session":' + session + b"}"
             given = decode(secret_decoder, wrapped, services.limits).session
-    if not body:
-        raise missing("sdp")
-    try:
-        return read_offer(body.decode()), given
-    except UnicodeDecodeError:
-        raise wrong("sdp", "is not valid UTF-8", "invalid_sdp") from None
-    except SdpError as error:
-        raise wrong("sdp", str(error), "invalid_sdp") from None
+    return offer_of(body), given
 
 
 async def _parts(request: Request, body: bytes) -> tuple[bytes, bytes]:
@@ -169,11 +176,10 @@ async def _parts(request: Request, body: bytes) -> tuple[bytes, bytes]:
 class Call:
     """One session over WebRTC, from the answer to its end."""
 
-    def __init__(self, services: RealtimeServices, serving: RealtimeServing, session: Session, caller: Caller) -> None:
+    def __init__(self, services: RealtimeServices, serving: RealtimeServing, session: PlayedSession) -> None:
         self._services = services
         self._serving = serving
         self._session = session
-        self._caller = caller
         self._peer: Peer | None = None
         self._player: CallPlayer | None = None
         self._messages: deque[bytes] = deque()
@@ -181,7 +187,7 @@ class Call:
         self._audio = bytearray()
         self._news = anyio.Event()
         self._leave: Callable[[], None] | None = None
-        self._last_word: RealtimeError | None = None
+        self._last_word: ServerEvent | None = None
         self._life = anyio.CancelScope()
 
     async def answer(self, offer: "Offer", request: Request) -> str:
@@ -224,20 +230,20 @@ class Call:
                 with anyio.move_on_after(CONNECT_SECONDS) as connecting:
                     await self._peer.connect()
                 if not (connecting.cancelled_caught or self._peer.ended.is_set()):
-                    await self._serving.serve_call(self._session, self._caller, self._receive, self._send, self._plays)
+                    await self._serving.serve_call(self._session, self._receive, self._send, self._plays)
         finally:
             await self._close()
 
     def end(self, why: RealtimeError | None = None) -> None:
         """Ends :meth:`run`; may be called repeatedly. The client gets ``why``."""
-        self._last_word = why
+        self._last_word = self._session.farewell if why is None else ErrorEvent(error=why)
         self._life.cancel()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             if self._peer is not None:
                 if self._last_word is not None:
-                    await self._send(_message(self._last_word))
+                    await self._tell(self._last_word)
                 await self._peer.close()
         if self._leave is not None:
             self._leave()
@@ -266,8 +272,18 @@ class Call:
         most = self._peer.max_message_bytes
         if len(message) > most:
             why = f"An event has {len(message)} bytes, and this client takes at most {most} at once over WebRTC."
-            message = _message(RealtimeError("invalid_request_error", "event_too_large", why, None, None))
+            error = RealtimeError("invalid_request_error", "event_too_large", why, None, None)
+            await self._tell(ErrorEvent(error=error))
+            return
         await self._peer.send(message.decode())
+
+    async def _tell(self, event: ServerEvent) -> None:
+        """Beside the session's own events."""
+        event.event_id = short_id("event")
+        message = self._session.dialect.encode(event)
+        if message is not None:
+            assert self._peer is not None
+            await self._peer.send(message.decode())
 
     def _plays(self, player: CallPlayer) -> None:
         self._player = player
@@ -292,10 +308,6 @@ class Call:
 
     def _next_frame(self, size: int) -> bytes:
         return bytes(size) if self._player is None else self._player.next_frame(size)
-
-
-def _message(error: RealtimeError) -> bytes:
-    return encode(ErrorEvent(event_id=short_id("event"), error=error))
 
 
 def _import_peer() -> None:

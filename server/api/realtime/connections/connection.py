@@ -41,6 +41,26 @@ from stentor.protocols.openai.realtime.client import (
 )
 from stentor.protocols.openai.realtime.given import decode_audio, read_item
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, MessageItem
+from stentor.protocols.openai.realtime.live import (
+    BackendCreate,
+    BackendItem,
+    CommentaryAppend,
+    ContextAppended,
+    Delegation,
+    InputMute,
+    InputMuted,
+    InputUnmute,
+    InputUnmuted,
+    InstructionsAppend,
+    LiveCommand,
+    OutputPlayed,
+    ResponsesDelegation,
+    SessionClose,
+    SessionClosed,
+    ThinkingAppend,
+    backend_of,
+    context_item,
+)
 from stentor.protocols.openai.realtime.server import (
     ServerEvent,
 )
@@ -51,8 +71,10 @@ from ....http.error_responses import describe
 from ....observability.realtime_figures import SessionFigures
 from ...common.sockets import ReadPace
 from ...responses.ids import short_id
+from ..answering.delegations import Delegations
 from ..answering.responding import ResponseHost
 from ..answering.response_manager import ResponseManager
+from ..answering.responses_backend import ResponsesBackend
 from ..common.audio_budget import AudioShare
 from ..common.interfaces import (
     CommittedAudio,
@@ -65,15 +87,14 @@ from ..common.interfaces import (
     SpeechStarted,
     SpeechStopped,
     TimedOut,
-    TokenProbability,
-    Transcript,
 )
 from ..common.services import RealtimeServices
 from ..conversation.conversation import Entry, RealtimeConversation
 from ..conversation.images import check_images
 from ..conversation.machine import Event, SessionMachine, State
 from ..conversation.session import SessionRules
-from .event_queue import Dialect, EventQueue
+from .event_queue import SESSION_EXPIRED, Dialect, EventQueue
+from .transcripts import ItemTranscripts
 
 Receive = Callable[[], Awaitable[bytes | Sound | None]]
 """The next message, or received audio; None after the client has disconnected."""
@@ -107,8 +128,10 @@ class Connection:
         audio: SessionAudio,
         *,
         keeps_type: bool = False,
+        delegation: Callable[[], Delegation] | None = None,
     ) -> None:
-        """``keeps_type``: it cannot change its type, as others can before other events."""
+        """``keeps_type``: it cannot change its type, as others can before other events.
+        ``delegation``: the settings of a session whose model may delegate, as they are now."""
         self._services = services
         self._rules = rules
         self._session: Session = session
@@ -118,18 +141,23 @@ class Connection:
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
         self._conversation = RealtimeConversation(short_id("conv"), services.limits, audio.share)
+        self._transcripts = ItemTranscripts(self._conversation, lambda: self._session, self._emit, self._start)
         self._input_audio: InputAudio | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._deaf = False
         """The client knows why its audio is not used."""
+        self._muted = False
+        """Received sound is replaced by silence."""
+        self._closing = False
+        """The client has asked for the end."""
         player = None
         if audio.make_player is not None:
-            player = audio.make_player(self._started_playing, self._stopped_playing)
+            player = audio.make_player(self._started_playing, self._stopped_playing, self._played)
         make_pacer = audio.make_pacer if player is None else player.pacer
         assert make_pacer is not None
         self._answering = ResponseManager(
-            ResponseHost(services, caller, self._wait_for_transcript, event_queue.room, make_pacer, player),
+            ResponseHost(services, caller, self._transcripts.wait, event_queue.room, make_pacer, player),
             rules,
             self._machine,
             self._conversation,
@@ -138,7 +166,32 @@ class Connection:
             input_audio=lambda: self._input_audio,
             opened_input_audio=self._opened_input_audio,
         )
+        self._delegations = None if delegation is None else self._delegating(services, caller, delegation)
         self.figures: Final = SessionFigures(services.metrics.realtime)
+
+    def _delegating(
+        self, services: RealtimeServices, caller: Caller, settings: Callable[[], Delegation]
+    ) -> Delegations:
+        backend = None
+        if isinstance(settings(), ResponsesDelegation):
+            backend = ResponsesBackend(
+                services.responses,
+                caller,
+                lambda: backend_of(settings()),
+                self._conversation,
+                emit=self._emit,
+                room=self._event_queue.room,
+                fail=lambda error: self._tell_error(error, None),
+            )
+        return Delegations(
+            self._answering,
+            self._conversation,
+            lambda: self._session,
+            settings,
+            backend,
+            emit=self._emit,
+            start=self._start,
+        )
 
     @property
     def state(self) -> State:
@@ -155,12 +208,14 @@ class Connection:
             if first is not None:
                 await self.take(first)
             pace = ReadPace(self._services.connection.max_messages_per_second)
-            while (message := await receive()) is not None:
+            while not self._closing and (message := await receive()) is not None:
                 is_append = await self.take(message)
                 await self._event_queue.room()
                 await pace.wait(1 / APPENDS if is_append else 1)
             self._machine.take(Event.END)
             tasks.cancel_scope.cancel()
+        if self._closing:
+            self._emit(SessionClosed())
 
     async def take(self, message: bytes | Sound) -> bool:
         """Handles one message and reports its errors. Returns whether it brought audio."""
@@ -172,6 +227,9 @@ class Connection:
             with self._services.admission.memory.share() as share:
                 share.add(len(message) + decoded_bytes(message, self._services.limits))
                 event = self._dialect.decode(message, self._services.limits)
+                if isinstance(event, Sound):
+                    await self._append_sound(event)
+                    return True
                 event_id = event.event_id
                 await self._handle(event)
                 return isinstance(event, BufferAppend)
@@ -179,7 +237,7 @@ class Connection:
             self._tell_error(error, event_id or event_id_of(message))
             return False
 
-    async def _handle(self, event: AnyClientEvent) -> None:
+    async def _handle(self, event: AnyClientEvent | LiveCommand) -> None:
         match event:
             case BufferAppend():
                 await self._append(decode_audio(event.audio, "audio"))
@@ -211,6 +269,20 @@ class Connection:
                 self._answering.clear_output()
             case TranscriptionSessionUpdate():
                 raise refused("type", "there is no event `transcription_session.update`", "invalid_value")
+            case InputMute():
+                self._muted = True
+                self._emit(InputMuted())
+            case InputUnmute():
+                self._muted = False
+                self._emit(InputUnmuted())
+            case InstructionsAppend() | ThinkingAppend() | CommentaryAppend():
+                await self._room_to_hear()
+                self._append_context(event)
+            case BackendItem() | BackendCreate():
+                assert self._delegations is not None  # others have no such events
+                self._delegations.command(event)
+            case SessionClose():
+                self._closing = True
 
     # ---- the session
 
@@ -236,17 +308,13 @@ class Connection:
     def _input(self) -> AudioInput:
         return self._session.audio.input
 
-    @property
-    def _tells_transcripts(self) -> bool:
-        return self._input.transcription is not None
-
     def _configure(self, input_audio: InputAudio) -> None:
         input_audio.configure(self._input, logprobs=bool(self._session.include))
 
     def _opened_input_audio(self) -> InputAudio:
         """Raises BadRequest without a transcription model."""
         if self._input_audio is None:
-            input_audio = self._open_input_audio(self._tell_partial, self._take_notice)
+            input_audio = self._open_input_audio(self._transcripts.tell_partial, self._take_notice)
             self._configure(input_audio)
             self._input_audio = input_audio
             self._start(input_audio.run)
@@ -273,7 +341,24 @@ class Connection:
         self._pristine = False
         self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
         self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
-        self._begin_transcription(entry)
+        self._transcripts.begin(entry)
+
+    def remember(self, items: list[dict[str, Any]]) -> None:
+        """Puts items of the session's own at the end of the conversation, without telling. Raises BadRequest."""
+        for item in items:
+            given = read_item(item, "item", self._services.limits)
+            given.item.id = short_id("item")
+            self._conversation.insert(Entry(given.item))
+
+    def _append_context(self, event: InstructionsAppend | ThinkingAppend | CommentaryAppend) -> None:
+        assert self._delegations is not None  # others have no such events
+        self._delegations.check(event.delegation_id)
+        self.remember([context_item(event)])
+        if not isinstance(event, InstructionsAppend):
+            self._delegations.told()
+        self._emit(ContextAppended(given=event))
+        if isinstance(event, CommentaryAppend):
+            self._answering.respond_when_idle(self._session)
 
     def _truncate(self, event: ItemTruncate) -> None:
         self._machine.check(Event.TRUNCATE_ITEM)
@@ -293,7 +378,7 @@ class Connection:
     async def _append_sound(self, sound: Sound) -> None:
         """Errors are reported once until audio is accepted again, since audio arrives all the time."""
         try:
-            await self._append(sound.pcm)
+            await self._append(bytes(len(sound.pcm)) if self._muted else sound.pcm)
             self._deaf = False
         except Exception as error:
             if not self._deaf:
@@ -360,64 +445,7 @@ class Connection:
         self._emit(server_events.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
         self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
         self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
-        self._begin_transcription(entry)
-
-    def _begin_transcription(self, entry: Entry) -> None:
-        if entry.turn is not None:
-            self._start(self._transcribe_and_emit, entry, self._tells_transcripts)
-
-    async def _transcribe_and_emit(self, entry: Entry, tells: bool) -> None:
-        id = entry.item.id
-        try:
-            transcript = await self._transcript(entry)
-        except Exception as error:
-            _, body = describe(error)
-            if tells:
-                failure = server_events.TranscriptionError(body.type, body.code, body.message, body.param)
-                self._emit(server_events.TranscriptionFailed(item_id=id, content_index=_place(entry), error=failure))
-            return
-        finally:
-            self._conversation.forget_audio()
-        if tells and transcript is not None:
-            event = server_events.TranscriptionCompleted(
-                item_id=id,
-                content_index=_place(entry),
-                transcript=transcript.text,
-                usage=server_events.DurationUsage(transcript.seconds),
-            )
-            if self._session.include and transcript.logprobs is not None:
-                event.logprobs = _logprobs(transcript.logprobs)
-            item = entry.item
-            assert isinstance(item, MessageItem)
-            item.content[_place(entry)].transcript = transcript.text
-            self._emit(event)
-
-    async def _transcript(self, entry: Entry) -> Transcript | None:
-        """The transcript of an item, noted in it; None if it needs no transcription."""
-        if entry.turn is None:
-            return None
-        try:
-            transcript = await entry.turn.transcript()
-        except Exception as error:
-            entry.failure = error
-            raise
-        entry.transcript = transcript.text
-        self._conversation.count(entry)
-        return transcript
-
-    async def _wait_for_transcript(self, entry: Entry) -> None:
-        """Waits for an item's transcript. Raises as :meth:`..common.interfaces.CommittedAudio.transcript` does."""
-        if entry.failure is not None:
-            raise entry.failure
-        if entry.waits:
-            await self._transcript(entry)
-
-    def _tell_partial(self, item_id: str, delta: str, logprobs: list[TokenProbability] | None) -> None:
-        if self._tells_transcripts and delta:
-            event = server_events.TranscriptionDelta(item_id=item_id, delta=delta)
-            if self._session.include and logprobs is not None:
-                event.logprobs = _logprobs(logprobs)
-            self._emit(event)
+        self._transcripts.begin(entry)
 
     # ---- telling
 
@@ -431,7 +459,7 @@ class Connection:
     def expire(self) -> None:
         """Tells that the session has lasted as long as it may."""
         message = "The session has lasted as long as it may; open another one."
-        self._event_queue.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
+        self._event_queue.tell(ErrorBody(message, "invalid_request_error", None, SESSION_EXPIRED))
 
     def _started_playing(self, response_id: str) -> None:
         self.figures.audio_sent()
@@ -440,6 +468,9 @@ class Connection:
     def _stopped_playing(self, response_id: str) -> None:
         self._emit(server_events.OutputStopped(response_id=response_id))
 
+    def _played(self, item_id: str, ms: int) -> None:
+        self._emit(OutputPlayed(item_id=item_id, transcript=self._conversation.spoken_until(item_id, ms)))
+
     def _tell_error(self, error: Exception, event_id: str | None) -> None:
         self._event_queue.tell(describe(error)[1], event_id)
 
@@ -447,20 +478,9 @@ class Connection:
         if type(event) is server_events.AudioDelta:
             self.figures.audio_sent()
         self._event_queue.put(event)
+        if self._delegations is not None:
+            self._delegations.notice(event)
 
     def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         assert self._tasks is not None
         self._tasks.start_soon(task, *args)
-
-
-def _place(entry: Entry) -> int:
-    """Index of the audio part."""
-    item = entry.item
-    assert isinstance(item, MessageItem)
-    return next(place for place, part in enumerate(item.content) if part.type == "input_audio")
-
-
-def _logprobs(tokens: list[TokenProbability]) -> list[server_events.TokenLogprob]:
-    return [
-        server_events.TokenLogprob(one.token, one.logprob, one.bytes) for one in tokens if math.isfinite(one.logprob)
-    ]

@@ -11,11 +11,15 @@ from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
+from stentor.protocols.openai.realtime.live import LiveCommand
 from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
 
 from ....observability.request import current_request_id
 from ...responses.ids import short_id
+from ..common.interfaces import Sound
 
+SESSION_EXPIRED: Final = "session_expired"
+"""The code of the error that ends a session which has lasted as long as it may."""
 MAX_EVENTS: Final = 512
 MAX_BYTES: Final = 1 << 20
 """Bytes in the queue before producers wait; one step may exceed it."""
@@ -24,8 +28,8 @@ MAX_BYTES: Final = 1 << 20
 class Dialect(Protocol):
     """How events are written."""
 
-    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
-        """Raises BadRequest."""
+    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent | LiveCommand | Sound:
+        """An event, or the sound that it brought. Raises BadRequest."""
 
     def encode(self, event: ServerEvent) -> bytes | None:
         """None for events that this dialect lacks."""

@@ -1,4 +1,4 @@
-"""Plays answers frame by frame for :mod:`.calls`, and knows how much was heard."""
+"""Plays answers piece by piece for transports that carry sound, and knows how much was heard."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Final
 import anyio
 
 from ..common.audio_budget import AudioShare, unbounded
-from ..common.interfaces import PlayedItems
+from ..common.interfaces import OnPlayed, PlayedItems
 
 BYTES_A_MS: Final = 48
 """Bytes of pcm at 24 kHz."""
@@ -42,7 +42,7 @@ class _ResponseAudio:
         self.size += len(audio)
         self.played.setdefault(item_id, 0)
 
-    def take(self, size: int) -> bytes:
+    def take(self, size: int, on_played: OnPlayed | None = None) -> bytes:
         """Up to ``size`` bytes."""
         taken = bytearray()
         while self.pieces and len(taken) < size:
@@ -52,6 +52,8 @@ class _ResponseAudio:
                 self.pieces.appendleft((item_id, rest))
             taken += part
             self.played[item_id] += len(part)
+            if on_played is not None:
+                on_played(item_id, self.played[item_id] // BYTES_A_MS)
         self.size -= len(taken)
         self._less.set()
         return bytes(taken)
@@ -75,12 +77,16 @@ class CallPlayer:
         on_stopped: Callable[[str], None],
         ahead_seconds: float,
         share: AudioShare | None = None,
+        on_played: OnPlayed | None = None,
     ) -> None:
-        """``ahead_seconds`` of a response may wait for playback. ``share`` counts stored audio."""
+        """``ahead_seconds`` of a response may wait for playback. ``share`` counts stored audio. ``on_played`` is
+        called with each piece."""
         self._on_started = on_started
         self._on_stopped = on_stopped
         self._ahead_ms = ahead_seconds * 1000
         self._hold = (share or unbounded()).hold()
+        self._on_played = on_played
+        self._news = anyio.Event()
         self._responses: dict[str, _ResponseAudio] = {}
         """Responses that are incomplete or not fully played."""
         self._playing: OrderedDict[str, _ResponseAudio] = OrderedDict()
@@ -94,11 +100,13 @@ class CallPlayer:
         self._playing[response_id] = response
         response.push(item_id, audio)
         self._hold.set(self._hold.bytes + len(audio))
+        self._news.set()
 
     def finish(self, response_id: str) -> None:
         response = self._responses.pop(response_id, None)
         if response is not None:
             response.finished = True
+        self._news.set()
 
     def stop(self) -> PlayedItems:
         begun = next((id for id, response in self._playing.items() if response.begun), None)
@@ -112,20 +120,30 @@ class CallPlayer:
         self._hold.set(0)
         return PlayedItems(begun, items)
 
+    async def news(self) -> None:
+        """Waits until there is more to play, or a response has finished."""
+        self._news = anyio.Event()
+        await self._news.wait()
+
     def next_frame(self, size: int) -> bytes:
-        """The next ``size`` bytes to play; silence if there is none."""
+        """The next ``size`` bytes to play, filled up with silence."""
+        piece = self.next_piece(size)
+        return piece + bytes(size - len(piece))
+
+    def next_piece(self, size: int) -> bytes:
+        """Up to ``size`` bytes to play; none if nothing is there."""
         while self._playing:
             id, response = next(iter(self._playing.items()))
             if response.size:
                 if not response.begun:
                     response.begun = True
                     self._on_started(id)
-                frame = response.take(size)
-                self._hold.set(self._hold.bytes - len(frame))
-                return frame + bytes(size - len(frame))
+                piece = response.take(size, self._on_played)
+                self._hold.set(self._hold.bytes - len(piece))
+                return piece
             if not response.finished:
                 break
             del self._playing[id]
             if response.begun:
                 self._on_stopped(id)
-        return bytes(size)
+        return b""

@@ -6,13 +6,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.realtime.live import Delegation
+from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ....asr.languages import code_of
@@ -31,7 +33,7 @@ from ...common.sockets import Receive as ReceiveText
 from ...common.sockets import choose_engine, receive_text
 from ...responses.ids import short_id
 from ..common.audio_budget import AudioShare, HeldAudio
-from ..common.interfaces import InputAudio, OnPartial, OnSpeechEvent
+from ..common.interfaces import InputAudio, OnPartial, OnPlayed, OnSpeechEvent
 from ..common.services import RealtimeServices
 from ..conversation.machine import State
 from ..conversation.pacing import PlaybackPacer
@@ -57,9 +59,22 @@ _SHOWN_CHARS: Final = 80
 _POLICY: Final = 1008
 
 NO_TRANSCRIPTION_MODEL: Final = (
-    "Audio input needs a transcription model, and none is served; send text, or start the server with "
-    "--transcription-model."
+    "Audio input needs a transcription model, and none is served; start the server with --transcription-model, or send "
+    "text in a session of the Realtime API."
 )
+
+ServeSession = Callable[[EventQueue, ReceiveText, AudioShare], Awaitable[bool]]
+OnPlayer = Callable[[CallPlayer], None]
+
+
+class PlayedSession(NamedTuple):
+    """A session whose audio is played here, before it begins."""
+
+    dialect: Dialect
+    connect: Callable[[EventQueue, AudioShare, OnPlayer], Connection]
+    farewell: ServerEvent | None = None
+    """Sent when the call is hung up by a request."""
+
 
 _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 
@@ -145,17 +160,18 @@ class RealtimeServing:
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
             beta = BETA_SUBPROTOCOL in offered or socket.headers.get("openai-beta") == _BETA_HEADER
-            await self._serve(socket, BetaDialect() if beta else CurrentDialect())
+            dialect = BetaDialect() if beta else CurrentDialect()
+            await self.serve_socket(socket, dialect, partial(self._session, socket, dialect))
 
-    async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
+    async def serve_socket(self, socket: WebSocket, dialect: Dialect, serve: ServeSession) -> None:
+        """Runs an accepted connection: ``serve`` reads it, and says whether no session was possible."""
         event_queue = EventQueue(dialect)
         send = partial(_send, socket)
-        receive = partial(receive_text, socket)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(event_queue.write, send)
             try:
                 with self.audio.share() as audio:
-                    refused = await self._session(socket, dialect, event_queue, receive, audio)
+                    refused = await serve(event_queue, partial(receive_text, socket), audio)
             except WebSocketDisconnect:
                 refused = False
             event_queue.close()
@@ -198,48 +214,72 @@ class RealtimeServing:
             if first is not None and is_vllm_client(first):
                 await self._serve_vllm(caller, event_queue, receive, first, audio)
             else:
-                await self._serve_session(connection, receive, first)
+                await self.serve_session(connection, receive, first)
         if lifetime.cancelled_caught:
             connection.expire()
         return False
 
+    def call_of(self, session: Session, caller: Caller) -> PlayedSession:
+        """A session of the Realtime API whose transport carries audio."""
+        dialect = CurrentDialect()
+        return PlayedSession(dialect, partial(self.playing, session, caller, dialect))
+
     async def serve_call(
         self,
-        session: Session,
-        caller: Caller,
+        played: PlayedSession,
         receive: Receive,
         send: Callable[[bytes], Awaitable[None]],
-        on_player: Callable[[CallPlayer], None],
+        on_player: OnPlayer,
     ) -> None:
         """Runs a session whose transport carries audio. ``on_player`` gets its player."""
-        event_queue = EventQueue(CurrentDialect())
-        services = self._services
-
-        def make_player(on_started: Callable[[str], None], on_stopped: Callable[[str], None]) -> CallPlayer:
-            player = CallPlayer(on_started, on_stopped, services.config.audio_ahead, audio)
-            on_player(player)
-            return player
-
+        event_queue = EventQueue(played.dialect)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(event_queue.write, send)
             with self.audio.share() as audio:
-                connection = Connection(
-                    services,
-                    caller,
-                    self.call_rules,
-                    session,
-                    CurrentDialect(),
-                    event_queue,
-                    SessionAudio(partial(self._open_input_audio, caller, audio), make_player=make_player, share=audio),
-                    keeps_type=True,
-                )
+                connection = played.connect(event_queue, audio, on_player)
                 connection.begin()
                 with anyio.move_on_after(self.max_seconds) as lifetime:
-                    await self._serve_session(connection, receive, None)
+                    await self.serve_session(connection, receive)
                 if lifetime.cancelled_caught:
                     connection.expire()
             event_queue.close()
             tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
+
+    def playing(
+        self,
+        session: Session,
+        caller: Caller,
+        dialect: Dialect,
+        event_queue: EventQueue,
+        audio: AudioShare,
+        on_player: OnPlayer,
+        *,
+        delegation: Callable[[], Delegation] | None = None,
+    ) -> Connection:
+        """A connection whose audio is played here. ``delegation``: of the Live API, which is told of what
+        is played."""
+
+        def make_player(
+            on_started: Callable[[str], None], on_stopped: Callable[[str], None], on_played: OnPlayed
+        ) -> CallPlayer:
+            ahead = self._services.config.audio_ahead
+            is_live = delegation is not None
+            player = CallPlayer(on_started, on_stopped, ahead, audio, on_played if is_live else None)
+            on_player(player)
+            return player
+
+        sound = SessionAudio(partial(self._open_input_audio, caller, audio), make_player=make_player, share=audio)
+        return Connection(
+            self._services,
+            caller,
+            self.call_rules,
+            session,
+            dialect,
+            event_queue,
+            sound,
+            keeps_type=True,
+            delegation=delegation,
+        )
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
         """Raises BadRequest without a transcription model."""
@@ -270,7 +310,8 @@ class RealtimeServing:
             share=share,
         )
 
-    async def _serve_session(self, connection: Connection, receive: Receive, first: bytes | None) -> None:
+    async def serve_session(self, connection: Connection, receive: Receive, first: bytes | None = None) -> None:
+        """Until the client has gone, or has closed it."""
         kind: SessionKind = "transcription" if connection.state is State.TRANSCRIBING else "realtime"
         try:
             with self._services.metrics.realtime.session(kind):

@@ -223,6 +223,12 @@ class RealtimeConversation:
         content = entry.item.content
         return entry if content and content[0].type == "output_audio" else None
 
+    def spoken_until(self, id: str, ms: int) -> str:
+        """The text that the first ``ms``, rounded down, of an answer's audio speak; empty for an item that is not
+        there."""
+        entry = self._by_id.get(id)
+        return "" if entry is None else entry.spoken.until(ms + 1)
+
     def check_truncate(self, id: str, content_index: int) -> Entry:
         """The item whose audio :meth:`truncate` would shorten. Raises BadRequest without one."""
         entry = self.find(id, Event.TRUNCATE_ITEM)
