@@ -133,7 +133,7 @@ class Layer:
             norms = self._cross_norms
             delta = scaled(self.cross(joined(delta, residual, norms.into), batch), 1.0, norms.out)
             if norms.total is not None:
-                delta, residual = None, summed(delta, residual, norms.total)
+                residual, delta = summed(delta, residual, norms.total), None
         if self._network is not None:
             delta, residual = self._fed_forward(self._network, delta, residual, batch)
         elif self._shortcut is not None and self._shortcut_in is not None:
