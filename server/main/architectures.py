@@ -53,6 +53,7 @@ _STEP: Final = {
     "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0],
     "num_nextn_predict_layers": 1,
 }
+_STEP3: Final = {"moe_layers_enum": "1,2,3"}
 _VERSION: Final = {"version": 4.5}
 _HEAD: Final = {"num_nextn_predict_layers": 1}
 _QWEN4: Final = {
@@ -121,6 +122,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     **dict.fromkeys(("Ernie4_5_MoeForCausalLM", "Exaone4_5_ForConditionalGeneration", "MellumForCausalLM"), _HEAD),
+    **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
     "MiMoV2ForCausalLM": {

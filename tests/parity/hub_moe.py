@@ -90,14 +90,14 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 @torch.no_grad()
-def _half_shared(model: Any) -> None:
+def half_shared(model: Any) -> None:
     """With a gate of shared experts that is always a half."""
     for layer in model.model.layers:
         if (gate := getattr(layer.mlp, "shared_expert_gate", None)) is not None:
             gate.weight.zero_()
 
 
-def _ungated(tensors: Tensors, config: Any) -> Tensors:
+def ungated(tensors: Tensors, config: Any) -> Tensors:
     """Shared experts without their gate."""
     found = {}
     for name, tensor in tensors.items():
@@ -133,7 +133,7 @@ def _joined(tensors: Tensors, config: Any) -> Tensors:
 
 @torch.no_grad()
 def _with_normed_head(model: Any) -> None:
-    _half_shared(model)
+    half_shared(model)
     head = model.lm_head.weight
     head.div_(head.norm(dim=0))
 
@@ -142,7 +142,7 @@ def _ling1(tensors: Tensors, config: Any) -> Tensors:
     """With a head whose columns have other lengths than 1."""
     lengths = torch.linspace(0.5, 3.0, config.hidden_size)
     tensors = {**tensors, "lm_head.weight": tensors["lm_head.weight"] * lengths}
-    return _joined(_ungated(tensors, config), config)
+    return _joined(ungated(tensors, config), config)
 
 
 def _ling1_described(config: Any) -> Values:
@@ -441,7 +441,7 @@ PUBLISHED: Mapping[str, Published] = {
     "grok2": Published("Grok1ForCausalLM", _GROK2, _grok2, _grok_stored, partial(_with_mixtures, beside=True)),
     "arctic": Published("ArcticForCausalLM", _ARCTIC, _arctic, prepared=_beside_experts),
     "arctic-sequential": Published("ArcticForCausalLM", _ARCTIC, _arctic_sequential, prepared=_alternating),
-    "deepseek": Published("DeepseekForCausalLM", {}, _deepseek, _ungated, _half_shared),
+    "deepseek": Published("DeepseekForCausalLM", {}, _deepseek, ungated, half_shared),
     "ling1": Published("BailingMoeForCausalLM", _LING, _ling1_described, _ling1, _with_normed_head),
     "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, _joined),
     "param2": Published("Param2MoEForCausalLM", _LING, _param2, _joined),

@@ -102,6 +102,7 @@ EXPERTS = (
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
+    "step3",
     "step3.5",
     *(
         "deepseek-v3",

@@ -28,6 +28,7 @@ from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
 from .distances import Distances
 from .head_norms import HeadLayerNorm, query_and_key_norms
+from .query_latent import QueriesOfLatent
 from .stored_heads import _pass_over_unused, _projections
 
 _LEAST_QUERIES: Final = 64
@@ -80,11 +81,13 @@ class Attention:
         self._convolved = Convolved(weights, layer, model, context) if spec.convolved else None
         self._key_convs = AddedConv(weights, prefix, spec.key_convs, layer, 0, context) if spec.key_convs else None
         self._distances = Distances(weights, prefix, spec, context) if spec.distances else None
-        self._between: ChosenHeads | Difference | None = None
+        self._between: ChosenHeads | Difference | QueriesOfLatent | None = None
         if spec.chosen is not None:
             self._between = ChosenHeads(spec, spec.chosen)
         elif spec.difference is not None:
             self._between = Difference(weights, prefix, spec, spec.difference, self._eps, context)
+        elif spec.query_latent is not None:
+            self._between = QueriesOfLatent(weights, at, model, spec, spec.query_latent, context)
         self._gate_bias: torch.Tensor | None = None
         if spec.gate_bias:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
@@ -122,7 +125,7 @@ class Attention:
             made = self._convolved(made, batch)
         products = made
         if self._between is not None:
-            made = self._between.made(products)
+            made = self._between.made(products, batch)
         if clip := self._spec.clip:
             made = changed(made, "clipped queries, keys and values", lambda rows: rows.clamp_(-clip, clip))
         if self._full_norms is not None and self._ranks is not None:

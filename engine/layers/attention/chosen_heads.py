@@ -10,6 +10,7 @@ from stentor.kernels.forward import Traced
 
 from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.attention_parts import ChosenHeadsSpec, DifferenceSpec
+from ..forward_batch import ForwardBatch
 from ..linear.layer_context import LayerContext
 from ..linear.quantized import Stream
 from ..linear.weights import WeightMap
@@ -26,7 +27,7 @@ class ChosenHeads:
         self._spec, self._chosen = spec, chosen
         self._rule = kernels.Router(top_k=chosen.top_k, renormalize=True)
 
-    def made(self, products: Stream) -> Stream:
+    def made(self, products: Stream, _batch: ForwardBatch) -> Stream:
         """Products [tokens, queries of all experts, keys, values, scores of experts] → [tokens, queries, keys,
         values]"""
         if isinstance(products, Traced):
@@ -86,7 +87,7 @@ class Difference:
         for name, vector in zip(difference.names, self._vectors, strict=True):
             weights.add(f"{prefix}.{name}", vector)
 
-    def made(self, products: Stream) -> Stream:
+    def made(self, products: Stream, _batch: ForwardBatch) -> Stream:
         """Products [tokens, queries, keys, values] → the same of twice as many heads"""
         if isinstance(products, Traced):
             return products.call("heads of two values", self._doubled, 2 * products.width)

@@ -15,7 +15,7 @@ def _projections(
     weights: WeightMap, at: str, spec: AttentionSpec, model: Backbone, context: LayerContext
 ) -> tuple[Linear, Linear]:
     """The product for queries, keys and values of the layer named ``at``, and the one for its output."""
-    into, out = spec.projections(model.hidden_size)
+    into, out, *_ = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
     adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired or spec.chunk or spec.chosen)

@@ -1,5 +1,6 @@
-"""Reads Step 3.5 and Step 3.7: full attention, or a window with more heads and a rotation of its own; a gate of each
-head; experts routed by a sigmoid, the last layers' with limits.
+"""Reads Step 3: queries of all heads are made of one latent; experts routed by a softmax. And Step 3.5 and Step 3.7:
+full attention, or a window with more heads and a rotation of its own; a gate of each head; experts routed by a sigmoid,
+the last layers' with limits.
 
 Published files give a number for each layer, with those of the draft heads behind the last, and call some fields
 otherwise than transformers."""
@@ -9,12 +10,13 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..spec.attention_parts import QueryLatentSpec
 from ..spec.mlp import STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_mixers, with_mtp
 from ..spec.mtp_form import STEP
 from ..spec.positions import RopeConfig
-from .common import attention_bias, common, slide, sliding_layers
-from .moe import experts_of, shared_experts, sparse_kinds
+from .common import attention_bias, check_silu, common, expect, slide, sliding_layers
+from .moe import experts_of, shared_experts, sparse_kinds, with_experts
 from .rope import rope_from_hf
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {
@@ -23,9 +25,22 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "num_local_experts": "n_routed_experts",
     "moe_top_k": "num_experts_per_tok",
     "share_expert_dims": "share_expert_dim",
+    "max_position_embedding": "max_position_embeddings",
     "max_seq_len": "max_position_embeddings",
 }
 """Of published files."""
+_STEP3: Final[Mapping[str, object]] = {
+    "head_dim": 256,
+    "moe_intermediate_size": 5120,
+    "moe_layers_enum": [*range(4, 60)],
+    "n_routed_experts": 48,
+    "norm_expert_weight": False,
+    "num_experts_per_tok": 3,
+    "rope_theta": 500_000.0,
+    "share_expert_dim": 5120,
+    "share_q_dim": 2048,
+}
+"""Defaults of Step 3."""
 _DEFAULTS: Final[Mapping[str, object]] = {
     "head_dim": 128,
     "moe_intermediate_size": 1280,
@@ -57,6 +72,21 @@ _PER_LAYER: Final = (
 _WINDOW, _FULL = "sliding_attention", "full_attention"
 
 
+def step3(fields: Fields, name: str) -> ModelSpec:
+    """Step 3: multi-matrix factorisation attention (arXiv:2412.19255), and experts beside a shared one."""
+    check_silu(fields)
+    expect(fields, {"num_attention_groups": 1, "attention_bias": False, "mlp_bias": False, "att_impl_type": "MFA"})
+    values = _usual_names(fields)
+    fields = Fields({**_STEP3, **values, "num_key_value_heads": 1})
+    spec = common(fields, name, eps=1e-5)
+    spec = with_mixers(spec, query_latent=QueryLatentSpec(fields.integer("share_q_dim")))
+    router = RouterSpec(fields.integer("num_experts_per_tok"), renormalize=fields.flag("norm_expert_weight"))
+    moe = experts_of(fields, spec, router, experts=48)
+    shared = shared_experts(spec, "share_expert", fields.integer("share_expert_dim"))
+    names = replace(_NAMES, correction="")
+    return with_experts(spec, replace(moe, names=(names,), shared=shared), _sparse(fields, spec))
+
+
 def step(fields: Fields, name: str) -> ModelSpec:
     """Raises :class:`ConfigError` for what no published file asks for."""
     published, fields = fields, _uniform(fields)
@@ -77,11 +107,7 @@ def step(fields: Fields, name: str) -> ModelSpec:
 
 def _uniform(fields: Fields) -> Fields:
     """Fields as transformers calls them, of the model's own layers alone. Raises :class:`ConfigError`."""
-    values = dict(fields.values)
-    for other, here in _OTHER_NAMES.items():
-        if values.get(other) is not None:
-            values.setdefault(here, values[other])
-    values = {**_DEFAULTS, **{field: value for field, value in values.items() if value is not None}}
+    values = {**_DEFAULTS, **_usual_names(fields)}
     for field, expected in _EXPECTED.items():
         if (found := values.get(field, expected)) != expected and not (field == "gating" and found == "per-head"):
             raise ConfigError(f"{field} is {str(found)[:40]!r}, expected {expected!r}")
@@ -99,6 +125,15 @@ def _uniform(fields: Fields) -> Fields:
         raise ConfigError("use_rope_layers holds false, expected true of every layer")
     values.pop("num_local_experts", None)
     return Fields(values)
+
+
+def _usual_names(fields: Fields) -> dict[str, object]:
+    """Fields that are not null, also as transformers calls them."""
+    values = {field: value for field, value in fields.values.items() if value is not None}
+    for other, here in _OTHER_NAMES.items():
+        if other in values:
+            values.setdefault(here, values[other])
+    return values
 
 
 def _without_rotations(fields: Fields) -> Fields:

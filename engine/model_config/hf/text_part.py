@@ -363,6 +363,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Qwen4ExpForConditionalGeneration": MediaFamily("qwen4_exp", "qwen4_exp_text", "images, video"),
     "RForConditionalGeneration": MediaFamily("r_4b", "qwen3"),
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
+    "Step3VLForConditionalGeneration": MediaFamily("step3_vl", "step3_text", takes=""),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),

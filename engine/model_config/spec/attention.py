@@ -13,6 +13,7 @@ from .attention_parts import (
     DifferenceSpec,
     DistanceSpec,
     LoopSpec,
+    QueryLatentSpec,
 )
 from .cache import CacheSpec, seen_pairs
 from .positions import DistanceBias, RopeConfig, check_rope
@@ -63,6 +64,8 @@ class AttentionSpec:
     """Which experts' queries and outputs there are."""
     difference: DifferenceSpec | None = None
     """How the outputs of heads are subtracted."""
+    query_latent: QueryLatentSpec | None = None
+    """What queries are made of, if not of the layer's input."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
     v_dim: int = 0
@@ -167,13 +170,14 @@ class AttentionSpec:
             return 0
         return self.heads if self.gate_by_head else self.q_size
 
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """The projections to queries, keys and values, and from the heads' output."""
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """The projections to queries, keys and values, from the heads' output, and from a latent to queries."""
         q, kv, name, values = self.q_size, self.kv_size, self.name, self.kv_heads * self.value_dim
         found, out = self.heads * self.value_dim, self.out
         if self.difference is not None:
             q, kv, values, found = (size // 2 for size in (q, kv, values, found))
-        asked = q + self.gates
+        latent = self.query_latent
+        asked = q + self.gates if latent is None else latent.size
         gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
@@ -207,6 +211,7 @@ class AttentionSpec:
                 self.output_bias,
                 transposed=self.transposed,
             ),
+            *(() if latent is None else (Projection(((f"{name}.{latent.out}", q),), latent.size, bias=False),)),
         )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -236,6 +241,8 @@ class AttentionSpec:
         if self.loop is not None:
             yield f"{self.loop.gate}.weight", (self.heads, self.head_dim)
             yield f"{self.loop.gate}.bias", (self.heads,)
+        if self.query_latent is not None:
+            yield f"{prefix}.{self.name}.{self.query_latent.norm}.weight", (self.query_latent.size,)
         if self.difference is not None:
             yield from ((f"{prefix}.{self.name}.{each}", (self.head_dim,)) for each in self.difference.names)
         if self.sinks:
@@ -350,7 +357,7 @@ class AttentionSpec:
         other = other or self.shares >= 0 or self.qk_norm == "full"
         if other and (self.key_convs is not None or self.distances is not None):
             raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
-        if self.chosen is not None or self.difference is not None:
+        if self.chosen is not None or self.difference is not None or self.query_latent is not None:
             self._check_between()
         if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
             raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
@@ -390,13 +397,14 @@ class AttentionSpec:
             self._check_index(self.index)
 
     def _check_between(self) -> None:
-        plain = replace(
-            self, chosen=None, difference=None, rope=None, out="", name="", qkv_bias=False, output_bias=False
-        )
+        between = tuple(part for part in (self.chosen, self.difference, self.query_latent) if part is not None)
+        plain = replace(self, chosen=None, difference=None, query_latent=None, rope=None, out="", name="")
+        plain = replace(plain, qkv_bias=False, output_bias=False)
         others = AttentionSpec(self.heads, self.kv_heads, self.head_dim, self.scale, rope=None, out="", name="")
-        if plain != others or (self.chosen is not None and (self.difference is not None or self.qkv_bias)):
+        if plain != others or len(between) > 1 or (self.difference is None and self.qkv_bias):
             raise ConfigError(
-                "chosen heads, or differences of heads, in attention with more than rotation are not known"
+                "chosen heads, differences of heads, or queries of a latent, in attention with more than rotation "
+                "are not known"
             )
         if self.chosen is not None and self.heads != self.chosen.top_k * self.kv_heads:
             raise ConfigError(f"{self.chosen.top_k} chosen experts do not have {self.heads} query heads")

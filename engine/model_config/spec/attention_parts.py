@@ -138,6 +138,18 @@ class ChosenHeadsSpec:
 
 
 @dataclass(frozen=True)
+class QueryLatentSpec:
+    """Queries that are made of a normed product of the layer's input (multi-matrix factorisation attention,
+    arXiv:2412.19255; Step 3). ``q_proj`` makes the product, of ``size`` numbers."""
+
+    size: int
+    norm: str = "inter_norm"
+    """Stored name of its RMS norm."""
+    out: str = "wq"
+    """Of the projection to the queries of all heads."""
+
+
+@dataclass(frozen=True)
 class DifferenceSpec:
     """Half of the heads less a learned multiple of the others, each over the values of two heads (Differential
     Transformer, arXiv:2410.05258). ``heads`` and ``kv_heads`` count both values: twice what is stored."""

@@ -55,7 +55,7 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     queries = first * width, heads * width
     found = first * spec.value_dim, heads * spec.value_dim
     keys, values = ((first_kv * dim, kv_heads * dim) for dim in (spec.head_dim, spec.value_dim))
-    into, out = spec.projections(hidden)
+    into, out, *of_latent = spec.projections(hidden)
     ranges: list[Ranges]
     if spec.by_group:
         ranges = [_by_group(spec, rank)]
@@ -67,6 +67,9 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
         asked = spec.heads * width
         behind = asked + spec.kv_size
         ranges = [(queries, (asked + keys[0], keys[1]), (behind + values[0], values[1]))]
+    elif spec.query_latent is not None:  # each worker has the whole latent
+        ranges = [((0, spec.query_latent.size),), (keys,), (values,)]
+        yield from rank.columns(of_latent[0], prefix, [(queries,)])
     elif spec.shares >= 0:
         ranges = [*repeat((queries,), len(into.parts))]
     else:

@@ -1,4 +1,4 @@
-"""Step 3.5 Flash as its authors' file describes it."""
+"""Step 3 and Step 3.5 Flash as their authors' files describe them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -118,3 +118,62 @@ def test_its_first_head_for_multi_token_prediction_is_what_lists_say_behind_the_
 def test_what_step_cannot_be_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf({**STEP, **changed})
+
+
+STEP3: dict[str, Any] = {
+    "architectures": ["Step3VLForConditionalGeneration"],
+    "model_type": "step3_vl",
+    "image_token_id": 128001,
+    "text_config": {
+        "architectures": ["Step3TextForCausalLM"],
+        "head_dim": 256,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "max_position_embedding": 65536,
+        "max_seq_len": 65536,
+        "moe_intermediate_size": 5120,
+        "moe_layers_enum": ",".join(map(str, range(4, 60))),
+        "moe_num_experts": 48,
+        "moe_top_k": 3,
+        "norm_expert_weight": True,
+        "num_attention_groups": 1,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 61,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 500000,
+        "share_expert_dim": 5120,
+        "share_q_dim": 2048,
+        "vocab_size": 128815,
+    },
+    "vision_config": {"hidden_size": 1792},
+}
+
+
+def test_step_3_has_the_parameters_that_its_authors_publish() -> None:
+    spec = model_spec_from_hf(STEP3)
+    assert round(spec.parameters / 1e9) == 316
+    assert round(spec.active_parameters / 1e9, 1) == 38.8
+    mixer = spec.layers[0].attention
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim, spec.max_position) == (64, 1, 256, 65536)
+    assert [isinstance(layer.mlp, MoESpec) for layer in spec.layers] == [4 <= number < 60 for number in range(61)]
+
+
+def test_step_3_has_its_experts_in_all_layers_but_the_first_and_last_if_its_file_does_not_say() -> None:
+    text = {name: value for name, value in STEP3["text_config"].items() if name != "moe_layers_enum"}
+    assert model_spec_from_hf({**STEP3, "text_config": text}).layers == model_spec_from_hf(STEP3).layers
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_attention_groups": 2}, "num_attention_groups is 2, expected 1"),
+        ({"attention_bias": True}, "attention_bias is true, expected false"),
+        ({"att_impl_type": "GQA"}, "att_impl_type is 'GQA', expected 'MFA'"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
+        ({"share_q_dim": 0}, "share_q_dim"),
+    ],
+)
+def test_a_step_3_that_is_computed_otherwise_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**STEP3, "text_config": {**STEP3["text_config"], **fields}})
