@@ -6,7 +6,7 @@ from .common import InputFields
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 """``bytes`` are the numbers themselves, with a header that says where each text's are; ``bytes_only`` without."""
-NumberType = Literal["float32", "float16", "bfloat16"]
+NumberType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Endianness = Literal["native", "little", "big"]
 
 

@@ -18,7 +18,15 @@ SLICE_NUMBERS: Final = 3 << 12
 """Numbers encoded by one call, in about 2 ms. Three bytes are four characters of base64."""
 FORMAT_BYTES: Final[dict[str, int]] = {"float": 22, "base64": 6, "bytes": 4, "bytes_only": 4}
 """Bytes of one number in a response."""
-_TYPES: Final[dict[NumberType, str]] = {"float32": "f4", "float16": "f2", "bfloat16": "u2"}
+_TYPES: Final[dict[NumberType, str]] = {
+    "float32": "f4",
+    "float16": "f2",
+    "bfloat16": "u2",
+    "fp8_e4m3": "u1",
+    "fp8_e5m2": "u1",
+}
+_FP8: Final[dict[NumberType, tuple[int, int, int]]] = {"fp8_e4m3": (3, 7, 0x7E), "fp8_e5m2": (2, 15, 0x7C)}
+"""Bits of the mantissa, bias of the exponent, and the largest code, without the sign: 448 and infinity."""
 
 
 class NumberWriter:
@@ -96,12 +104,32 @@ def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
         return pooled.data
     import numpy as np  # late: rarely needed
 
+    if type in _FP8:
+        return _fp8(np.frombuffer(pooled.data, "<f4"), *_FP8[type])
     wanted = (">" if order == "big" else "<") + _TYPES[type]
     if type == "bfloat16":  # numpy has none: the upper half of a float32, rounded to the nearest, of two to the even
         whole = np.frombuffer(pooled.data, "<u4")
         upper: bytes = ((whole + (0x7FFF + (whole >> 16 & 1))) >> 16).astype(wanted).tobytes()
         return upper
     return np.frombuffer(pooled.data, "<f4").astype(wanted).tobytes()
+
+
+def _fp8(numbers: Any, mantissa_bits: int, bias: int, end: int) -> bytes:
+    """Float32 ``numbers`` as OCP's E4M3 or E5M2, rounded to the nearest, of two to the even. Larger numbers than the
+    format has become ``end``, as torch converts them."""
+    import numpy as np  # late: rarely needed
+
+    codes = np.arange(end + 1)
+    exponent, mantissa = codes >> mantissa_bits, codes & (1 << mantissa_bits) - 1
+    lead = np.where(exponent > 0, 1 << mantissa_bits, 0)  # a subnormal number has no leading one
+    values = (lead + mantissa) * 2.0 ** (np.maximum(exponent, 1) - bias - mantissa_bits)
+    middles = (values[:-1] + values[1:]) / 2
+    size = np.abs(numbers).astype(np.float64)
+    below, up_to = np.searchsorted(middles, size, "left"), np.searchsorted(middles, size, "right")
+    found = np.where(below & 1, up_to, below)  # they differ at a middle, between an even and an odd code
+    found = np.where(np.isnan(size), 0x7F, found) | np.signbit(numbers).astype(np.int64) << 7
+    data: bytes = found.astype("u1").tobytes()
+    return data
 
 
 def integers(pooled: Pooled, kind: str) -> list[int]:

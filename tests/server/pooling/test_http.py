@@ -11,8 +11,7 @@ from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.model_config.encoders.sentence import SentenceModules
 from stentor.protocols.common.limits import Limits
-from stentor.protocols.ipc.pooling import Pooled, Pooling
-from stentor.protocols.pooling.formats import Endianness
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.common import loop_turns
 from stentor.server.common.loop_turns import LoopTurns
 from stentor.server.pooling import encoding
@@ -134,15 +133,6 @@ async def test_bytes_are_the_numbers_themselves(fields: dict[str, str], dtype: s
     bare = await post(FakePooler(), EMBEDDINGS, {"input": ["a", "b"], "encoding_format": "bytes_only", **fields})
     assert bare.content == answer.content
     assert "metadata" not in bare.headers
-
-
-@pytest.mark.parametrize("order", ["little", "big"])
-def test_numbers_are_rounded_to_bfloat16(order: Endianness) -> None:
-    given = [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 3 * 2**-8, 0.0, -(2.0**-126), 2**-7]
-    rounded = [1.0, 1 + 2**-6, 1 + 2**-7, -1 - 2**-6, 0.0, -(2.0**-126), 2**-7]  # of two equally near, the even one
-    found = encoding.number_bytes(Pooled(1, len(given), np.array(given, "<f4").tobytes()), "bfloat16", order)
-    upper = np.frombuffer(found, "<u2" if order == "little" else ">u2").astype("<u4") << 16
-    assert upper.view("<f4").tolist() == rounded
 
 
 async def test_dimensions_are_the_model_s_own_or_those_that_it_was_trained_to_be_cut_to() -> None:
