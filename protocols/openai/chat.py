@@ -113,6 +113,8 @@ class ChatFields(SamplingFields, kw_only=True):
     """``none``: as ``separate_reasoning`` false."""
     thinking_budget_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
     """Another name of ``thinking_token_budget``; -1: none."""
+    parse_tool_calls: bool = True
+    """False: calls are part of the content, as the model writes them."""
 
     # vLLM's
     echo: bool | None = None

@@ -68,8 +68,8 @@ async def constraints_of(
         return FREE
     opened = thinking_opened(chat, body, prompt, options)
     read = _unseparated(output) if not body.separate_reasoning else output
-    parser = parser_of(read, use, opened)
-    parsed = parser is not None or not body.separate_reasoning
+    parser = parser_of(read, use if body.parse_tool_calls else NO_TOOLS, opened)
+    parsed = parser is not None or not (body.separate_reasoning and body.parse_tool_calls)
     return Constraints(
         grammar=await _grammar(chat, use, answer, opened),
         thinking=thinking_budget(output, chat.pool.tokenizer, options.budget, opened=opened),

@@ -112,6 +112,16 @@ async def test_calls_are_read_behind_reasoning_that_stays_in_the_content(state: 
     assert answer["id"] == "chatcmpl-abc"
 
 
+async def test_calls_that_are_not_to_be_parsed_stay_in_the_content(state: ServerState) -> None:
+    engine_of(state).answer = says(f"<think>hm</think>So: {CALL}")
+    answer = await ask(state, tools=[TOOL], parse_tool_calls=False)
+    choice = answer["choices"][0]
+    assert choice["message"]["content"].strip() == f"So: {CALL}"
+    assert choice["message"]["reasoning_content"] == "hm"
+    assert not choice["message"].get("tool_calls")
+    assert choice["finish_reason"] == "stop"
+
+
 async def test_reasoning_may_be_left_out_and_is_counted_all_the_same(state: ServerState) -> None:
     engine_of(state).answer = says("<think>hm</think>Yes")
     answer = await ask(state, include_reasoning=False)
