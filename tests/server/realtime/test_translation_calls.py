@@ -66,6 +66,16 @@ async def test_a_call_is_hung_up_by_its_id(monkeypatch: pytest.MonkeyPatch) -> N
             await client.hang_up()
 
 
+async def test_a_call_is_hung_up_before_its_client_has_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering(monkeypatch) as (state, address):
+        client = Client(address, CALLS)
+        answer = await client.post(await client.offer(), GERMAN)
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as http:
+            assert (await http.post(f"{answer.headers['location']}/hangup")).status_code == 200
+        assert not len(state.for_realtime.calls)
+        await client.hang_up()
+
+
 @pytest.mark.parametrize(
     ("session", "param"),
     [({"audio": {"output": {"language": "xx"}}}, "session.audio.output.language"), ({"voice": "joe"}, "session.voice")],

@@ -377,9 +377,9 @@ class RealtimeServing:
         return rules.updated(begun, given, pristine=True, has_spoken=False)
 
     def check_secret_model(self, model: str, own: str) -> None:
-        """Raises BadRequest if ``model``, which a client names, is not that of its client secret."""
-        models = self.rules.models
-        if not models.same_chat_model(models.chat_model(model, "model"), models.chat_model(own, "model")):
+        """Raises BadRequest if ``model``, which a client names, is not ``own``, the served name of its client
+        secret's."""
+        if self.rules.models.chat_model(model, "model") != own:
             raise BadRequest(f"`model`: this client secret is for `{own}`.", "model", "invalid_value", 403)
 
     def begun(self, query: Mapping[str, str], secret: ClientSecret | None) -> Session:

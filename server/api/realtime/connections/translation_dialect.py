@@ -72,6 +72,8 @@ class TranslationDialect:
     ) -> None:
         """``update`` begins the session; ``carries_sound``: its transport does. Raises BadRequest."""
         self._carries_sound = carries_sound
+        self._begun = False
+        """The client has been told of the session: a call may be hung up before."""
         self._timeline = Timeline(clock)
         self._language = self._next_language = DEFAULT_LANGUAGE
         self._language_name = self._next_name = language_name(DEFAULT_LANGUAGE, "")
@@ -142,6 +144,7 @@ class TranslationDialect:
     def _fields(self, event: ServerEvent) -> dict[str, Any] | ErrorEvent | None:
         match event:
             case events.SessionCreated(session=session):
+                self._begun = True
                 return {"type": "session.created", "session": self.shown(session)}
             case events.SessionUpdated(session=session):
                 return {"type": "session.updated", "session": self.shown(session)}
@@ -165,7 +168,7 @@ class TranslationDialect:
             case events.ResponseDone(response=response):
                 return self._failure(event, response)
             case SessionClosed():
-                return {"type": "session.closed"}
+                return {"type": "session.closed"} if self._begun else None
             case ErrorEvent():
                 return event
         return None

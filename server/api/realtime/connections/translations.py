@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -123,6 +124,7 @@ class TranslationServing:
         if config.model is None:
             raise missing("session.model")
         session = self._session_of(caller_of(request.scope), config, carries_sound=False)
+        config = replace(config, model=session.model)
         shown = TranslationDialect(config, carries_sound=False).shown(session)
         seconds = (body.expires_after or ExpiresAfter()).seconds
         value, expires_at = made_secret(
