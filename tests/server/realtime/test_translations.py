@@ -232,7 +232,8 @@ async def test_a_client_secret_opens_sessions_of_its_kind_alone(monkeypatch: pyt
         openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="secret", max_retries=0) as sdk,
     ):
         made = await sdk.realtime.translations.client_secrets.create(
-            session={"model": "gpt-realtime-translate", **GERMAN}, expires_after={"anchor": "created_at", "seconds": 60}
+            session=cast(Any, {"model": "gpt-realtime-translate", **GERMAN}),
+            expires_after={"anchor": "created_at", "seconds": 60},
         )
         assert made.session.type == "translation"
         assert made.session.audio.output is not None

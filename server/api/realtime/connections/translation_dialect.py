@@ -78,7 +78,7 @@ class TranslationDialect:
         self._language = self._next_language = DEFAULT_LANGUAGE
         self._language_name = self._next_name = language_name(DEFAULT_LANGUAGE, "")
         self._update(update)
-        self._heard, self._spoken = JoinedTranscript(), JoinedTranscript()
+        self._input_transcript, self._output_transcript = JoinedTranscript(), JoinedTranscript()
         self._turn = self._answer = ""
         """Ids of the last ones whose transcripts were sent."""
 
@@ -149,11 +149,11 @@ class TranslationDialect:
             case events.SessionUpdated(session=session):
                 return {"type": "session.updated", "session": self.shown(session)}
             case events.TranscriptionDelta(item_id=item):
-                delta = self._heard.shown(event.delta, begins=item != self._turn)
+                delta = self._input_transcript.shown(event.delta, begins=item != self._turn)
                 self._turn = item
                 return {"type": "session.input_transcript.delta", "delta": delta, "elapsed_ms": self._elapsed_ms}
             case events.TranscriptDelta(response_id=response):
-                delta = self._spoken.shown(event.delta, begins=response != self._answer)
+                delta = self._output_transcript.shown(event.delta, begins=response != self._answer)
                 self._answer = response
                 return {"type": "session.output_transcript.delta", "delta": delta, "elapsed_ms": self._elapsed_ms}
             case events.AudioDelta():
