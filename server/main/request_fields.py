@@ -26,6 +26,7 @@ from stentor.protocols.openai import (
 from stentor.protocols.openai.batches import BatchCreate
 from stentor.protocols.openai.realtime.live import LiveCreateRequest
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
+from stentor.protocols.openai.realtime.translation import TranslationSecretRequest
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.openai.speech import SpeechRequest
@@ -206,6 +207,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/invocations",), hugging_face.InvocationRequest),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
+    Request(("/v1/realtime/translations/client_secrets",), TranslationSecretRequest),
     Request(("/v1/live/sessions",), LiveCreateRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
     Request(("/v1/uploads",), UploadCreate, ignored=("mime_type",)),

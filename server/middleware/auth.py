@@ -1,6 +1,6 @@
 """Requires keys. Every route needs one except the probes and the page, so a new route is protected by default."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,15 +17,20 @@ from ..http.error_responses import can_respond, respond
 from ..http.root_path import route_path
 from ..observability.request import note_error
 from ..web import PATHS
-from .client_secrets import PREFIX, ClientSecret, ClientSecrets
+from .client_secrets import PREFIX, ClientSecret, ClientSecrets, SecretKind
 from .hosts import Hosts
 from .origins import Origins
 
 PROBES: Final = frozenset({"/health", "/ping"})
 _READING: Final = frozenset({"GET", "HEAD"})
 
-SECRET_PATHS: Final = frozenset({("websocket", "/v1/realtime"), ("http", "/v1/realtime/calls")})
-"""Routes for client secrets."""
+SECRET_PATHS: Final[Mapping[tuple[str, str], SecretKind]] = {
+    ("websocket", "/v1/realtime"): "realtime",
+    ("http", "/v1/realtime/calls"): "realtime",
+    ("websocket", "/v1/realtime/translations"): "translation",
+    ("http", "/v1/realtime/translations/calls"): "translation",
+}
+"""Routes for client secrets, and the sessions that they open."""
 
 _CALLER: Final = "stentor.caller"
 _SECRET: Final = "stentor.client_secret"
@@ -44,7 +49,9 @@ _CLOSED: Final = _Refusal(
     "Control routes are closed. To open them, start the server with --admin-key-file or --admin-key.",
     "admin_closed",
 )
-_BAD_SECRET: Final = _Refusal(401, "This client secret is not good, or no more; get another one.", "invalid_api_key")
+_BAD_SECRET: Final = _Refusal(
+    401, "This client secret is not good here, or no more; get another one.", "invalid_api_key"
+)
 _FOREIGN: Final = _Refusal(
     403,
     "Web pages of this origin may not use this server. To let them, start it with --cors-origin and the origin.",
@@ -106,8 +113,9 @@ class RequireKey:
         caller = self._keys.caller(scope["headers"])
         path = route_path(scope)
         secret_is_bad = False
-        if caller is None and (scope["type"], path) in SECRET_PATHS:
-            secret, secret_is_bad = self._secret(scope)
+        kind = SECRET_PATHS.get((scope["type"], path))
+        if caller is None and kind is not None:
+            secret, secret_is_bad = self._secret(scope, kind)
             if secret is not None:
                 caller = secret.caller
                 scope[_SECRET] = secret
@@ -125,13 +133,13 @@ class RequireKey:
             note_error(refusal.code)
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
 
-    def _secret(self, scope: Scope) -> tuple[ClientSecret | None, bool]:
-        """The client secret of a request, and whether it has one that is invalid or expired."""
+    def _secret(self, scope: Scope, kind: SecretKind) -> tuple[ClientSecret | None, bool]:
+        """The client secret of a request, and whether it has one that is invalid, expired or for other sessions."""
         given = [token for token in tokens_of(scope["headers"]) if token.startswith(PREFIX.encode())]
         for token in given:
             secret = None if self._secrets is None else self._secrets.find(token)
             # the key of its creator may have been removed
-            if secret is not None and self._keys.owner(secret.caller.owner) is not None:
+            if secret is not None and secret.kind == kind and self._keys.owner(secret.caller.owner) is not None:
                 return secret, False
         return None, bool(given)
 

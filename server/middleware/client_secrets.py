@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from ..common.fair_queue import Shares
 from ..common.keys import Caller, KeyDigest
@@ -20,6 +20,9 @@ MAX_SECRETS: Final = 4096
 MAX_BYTES: Final = 64 << 20
 """Bytes of the settings of all secrets."""
 _BYTES: Final = 24
+
+SecretKind = Literal["realtime", "translation"]
+"""Sessions of the Realtime API that answer or transcribe, and those that translate."""
 
 
 class SecretsFull(Exception):
@@ -34,6 +37,7 @@ class ClientSecret:
     """The configuration of the sessions that it opens, as JSON."""
     expires_at: float
     """By ``time.time()``."""
+    kind: SecretKind = "realtime"
 
 
 class ClientSecrets:
@@ -48,13 +52,13 @@ class ClientSecrets:
     def __len__(self) -> int:
         return len(self._secrets)
 
-    def make(self, caller: Caller, session: bytes, seconds: int) -> tuple[str, int]:
+    def make(self, caller: Caller, session: bytes, seconds: int, kind: SecretKind = "realtime") -> tuple[str, int]:
         """The secret, and when it expires, in seconds since 1970. Raises SecretsFull."""
         self._forget_expired()
         self._check_room(caller, len(session))
         value = PREFIX + os.urandom(_BYTES).hex()
         expires_at = int(self._clock()) + seconds
-        secret = ClientSecret(replace(caller, admin=False), session, expires_at)
+        secret = ClientSecret(replace(caller, admin=False), session, expires_at, kind)
         self._secrets[KeyDigest(value.encode())] = secret
         self._places.take(caller.owner)
         self._bytes.take(caller.owner, len(session))

@@ -1,4 +1,5 @@
-"""The Live API through the openai SDK with the demo models: the guide's example, as it stands."""
+"""The Live API and translation sessions through the openai SDK with the demo models: the guide's examples, as they
+stand."""
 
 import contextlib
 import io
@@ -17,17 +18,29 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "realtime.md"
 ADDRESS = "http://127.0.0.1:8000"
 
 
-def test_the_guide_s_caller_is_understood_and_answered(server: ServerProcess, tmp_path: Path) -> None:
+def printed(calls: str, server: ServerProcess, folder: Path) -> str:
+    """What the guide's example that calls this prints."""
     (snippet,) = (
         block
         for block in re.findall(r"^```py\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-        if "live.connect" in block
+        if calls in block
     )
     assert ADDRESS in snippet
-    program = tmp_path / "caller.py"
+    program = folder / "caller.py"
     program.write_text(snippet.replace(ADDRESS, f"http://127.0.0.1:{server.port}"))
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         runpy.run_path(str(program), run_name="__main__")
-    assert "What is the capital of France?" in printed.getvalue()
-    assert "Paris" in printed.getvalue().split("?", 1)[1]
+    return output.getvalue()
+
+
+def test_the_guide_s_caller_is_understood_and_answered(server: ServerProcess, tmp_path: Path) -> None:
+    said = printed("live.connect", server, tmp_path)
+    assert "What is the capital of France?" in said
+    assert "Paris" in said.split("?", 1)[1]
+
+
+def test_the_guide_s_speaker_is_interpreted(server: ServerProcess, tmp_path: Path) -> None:
+    said = printed("translations.connect", server, tmp_path).lower()
+    assert "bonjour" in said
+    assert "train" in said

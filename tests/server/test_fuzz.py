@@ -58,6 +58,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "RerankRequest": {"query": "a", "documents": ["b", "c"]},
     "SpeechRequest": {"input": "hi", "voice": "alloy"},
     "ClientSecretRequest": {},
+    "TranslationSecretRequest": {"session": {"model": "fake"}},
     "LiveCreateRequest": {"session": {"model": "fake"}, "transport": {"type": "webrtc", "sdp": "v=0"}},
     "BetaSessionRequest": {},
     "AbortRequest": {"request_ids": ["abc"]},

@@ -31,7 +31,7 @@ from stentor.protocols.openai import (
     uploads,
 )
 from stentor.protocols.openai import generate as tokens_request
-from stentor.protocols.openai.realtime import live, secrets
+from stentor.protocols.openai.realtime import live, secrets, translation
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
@@ -96,6 +96,7 @@ DECODERS: dict[str, Any] = {
     "ScoreRequest": scoring.score_decoder,
     "RerankRequest": scoring.rerank_decoder,
     "ClientSecretRequest": secrets.secret_decoder,
+    "TranslationSecretRequest": translation.secret_decoder,
     "LiveCreateRequest": live.create_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
     "GenerateRequest": hugging_face.generate_decoder,

@@ -21,18 +21,14 @@ from stentor.protocols.openai.realtime.secrets import (
 from stentor.protocols.openai.realtime.server import ClientSecret
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
-from ...common.errors import Overloaded
 from ...generation.error_fields import map_error_fields
-from ...middleware.auth import caller_of
-from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
 from .common.services import RealtimeServices
-from .connections import calls, live
+from .connections import calls, live, translations
 from .connections.beta import FLAT_ERROR_FIELDS, session_now, session_then
-from .connections.serving import RealtimeServing
+from .connections.serving import RealtimeServing, made_secret
 
-_RETRY_SECONDS: Final = 10
 _TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")
 
 
@@ -57,6 +53,7 @@ OPERATIONS: Final[Operations] = {
     ),
     **calls.OPERATIONS,
     **live.OPERATIONS,
+    **translations.OPERATIONS,
 }
 
 
@@ -73,13 +70,15 @@ def routes(services: RealtimeServices) -> list[BaseRoute]:
         ),
         *calls.routes(services, serving),
         *live.routes(services, serving),
+        *translations.routes(services, serving),
     ]
 
 
 async def client_secret(services: RealtimeServices, serving: RealtimeServing, request: Request) -> Response:
     body = decode(secret_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
     session = serving.asked(body.session or {"type": "realtime"})
-    value, expires_at = _made(services.secrets, request, session, (body.expires_after or ExpiresAfter()).seconds)
+    seconds = (body.expires_after or ExpiresAfter()).seconds
+    value, expires_at = made_secret(services.secrets, request, msgspec.json.encode(session), seconds, "realtime")
     return json_response(ClientSecret(value, expires_at, _shown(session)))
 
 
@@ -88,16 +87,10 @@ async def beta_session(services: RealtimeServices, serving: RealtimeServing, kin
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     with map_error_fields(FLAT_ERROR_FIELDS):
         session = serving.asked(session_now(given, kind))
-    value, expires_at = _made(services.secrets, request, session, ExpiresAfter().seconds)
+    seconds = ExpiresAfter().seconds
+    value, expires_at = made_secret(services.secrets, request, msgspec.json.encode(session), seconds, "realtime")
     shown = session_then(msgspec.to_builtins(session))
     return json_response({**shown, "client_secret": {"value": value, "expires_at": expires_at}})
-
-
-def _made(secrets: ClientSecrets, request: Request, session: Session, seconds: int) -> tuple[str, int]:
-    try:
-        return secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
-    except SecretsFull as error:
-        raise Overloaded(str(error), "client_secrets_full", _RETRY_SECONDS) from None
 
 
 def _shown(session: Session) -> Any:

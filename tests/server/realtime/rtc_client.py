@@ -48,8 +48,8 @@ class Microphone(MediaStreamTrack):
 class Client:
     """One call. :meth:`dial` it, and :meth:`hang_up`."""
 
-    def __init__(self, address: str) -> None:
-        self._url = f"http://{address}"
+    def __init__(self, address: str, path: str = CALLS) -> None:
+        self._url = f"http://{address}{path}"
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.channel = self.connection.createDataChannel("oai-events")
@@ -83,11 +83,13 @@ class Client:
         return self.connection.localDescription.sdp
 
     async def post(self, sdp: str, session: dict[str, Any] | None = None, **options: Any) -> httpx.Response:
-        async with httpx.AsyncClient(base_url=self._url, trust_env=False, timeout=60) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             if session is None:
                 options["headers"] = {"content-type": "application/sdp", **options.get("headers", {})}
-                return await http.post(CALLS, content=sdp, **options)
-            return await http.post(CALLS, files={"sdp": (None, sdp), "session": (None, json.dumps(session))}, **options)
+                return await http.post(self._url, content=sdp, **options)
+            return await http.post(
+                self._url, files={"sdp": (None, sdp), "session": (None, json.dumps(session))}, **options
+            )
 
     async def dial(self, session: dict[str, Any] | None = None, **options: Any) -> "Client":
         self.answer = await self.post(await self.offer(), session, **options)

@@ -19,6 +19,7 @@ from stentor.protocols.openai.realtime.session import AudioInput, Session
 from stentor.server.api.realtime.common.interfaces import (
     OnPartial,
     OnSpeechEvent,
+    SessionAudio,
     Sound,
     SpeechEvent,
     SpeechStarted,
@@ -26,7 +27,7 @@ from stentor.server.api.realtime.common.interfaces import (
     TimedOut,
     Transcript,
 )
-from stentor.server.api.realtime.connections.connection import Connection, SessionAudio
+from stentor.server.api.realtime.connections.connection import Connection
 from stentor.server.api.realtime.connections.event_queue import CurrentDialect, Dialect, EventQueue
 from stentor.server.api.realtime.connections.serving import ServedModels
 from stentor.server.api.realtime.conversation.pacing import PlaybackPacer

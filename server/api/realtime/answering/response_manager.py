@@ -97,7 +97,8 @@ class ResponseManager:
             )
         self._conversation.check_room()
         entries = self._conversation.entries_for_model() if fields.input is None else self._own_input(fields.input)
-        self._respond(session, entries, aside=aside, metadata=fields.metadata, own_input=fields.input is not None)
+        own_input = fields.input is not None
+        self._start(self._begun(session, entries, aside=aside, metadata=fields.metadata, own_input=own_input).run)
 
     def _check_voice(self, session: RealtimeSession, voice: str | None, *, aside: bool) -> None:
         if self.has_spoken and not aside and voice != session.audio.output.voice:
@@ -136,7 +137,12 @@ class ResponseManager:
         if isinstance(session, RealtimeSession):
             self._machine.check(Event.RESPOND)
             answers_speech = answers_speech and self._wanted is None
-            self._respond(session, self._conversation.entries_for_model(), answers_speech=answers_speech)
+            entries = self._conversation.entries_for_model()
+            self._start(self._begun(session, entries, answers_speech=answers_speech).run)
+
+    async def respond_beside(self, session: RealtimeSession, entries: list[Entry]) -> None:
+        """Makes a response to these items outside the conversation, and returns at its end, however it ends."""
+        await self._begun(session, entries, aside=True, own_input=True).run()
 
     def respond_when_idle(self, session: Session) -> None:
         """Begins a response at once, or when the caller has spoken and the conversation's response has ended. Several
@@ -147,12 +153,12 @@ class ResponseManager:
 
     def _respond_if_wanted(self) -> None:
         if self._wanted is not None and self._machine.state is State.IDLE:
-            self._respond(self._wanted, self._conversation.entries_for_model())
+            self._start(self._begun(self._wanted, self._conversation.entries_for_model()).run)
 
     async def _respond_later(self) -> None:
         self._respond_if_wanted()
 
-    def _respond(
+    def _begun(
         self,
         session: RealtimeSession,
         entries: list[Entry],
@@ -161,7 +167,8 @@ class ResponseManager:
         metadata: dict[str, str] | None = None,
         own_input: bool = False,
         answers_speech: bool = False,
-    ) -> None:
+    ) -> Responding:
+        """A response that has been told to have begun, and is still to run."""
         self._machine.take(Event.RESPOND_ASIDE if aside else Event.RESPOND)
         response = Response(
             id=short_id("resp"),
@@ -193,7 +200,7 @@ class ResponseManager:
                 input_audio.responding()
         answer.on_end = lambda: self._ended(responding)
         answer.begin(self._rate_limits())
-        self._start(responding.run)
+        return responding
 
     def _ended(self, responding: Responding) -> None:
         """Called just before its ``response.done``."""

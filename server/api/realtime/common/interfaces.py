@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 from stentor.protocols.openai.realtime.session import AudioInput
 
+from .audio_budget import AudioShare
+
 
 class TokenProbability(NamedTuple):
     """One token of a transcript."""
@@ -160,6 +162,9 @@ class Player(Protocol):
     def stop(self) -> PlayedItems:
         """Falls silent."""
 
+    async def drained(self) -> None:
+        """Waits until all has been played."""
+
 
 OpenInputAudio = Callable[[OnPartial, OnSpeechEvent], InputAudio]
 """Raises BadRequest without a transcription model."""
@@ -170,6 +175,17 @@ OnPlayed = Callable[[str, int], None]
 MakePlayer = Callable[[Callable[[str], None], Callable[[str], None], OnPlayed], Player]
 """Arguments: called with a response's id when its playback begins, and when it ends; and as more of an item is played.
 """
+
+
+class SessionAudio(NamedTuple):
+    """How a session's audio gets in and out. Either the audio of responses is paced, and the client plays it; or the
+    server plays it."""
+
+    open_input: OpenInputAudio
+    make_pacer: MakePacer | None = None
+    make_player: MakePlayer | None = None
+    share: AudioShare | None = None
+    """The session's share of audio memory; its creator closes it."""
 
 
 class Sound(NamedTuple):

@@ -95,7 +95,7 @@ def check_available(services: RealtimeServices) -> None:
 async def create(services: RealtimeServices, serving: RealtimeServing, request: Request) -> Response:
     check_available(services)
     choose_engine(request.scope, services.admission)
-    offer, given = await _asked(services, request)
+    offer, given = await read_offer_form(services, request)
     caller, secret = caller_of(request.scope), secret_of(request.scope)
     if given is None or secret is not None:
         session = serving.begun(request.query_params, secret)
@@ -104,10 +104,18 @@ async def create(services: RealtimeServices, serving: RealtimeServing, request: 
     else:
         model = request.query_params.get("model")
         session = serving.asked({"model": model, **given} if model else given)
-    call = Call(services, serving, serving.call_of(serving.call_rules.carried(session), caller))
+    played = serving.call_of(serving.call_rules.carried(session), caller)
+    return await begun(services, serving, request, offer, played)
+
+
+async def begun(
+    services: RealtimeServices, serving: RealtimeServing, request: Request, offer: "Offer", played: PlayedSession
+) -> Response:
+    """The answer to the offer; the session begins with its connection. Raises Overloaded."""
+    call = Call(services, serving, played)
     answer = await call.answer(offer, request)
     id = short_id("rtc")
-    services.calls.start(id, caller.owner, call)
+    services.calls.start(id, caller_of(request.scope).owner, call)
     headers = {"location": f"/v1/realtime/calls/{id}"}
     return Response(answer, HTTPStatus.CREATED, headers, media_type=SDP)
 
@@ -133,7 +141,7 @@ def offer_of(sdp: bytes, field: str = "sdp") -> "Offer":
         raise wrong(field, str(error), "invalid_sdp") from None
 
 
-async def _asked(services: RealtimeServices, request: Request) -> "tuple[Offer, dict[str, Any] | None]":
+async def read_offer_form(services: RealtimeServices, request: Request) -> "tuple[Offer, dict[str, Any] | None]":
     """The offer, and the session in the same form. Raises BadRequest."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     session = b""

@@ -15,7 +15,7 @@ the changes.
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -61,9 +61,7 @@ from stentor.protocols.openai.realtime.live import (
     backend_of,
     context_item,
 )
-from stentor.protocols.openai.realtime.server import (
-    ServerEvent,
-)
+from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session
 
 from ....common.keys import Caller
@@ -72,16 +70,14 @@ from ....observability.realtime_figures import SessionFigures
 from ...common.sockets import ReadPace
 from ...responses.ids import short_id
 from ..answering.delegations import Delegations
+from ..answering.interpreter import Interpreter
 from ..answering.responding import ResponseHost
 from ..answering.response_manager import ResponseManager
 from ..answering.responses_backend import ResponsesBackend
-from ..common.audio_budget import AudioShare
 from ..common.interfaces import (
     CommittedAudio,
     InputAudio,
-    MakePacer,
-    MakePlayer,
-    OpenInputAudio,
+    SessionAudio,
     Sound,
     SpeechEvent,
     SpeechStarted,
@@ -103,17 +99,6 @@ APPENDS: Final = 4
 """This many appends count as one message: their audio has its own limit."""
 
 
-class SessionAudio(NamedTuple):
-    """How a session's audio gets in and out. Either the audio of responses is paced, and the client plays it; or the
-    server plays it."""
-
-    open_input: OpenInputAudio
-    make_pacer: MakePacer | None = None
-    make_player: MakePlayer | None = None
-    share: AudioShare | None = None
-    """The session's share of audio memory; its creator closes it."""
-
-
 class Connection:
     """One session of OpenAI's protocol. :meth:`serve` lasts as long as it does."""
 
@@ -129,9 +114,11 @@ class Connection:
         *,
         keeps_type: bool = False,
         delegation: Callable[[], Delegation] | None = None,
+        language: Callable[[], str] | None = None,
     ) -> None:
         """``keeps_type``: it cannot change its type, as others can before other events.
-        ``delegation``: the settings of a session whose model may delegate, as they are now."""
+        ``delegation``: the settings of a session whose model may delegate, as they are now.
+        ``language``: what a session interprets into that only interprets, likewise."""
         self._services = services
         self._rules = rules
         self._session: Session = session
@@ -166,32 +153,44 @@ class Connection:
             input_audio=lambda: self._input_audio,
             opened_input_audio=self._opened_input_audio,
         )
-        self._delegations = None if delegation is None else self._delegating(services, caller, delegation)
-        self.figures: Final = SessionFigures(services.metrics.realtime)
 
-    def _delegating(
-        self, services: RealtimeServices, caller: Caller, settings: Callable[[], Delegation]
-    ) -> Delegations:
-        backend = None
-        if isinstance(settings(), ResponsesDelegation):
-            backend = ResponsesBackend(
-                services.responses,
-                caller,
-                lambda: backend_of(settings()),
+        def fail(error: Exception) -> None:
+            self._tell_error(error, None)
+
+        self._delegations = None
+        if delegation is not None:
+            backend = None
+            if isinstance(delegation(), ResponsesDelegation):
+                backend = ResponsesBackend(
+                    services.responses,
+                    caller,
+                    lambda: backend_of(delegation()),
+                    self._conversation,
+                    emit=self._emit,
+                    room=event_queue.room,
+                    fail=fail,
+                )
+            self._delegations = Delegations(
+                self._answering,
                 self._conversation,
+                lambda: self._session,
+                delegation,
+                backend,
                 emit=self._emit,
-                room=self._event_queue.room,
-                fail=lambda error: self._tell_error(error, None),
+                start=self._start,
             )
-        return Delegations(
-            self._answering,
-            self._conversation,
-            lambda: self._session,
-            settings,
-            backend,
-            emit=self._emit,
-            start=self._start,
-        )
+        self._interpreter = None
+        if language is not None:
+            self._interpreter = Interpreter(
+                self._answering,
+                self._conversation,
+                self._transcripts.wait,
+                language,
+                player,
+                start=self._start,
+                fail=fail,
+            )
+        self.figures: Final = SessionFigures(services.metrics.realtime)
 
     @property
     def state(self) -> State:
@@ -212,10 +211,21 @@ class Connection:
                 is_append = await self.take(message)
                 await self._event_queue.room()
                 await pace.wait(1 / APPENDS if is_append else 1)
+            if self._closing and self._interpreter is not None:
+                await self._finish_interpreting(self._interpreter, receive)
             self._machine.take(Event.END)
             tasks.cancel_scope.cancel()
         if self._closing:
             self._emit(SessionClosed())
+
+    async def _finish_interpreting(self, interpreter: Interpreter, receive: Receive) -> None:
+        """Returns once all that was heard has been interpreted, or the client has gone."""
+        if self._machine.state is State.SPEAKING:
+            try:
+                self._commit()
+            except Exception as error:
+                self._tell_error(error, None)
+        await interpreter.finish(receive)
 
     async def take(self, message: bytes | Sound) -> bool:
         """Handles one message and reports its errors. Returns whether it brought audio."""
@@ -389,6 +399,8 @@ class Connection:
         self._machine.take(Event.APPEND)
         input_audio = self._opened_input_audio()
         self._pristine = False
+        if self._interpreter is not None:
+            await self._interpreter.room()
         for found in await input_audio.append(audio):
             self._take_notice(found)
 
@@ -446,6 +458,8 @@ class Connection:
         self._emit(server_events.ItemAdded(previous_item_id=before, item=entry.item))
         self._emit(server_events.ItemDone(previous_item_id=before, item=entry.item))
         self._transcripts.begin(entry)
+        if self._interpreter is not None:
+            self._interpreter.take(self._session, entry)
 
     # ---- telling
 

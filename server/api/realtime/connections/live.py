@@ -59,13 +59,12 @@ from .connection import Connection
 from .event_queue import SESSION_EXPIRED, EventQueue
 from .live_dialect import SOUND_RATE, LiveDialect
 from .playback import BYTES_A_MS, CallPlayer
-from .serving import OnPlayer, PlayedSession, RealtimeServing
+from .serving import NO_SPEECH_MODEL, OnPlayer, PlayedSession, RealtimeServing
 
 LEAD_SECONDS: Final = 0.2
 """Audio that is sent ahead of its time. Clients play all that they get, and are not told of interruptions."""
 _PIECE_MS: Final = 100
 
-_NO_SPEECH_MODEL: Final = "it speaks, and no speech model is served; start the server with --speech-model"
 _NOT_STARTED: Final = "No session was started in time; connect again and send `session.start`."
 
 
@@ -202,7 +201,7 @@ class LiveServing:
         """The session that a client describes, for the server and for the client. Raises BadRequest."""
         rules = self._serving.call_rules
         if not rules.models.can_speak:
-            raise refused("session", _NO_SPEECH_MODEL, "unsupported")
+            raise refused("session", NO_SPEECH_MODEL, "unsupported")
         id, expires_at = short_id("live"), int(time.time() + self._serving.max_seconds)
         audio = config.audio or LiveAudio()
         begun = rules.realtime(id, config.model, expires_at, "session.model")

@@ -60,6 +60,7 @@ from stentor.protocols.openai.realtime.server import ServerEvent
 from ..common.formats import Wire
 from ..common.interfaces import Sound
 from .event_queue import SESSION_EXPIRED
+from .timeline import JoinedTranscript, Timeline
 
 Fields = dict[str, Any]
 
@@ -76,39 +77,6 @@ def wire_of(format: LiveFormat) -> Wire:
             return Wire(format.rate, "pcma")
         case _:
             return Wire(format.rate)
-
-
-class Timeline:
-    """Milliseconds since the session started.
-
-    Input has the time of its arrival, except that audio that arrives faster than it was spoken moves the timeline on,
-    so that the order of what was said and answered is kept.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._start = clock()
-        self._input_ms = 0.0
-        """Audio received so far."""
-        self._offset = 0.0
-        """The place of its first sample, gaps in its arrival included."""
-
-    @property
-    def now(self) -> int:
-        return int(max(self._elapsed, self._offset + self._input_ms))
-
-    @property
-    def _elapsed(self) -> float:
-        return (self._clock() - self._start) * 1000
-
-    def take_input(self, ms: float) -> None:
-        """More input has arrived."""
-        self._offset = max(self._offset, self._elapsed - self._input_ms - ms)
-        self._input_ms += ms
-
-    def place(self, input_ms: int) -> int:
-        """The place of a position in the input."""
-        return int(self._offset) + input_ms
 
 
 class _Stretch:
@@ -153,8 +121,7 @@ class LiveDialect:
         """Share of the context that the last answer has used."""
         self._unreported = False
         """An answer has been made, and may not have been heard to its end."""
-        self._told = {"input": False, "output": False}
-        """Whether a transcript has begun; the next turn or answer is set apart by a space."""
+        self._told = {"input": JoinedTranscript(), "output": JoinedTranscript()}
 
     # ---- the session
 
@@ -346,9 +313,7 @@ class LiveDialect:
         return self._transcript("output", answer, more)
 
     def _transcript(self, kind: str, stretch: _Stretch, delta: str) -> Fields:
-        apart = not stretch.text and self._told[kind] and not delta[0].isspace()
-        shown = f" {delta}" if apart else delta
-        self._told[kind] = True
+        shown = self._told[kind].shown(delta, begins=not stretch.text)
         stretch.text += delta
         begin, end = stretch.until(self._timeline.now)
         return {"type": f"session.{kind}_transcript.delta", "delta": shown, "start_ms": begin, "end_ms": end}

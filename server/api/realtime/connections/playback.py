@@ -87,6 +87,7 @@ class CallPlayer:
         self._hold = (share or unbounded()).hold()
         self._on_played = on_played
         self._news = anyio.Event()
+        self._silent = anyio.Event()
         self._responses: dict[str, _ResponseAudio] = {}
         """Responses that are incomplete or not fully played."""
         self._playing: OrderedDict[str, _ResponseAudio] = OrderedDict()
@@ -120,6 +121,11 @@ class CallPlayer:
         self._hold.set(0)
         return PlayedItems(begun, items)
 
+    async def drained(self) -> None:
+        while self._responses or self._playing:
+            self._silent = anyio.Event()
+            await self._silent.wait()
+
     async def news(self) -> None:
         """Waits until there is more to play, or a response has finished."""
         self._news = anyio.Event()
@@ -146,4 +152,5 @@ class CallPlayer:
             del self._playing[id]
             if response.begun:
                 self._on_stopped(id)
+        self._silent.set()
         return b""

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
+from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.common.errors import BadRequest
@@ -21,19 +22,20 @@ from ....asr.languages import code_of
 from ....asr.model import TranscriptionModel
 from ....asr.streaming import StreamingTranscriptionModel
 from ....audio.vad import SpeechProbabilities
+from ....common.errors import Overloaded
 from ....common.keys import Caller
 from ....config.model_registry import ModelRole
 from ....generation.transcription import ChatTranscriber
 from ....http.error_responses import describe
 from ....middleware.auth import caller_of, secret_of
-from ....middleware.client_secrets import ClientSecret
+from ....middleware.client_secrets import ClientSecret, ClientSecrets, SecretKind, SecretsFull
 from ....observability.realtime_figures import SessionKind
 from ....observability.request import current_request_id
 from ...common.sockets import Receive as ReceiveText
 from ...common.sockets import choose_engine, receive_text
 from ...responses.ids import short_id
 from ..common.audio_budget import AudioShare, HeldAudio
-from ..common.interfaces import InputAudio, OnPartial, OnPlayed, OnSpeechEvent
+from ..common.interfaces import InputAudio, OnPartial, OnPlayed, OnSpeechEvent, SessionAudio
 from ..common.services import RealtimeServices
 from ..conversation.machine import State
 from ..conversation.pacing import PlaybackPacer
@@ -43,7 +45,7 @@ from ..listening.partial_pace import PartialPace
 from ..listening.streamed import AnyTranscriber, StreamTranscriber
 from ..listening.transcribing import ChatTurnTranscriber, ModelTranscriber
 from .beta import BetaDialect
-from .connection import APPENDS, Connection, Receive, SessionAudio
+from .connection import APPENDS, Connection, Receive
 from .event_queue import CurrentDialect, Dialect, EventQueue
 from .playback import CallPlayer
 from .vllm import VllmSession, is_vllm_client, refusal
@@ -55,6 +57,7 @@ BETA_SUBPROTOCOL: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "realtime=v1"
 _LINGER_SECONDS: Final = 5.0
 """Time for sending the remaining events when a session ends."""
+_RETRY_SECONDS: Final = 10
 _SHOWN_CHARS: Final = 80
 _POLICY: Final = 1008
 
@@ -62,6 +65,8 @@ NO_TRANSCRIPTION_MODEL: Final = (
     "Audio input needs a transcription model, and none is served; start the server with --transcription-model, or send "
     "text in a session of the Realtime API."
 )
+
+NO_SPEECH_MODEL: Final = "it speaks, and no speech model is served; start the server with --speech-model"
 
 ServeSession = Callable[[EventQueue, ReceiveText, AudioShare], Awaitable[bool]]
 OnPlayer = Callable[[CallPlayer], None]
@@ -184,24 +189,12 @@ class RealtimeServing:
         self, socket: WebSocket, dialect: Dialect, event_queue: EventQueue, receive: ReceiveText, audio: AudioShare
     ) -> bool:
         """Returns whether no session was possible."""
-        services, query = self._services, socket.query_params
+        query = socket.query_params
         caller, secret = caller_of(socket.scope), secret_of(socket.scope)
         connection = None
         try:
-            connection = Connection(
-                services,
-                caller,
-                self.rules,
-                self.begun(query, secret),
-                dialect,
-                event_queue,
-                SessionAudio(
-                    partial(self._open_input_audio, caller, audio),
-                    make_pacer=lambda _response: PlaybackPacer(services.config.audio_ahead),
-                    share=audio,
-                ),
-                keeps_type=secret is not None,
-            )
+            session = self.begun(query, secret)
+            connection = self.paced(session, caller, dialect, event_queue, audio, keeps_type=secret is not None)
         except BadRequest as error:
             event_queue.tell(describe(error)[1])
             return True
@@ -245,6 +238,36 @@ class RealtimeServing:
             event_queue.close()
             tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
 
+    def paced(
+        self,
+        session: Session,
+        caller: Caller,
+        dialect: Dialect,
+        event_queue: EventQueue,
+        audio: AudioShare,
+        *,
+        keeps_type: bool,
+        language: Callable[[], str] | None = None,
+    ) -> Connection:
+        """A connection whose client plays its audio. ``language``: see :class:`.connection.Connection`."""
+        ahead = self._services.config.audio_ahead
+        common = None if language is None else PlaybackPacer(ahead)  # nothing interrupts: one answer follows another
+        return Connection(
+            self._services,
+            caller,
+            self.rules,
+            session,
+            dialect,
+            event_queue,
+            SessionAudio(
+                partial(self._open_input_audio, caller, audio),
+                make_pacer=lambda _response: common or PlaybackPacer(ahead),
+                share=audio,
+            ),
+            keeps_type=keeps_type,
+            language=language,
+        )
+
     def playing(
         self,
         session: Session,
@@ -255,9 +278,10 @@ class RealtimeServing:
         on_player: OnPlayer,
         *,
         delegation: Callable[[], Delegation] | None = None,
+        language: Callable[[], str] | None = None,
     ) -> Connection:
         """A connection whose audio is played here. ``delegation``: of the Live API, which is told of what
-        is played."""
+        is played. ``language``: see :class:`.connection.Connection`."""
 
         def make_player(
             on_started: Callable[[str], None], on_stopped: Callable[[str], None], on_played: OnPlayed
@@ -279,6 +303,7 @@ class RealtimeServing:
             sound,
             keeps_type=True,
             delegation=delegation,
+            language=language,
         )
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
@@ -351,6 +376,12 @@ class RealtimeServing:
             begun = rules.realtime(id, model if isinstance(model, str) and model else None, expires_at, "session.model")
         return rules.updated(begun, given, pristine=True, has_spoken=False)
 
+    def check_secret_model(self, model: str, own: str) -> None:
+        """Raises BadRequest if ``model``, which a client names, is not ``own``, the served name of its client
+        secret's."""
+        if self.rules.models.chat_model(model, "model") != own:
+            raise BadRequest(f"`model`: this client secret is for `{own}`.", "model", "invalid_value", 403)
+
     def begun(self, query: Mapping[str, str], secret: ClientSecret | None) -> Session:
         """The session that the request to open describes. Raises BadRequest."""
         rules = self.rules
@@ -358,14 +389,8 @@ class RealtimeServing:
         id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
         if secret is not None:
             session = _sessions.decode(secret.session)
-            if (
-                isinstance(session, RealtimeSession)
-                and model
-                and rules.models.chat_model(model, "model") != session.model
-            ):
-                raise BadRequest(
-                    f"`model`: this client secret is for `{session.model}`.", "model", "invalid_value", 403
-                )
+            if isinstance(session, RealtimeSession) and model:
+                self.check_secret_model(model, session.model)
             return msgspec.structs.replace(session, id=id, expires_at=expires_at)
         known = self._services.chat.registry
         named = known.find(model).kind if model and model in known else None
@@ -374,6 +399,16 @@ class RealtimeServing:
                 model = None  # which names the model of a session that it would otherwise be
             return rules.transcription(id, expires_at, model)
         return rules.realtime(id, model, expires_at)
+
+
+def made_secret(
+    secrets: ClientSecrets, request: Request, session: bytes, seconds: int, kind: SecretKind
+) -> tuple[str, int]:
+    """A client secret for such sessions, and when it expires. Raises Overloaded."""
+    try:
+        return secrets.make(caller_of(request.scope), session, seconds, kind)
+    except SecretsFull as error:
+        raise Overloaded(str(error), "client_secrets_full", _RETRY_SECONDS) from None
 
 
 async def _send(socket: WebSocket, message: bytes) -> None:
