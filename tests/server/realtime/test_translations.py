@@ -87,6 +87,7 @@ async def test_what_is_said_is_told_and_spoken_in_another_language(monkeypatch: 
     prompt = prompt_of(engine)
     assert prompt.startswith("<system>You are an interpreter. You translate what a speaker says into German.")
     assert prompt.endswith("<user>Translate into German:\n\nw1 w2\n<assistant>")
+    assert engine.streams[-1].params.max_tokens == 32 + len("w1 w2"), "a model that repeats itself is cut off"
     first = client.of("session.output_audio.delta")[0]
     assert (first["sample_rate"], first["channels"], first["format"]) == (RATE, 1, "pcm16")
     assert first["elapsed_ms"] >= 5800, "of audio that came at once"

@@ -28,6 +28,9 @@ INSTRUCTIONS: Final = (
 )
 TURN: Final = "Translate into {language}:\n\n{text}"
 """The words of one turn. Small models answer them if only the instructions tell that they are to be translated."""
+FEWEST_TOKENS: Final = 32
+"""A translation may have so many tokens, and one more for each byte of the turn: a model that repeats itself would keep
+the next turns waiting."""
 
 
 class _Turn(NamedTuple):
@@ -117,5 +120,9 @@ class Interpreter:
         if text:
             asked = TURN.format(language=turn.language, text=text)
             entry = Entry(MessageItem(short_id("item"), "user", [Content("input_text", text=asked)]))
-            session = replace(turn.session, instructions=INSTRUCTIONS.format(language=turn.language))
+            session = replace(
+                turn.session,
+                instructions=INSTRUCTIONS.format(language=turn.language),
+                max_output_tokens=FEWEST_TOKENS + len(text.encode()),
+            )
             await self._answering.respond_beside(session, [entry])
