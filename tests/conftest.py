@@ -150,7 +150,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if config.getoption("save_proof_seconds"):
         config.pluginmanager.register(CpuSeconds())
-        tier = [(item, portion_of(item)) for item in items if in_proof(item)]
+        sample = set(items) - beyond_the_sample(items, turn or 0, SAMPLED_IN_TURNS)  # what a turn runs of all cases
+        tier = [(item, portion_of(item)) for item in sample if in_proof(item)]
         measured = {item.nodeid: MeasuredTest(its.file, its.value is not None, is_alone(item)) for item, its in tier}
         config.pluginmanager.register(SecondsRecorder(measured))
 
