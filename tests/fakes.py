@@ -41,7 +41,7 @@ from stentor.server.asr.asking import Asking
 from stentor.server.config.config import DEFAULTS, Config, RealtimeConfig, StoreConfig
 from stentor.server.config.limits import ConnectionLimits, GrammarLimits, LimitsConfig, OverloadConfig
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
-from stentor.server.config.models import JsonWhitespace, ModelConfig
+from stentor.server.config.models import JsonWhitespace, LogprobsMode, ModelConfig
 from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.grammar.checker import Grammars
 from stentor.server.media.chat_media import ChatMedia
@@ -337,6 +337,7 @@ def fake_state(
     root: str = "",
     trusts_templates: bool = True,
     json_whitespace: JsonWhitespace = "indented",
+    logprobs_mode: LogprobsMode = "raw_logprobs",
     force_include_usage: bool = False,
     per_request_metrics: bool = False,
     vocab_size: int = VOCAB_SIZE,
@@ -371,6 +372,7 @@ def fake_state(
             weights_folder=weights_folder,
             trust_request_chat_template=trusts_templates,
             json_whitespace=json_whitespace,
+            logprobs_mode=logprobs_mode,
             force_include_usage=force_include_usage,
             per_request_metrics=per_request_metrics,
         ),

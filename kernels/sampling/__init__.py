@@ -18,7 +18,7 @@ from ..native import unavailable_reason
 from ..variants import Choice, Variant, select_variant
 from . import native, reference
 from .slot_params import SlotParams
-from .step import choose_step, step_, verify_, write_params_
+from .step import choose_step, processed_of, step_, verify_, write_params_
 from .tables import SamplerTables, pack_mask, pack_params
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
     "pack_mask",
     "pack_params",
     "penalise_",
+    "processed",
+    "processed_of",
     "restrict_",
     "step_",
     "verify_",
@@ -213,6 +215,20 @@ def draw(
             return native.draw(logits, slots, indices, slot_params)
         case _:
             return reference.draw(logits, slots, indices, slot_params)
+
+
+def processed(logits: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
+    """Returns logits of the distribution that :func:`draw` samples from: [R, V] float32.
+
+    Args:
+        logits: [R, V] float32, not changed.
+        slot_params: of each row; ``seed`` is not read.
+
+    Rows are scaled by their temperature, and what the filters drop is -inf. Greedy rows stay as they are. Plain torch
+    on every device; nothing waits for it.
+    """
+    _check_logits(logits)
+    return reference.processed(logits, slot_params)
 
 
 def logprobs(

@@ -83,15 +83,10 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_
 def kept(logits: torch.Tensor, slots: torch.Tensor, slot_params: SlotParams) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns what the filters keep, bool [R, V], and (logit - largest logit) / temperature, float32 [R, V]."""
     logits = _without_nan(logits)
-    peak = logits.amax(-1, keepdim=True)
-    inverse_temperature = slot_params.inverse_temperature[slots, None]
-    random = inverse_temperature[:, 0] > 0.0
-    top_k, top_p = slot_params.top_k[slots], slot_params.top_p[slots]
-    # The largest logit has distance 0 even if it is infinite.
-    distance = torch.where(logits == peak, 0.0, logits - peak)
-    z = distance * inverse_temperature
-
-    possible = (logits > -math.inf) & (distance >= slot_params.min_p_threshold[slots, None])
+    of_rows = slot_params.of(slots)
+    random = of_rows.inverse_temperature > 0.0
+    top_k, top_p = of_rows.top_k, of_rows.top_p
+    possible, z = _scaled(logits, of_rows)
     limited = (random & (top_k > 0) & (top_k < logits.shape[1])).nonzero().flatten()
     descending = logits[limited].sort(descending=True).values
     possible[limited] &= logits[limited] >= descending.gather(1, top_k[limited, None] - 1)
@@ -99,6 +94,30 @@ def kept(logits: torch.Tensor, slots: torch.Tensor, slot_params: SlotParams) -> 
     masses = torch.where(possible[limited], mass(z[limited]), 0)
     possible[limited] &= _nucleus(logits[limited], masses, top_p[limited, None])
     return possible, z
+
+
+def processed(logits: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
+    """See :func:`stentor.kernels.sampling.processed`."""
+    logits = _without_nan(logits)
+    possible, z = _scaled(logits, slot_params)
+    ordered, order = logits.sort(descending=True, stable=True)
+    width = logits.shape[1]
+    last = torch.where(slot_params.top_k > 0, slot_params.top_k, width).clamp(max=width) - 1
+    possible &= logits >= ordered.gather(1, last[:, None])
+    masses = torch.where(possible, mass(z), 0)
+    top_p = slot_params.top_p[:, None]
+    possible &= _in_nucleus(order, masses, top_p) | (top_p >= 1.0)
+    return torch.where(slot_params.inverse_temperature[:, None] > 0.0, torch.where(possible, z, -math.inf), logits)
+
+
+def _scaled(logits: torch.Tensor, slot_params: SlotParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """What min-p keeps, bool [R, V], and (logit - largest logit) / temperature, float32 [R, V], of logits without
+    NaN. Parameters are of rows."""
+    peak = logits.amax(-1, keepdim=True)
+    # The largest logit has distance 0 even if it is infinite.
+    distance = torch.where(logits == peak, 0.0, logits - peak)
+    possible = (logits > -math.inf) & (distance >= slot_params.min_p_threshold[:, None])
+    return possible, distance * slot_params.inverse_temperature[:, None]
 
 
 def gumbel_max(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -130,7 +149,11 @@ def mass(z: torch.Tensor) -> torch.Tensor:
 def _nucleus(logits: torch.Tensor, masses: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """Returns the smallest set of most likely tokens whose mass reaches top_p, lowest id first among equals: bool [R,
     V]."""
-    order = logits.sort(descending=True, stable=True).indices
+    return _in_nucleus(logits.sort(descending=True, stable=True).indices, masses, top_p)
+
+
+def _in_nucleus(order: torch.Tensor, masses: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The same of tokens whose ids are in ``order``."""
     ordered = masses.gather(1, order)
     total = ordered.sum(1, keepdim=True)
     need = (top_p * total.to(torch.float64)).ceil().to(torch.int64).clamp(min=1).minimum(total)

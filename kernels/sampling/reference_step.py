@@ -44,6 +44,12 @@ def step_(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, out:
     _take(tables, slots, tokens, (slots >= 0).long())
 
 
+def processed_of(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables) -> torch.Tensor:
+    """See :func:`stentor.kernels.sampling.processed_of`."""
+    x = edited(logits[:, None], slots, tables, slots.new_empty((slots.shape[0], 0)))[:, 0]
+    return reference.processed(x, slot_params_of(tables.params[slots.clamp(min=0)]))
+
+
 def verify_(
     logits: torch.Tensor,
     drafts: torch.Tensor,

@@ -44,6 +44,11 @@ class SlotParams:
             seed=torch.zeros(slots, dtype=torch.int64, device=device),
         )
 
+    def of(self, slots: torch.Tensor) -> "SlotParams":
+        """Returns the entries of ``slots`` [R] int64, one a row."""
+        every = (self.inverse_temperature, self.top_k, self.min_p_threshold, self.top_p, self.seed)
+        return SlotParams(*(each[slots] for each in every))
+
     def set(self, slot: int, *, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> None:
         """Writes one slot. ``seed`` is an unsigned 64-bit number. Any temperature above 0, however small, still
         draws."""

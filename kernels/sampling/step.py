@@ -63,6 +63,15 @@ def step_(
         reference_step.step_(logits, slots, tables, out)
 
 
+def processed_of(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables) -> torch.Tensor:
+    """Returns logits of the distributions that :func:`step_` would draw from: [R, V] float32.
+
+    Args as there; nothing is changed. Plain torch on every device; nothing waits for it.
+    """
+    _check(logits, slots, tables, "processed_of", logits.dim() == 2 and logits.shape[0] == slots.shape[0])
+    return reference_step.processed_of(logits, slots, tables)
+
+
 def verify_(
     logits: torch.Tensor,
     drafts: torch.Tensor,

@@ -49,6 +49,9 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Most draft tokens in a step; None: the engine decides."""
     rules: TokenRules | None = None
     """Rules of a transcript's tokens, applied to the logits first."""
+    processed_logprobs: bool = False
+    """Log-probabilities of output tokens are of the distribution that they are sampled from: after penalties, bias,
+    allowed tokens, temperature and cuts. A greedy row has no temperature and no cuts."""
 
     @property
     def needs_penalties(self) -> bool:

@@ -27,11 +27,15 @@ class TokenProbability(msgspec.Struct, frozen=True):
     id: int
     token: str
     bytes: list[int]
-    logprob: float
+    logprob: float | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
+    """In place of it with ``post_sampling_probs``."""
 
 
 class DrawnProbability(TokenProbability, frozen=True):
-    top_logprobs: list[TokenProbability]
+    top_logprobs: list[TokenProbability] | UnsetType = UNSET
+    top_probs: list[TokenProbability] | UnsetType = UNSET
+    """In place of them with ``post_sampling_probs``: only of tokens that could be sampled."""
 
 
 class LlamaCompletion(msgspec.Struct, frozen=True, kw_only=True):

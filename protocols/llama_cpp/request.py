@@ -20,7 +20,6 @@ PARTLY: Final = {
     **METHODS_PARTLY,
     "n_indent": "only 0",
     **dict.fromkeys(("n", "n_cmpl"), "only 1"),
-    "post_sampling_probs": "only `false` with `n_probs`",
 }
 _RANDOM: Final = 2**32 - 1
 """Seed that means a random one, as negative seeds do."""
@@ -70,6 +69,7 @@ class LlamaFields(UnservedMethods, kw_only=True):
     response_fields: list[str] | None = None
     """Paths with slashes; the answer then has only these fields, by their paths."""
     post_sampling_probs: bool = False
+    """Probabilities are of the distribution that is sampled from, and written as such, not as logarithms."""
     n_indent: float | None = None
     lora: Any = None
     image_data: Any = None
@@ -87,8 +87,6 @@ class LlamaFields(UnservedMethods, kw_only=True):
             if getattr(self, name) not in (None, 1):
                 raise not_served(name, f"`{name}` other than 1")
         refuse(self, REFUSED)
-        if self.n_probs and self.post_sampling_probs:
-            raise not_served("post_sampling_probs", "`post_sampling_probs` with `n_probs`")
 
     def fields(self) -> dict[str, Any]:
         """The same as fields of completions. Raises BadRequest."""
@@ -109,6 +107,7 @@ class LlamaFields(UnservedMethods, kw_only=True):
             "ignore_eos": self.ignore_eos or None,
             "logit_bias": biases,
             "logprobs": self.n_probs or None,
+            "post_sampling_probs": self.post_sampling_probs,
             "structured_outputs": self._form(),
         }
 

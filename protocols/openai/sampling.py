@@ -205,7 +205,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     routed_experts_start_len: Any = None
     bootstrap_host: Any = None
     bootstrap_room: Any = None
-    post_sampling_probs: Any = None
+    post_sampling_probs: bool | None = None
+    """Whether log-probabilities are of the distribution that is sampled from; None: as ``--logprobs-mode`` says."""
 
     def __post_init__(self) -> None:
         self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
@@ -260,7 +261,7 @@ REFUSED_EVERYWHERE: Final = (
     "return_hidden_states",
     *("lora_path", "lora"),
     *("session_params", "custom_params", "extra_key", "return_cached_tokens_details", "routed_experts_start_len"),
-    *("bootstrap_host", "bootstrap_room", "post_sampling_probs"),
+    *("bootstrap_host", "bootstrap_room"),
 )
 
 

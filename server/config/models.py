@@ -17,6 +17,7 @@ from stentor.protocols.ipc.flag import Flag
 
 RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "deepseek_v4", "harmony"]
 JsonWhitespace = Literal["indented", "compact", "none"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 
 
 def is_pattern(name: str) -> bool:
@@ -129,6 +130,13 @@ class ModelConfig(msgspec.Struct, frozen=True):
             "space after a colon or comma, none has none"
         ),
     ] = "indented"
+    logprobs_mode: Annotated[
+        LogprobsMode,
+        Flag(
+            "log-probabilities of output tokens: raw is the model's distribution, processed the one that is sampled "
+            "from, after penalties, bias, allowed tokens, temperature, top_k, top_p and min_p"
+        ),
+    ] = "raw_logprobs"
     force_include_usage: Annotated[
         bool,
         Flag(

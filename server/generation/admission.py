@@ -195,6 +195,7 @@ def resolve_sampling(
         )
     defaults = chat.defaults
     vocab = chat.vocab_size
+    processed = _given(request.post_sampling_probs, chat.config.logprobs_mode == "processed_logprobs")
     top_k = _given(request.top_k, defaults.top_k)
     allowed = check_token_ids(request.allowed_token_ids, vocab, "allowed_token_ids")
     return SamplingParams(
@@ -216,6 +217,7 @@ def resolve_sampling(
         prompt_logprobs=prompt_logprobs,
         routed_experts=routed_experts,
         num_drafts=None if request.speculative is None else request.speculative.num_tokens,
+        processed_logprobs=logprobs is not None and processed,
     )
 
 

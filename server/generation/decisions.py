@@ -122,6 +122,7 @@ async def read_answers(
                     "temperature": 0,
                     "ignore_eos": True,
                     "logprobs": True,
+                    "post_sampling_probs": False,
                     "seed": 0,
                 }
             )

@@ -50,6 +50,7 @@ async def label_scores(
         max_tokens=1,
         logprobs=1,
         logprob_token_ids=body.label_token_ids,
+        post_sampling_probs=False,
         ignore_eos=True,
         seed=0,
         cache_salt=body.cache_salt,

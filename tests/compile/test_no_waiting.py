@@ -274,7 +274,11 @@ def test_nothing_waits_where_rows_enter_or_ask_for_log_probabilities() -> None:
         reader = LogprobReader(stage.model, device)
         reader._fetch = lambda source, memory: source  # type: ignore[method-assign]  # the step's own copy, and waited for
         memory = SimpleNamespace(bring=lambda ids: torch.empty(ids.shape, dtype=torch.int64, device=META))
-        reader.read(logits, tokens, [Alternatives(5), Alternatives(0, (1, 2))], memory)  # type: ignore[arg-type]
+        asked = [Alternatives(5), Alternatives(0, (1, 2), processed=True)]
+        own = stage.sampler.processed(logits, [2, 3], asked, memory)  # type: ignore[arg-type]
+        assert own.shape == logits.shape
+        assert own is not logits
+        reader.read(own, tokens, asked, memory)  # type: ignore[arg-type]
 
 
 def _of(x: torch.Tensor) -> list[tuple[str, Callable[[], object]]]:

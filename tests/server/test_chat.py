@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from stentor.server.config.models import LogprobsMode
 from stentor.tests.fakes import ANSWER, EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO, chunks_of, in_memory
 
@@ -220,6 +221,26 @@ async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "asked", "processed"),
+    [
+        ("raw_logprobs", None, False),
+        ("raw_logprobs", True, True),
+        ("processed_logprobs", None, True),
+        ("processed_logprobs", False, False),
+    ],
+)
+async def test_the_operator_says_whose_log_probabilities_are_told_unless_a_request_does(
+    mode: LogprobsMode, asked: bool | None, processed: bool
+) -> None:
+    engine = FakeEngine()
+    body = {"messages": HELLO, "logprobs": True, "max_tokens": 1, "post_sampling_probs": asked}
+    async with in_memory(fake_state(engine, logprobs_mode=mode)) as client:
+        assert (await client.post(CHAT, json=body)).status_code == 200
+        assert (await client.post(CHAT, json={**body, "logprobs": False})).status_code == 200
+    assert [stream.params.processed_logprobs for stream in engine.streams] == [processed, False]
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"n_predict": 0},
@@ -230,7 +251,6 @@ async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
         {"adaptive_target": 0.5},
         {"t_max_predict_ms": 20},
         {"grammar_lazy": True},
-        {"post_sampling_probs": True},
         {"lora": [{"id": 0}]},
         {"reasoning_format": "deepseek-legacy"},
         {"thinking_budget_tokens": -2},

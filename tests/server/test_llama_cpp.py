@@ -133,6 +133,11 @@ async def test_probabilities_and_chosen_fields_are_told() -> None:
     first = answer["completion_probabilities"][0]
     assert (first["id"], first["token"], first["bytes"]) == (ord("Y"), "Y", [ord("Y")])
     assert len(first["top_logprobs"]) == 2
+    answer = (await post(engine := FakeEngine(), n_probs=2, n_predict=2, post_sampling_probs=True)).json()
+    first = answer["completion_probabilities"][0]
+    assert engine.streams[0].params.processed_logprobs
+    assert set(first) == {"id", "token", "bytes", "prob", "top_probs"}
+    assert all(0 < each["prob"] <= 1 for each in (first, *first["top_probs"]))
     chosen = (await post(response_fields=["content", "timings/prompt_n", "none/at_all"])).json()
     assert chosen == {"content": "Yes.\nNo.", "timings/prompt_n": 5}
 
@@ -201,7 +206,6 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"prompt": ["a", {}]}, "prompt[1]"),
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}}, "prompt.multimodal_data"),
         ({"prompt": ["a", {"prompt_string": "b", "multimodal_data": ["aGk="]}]}, "prompt[1].multimodal_data"),
-        ({"n_probs": 2, "post_sampling_probs": True}, "post_sampling_probs"),
         ({"prompt": ["a"] * 9999}, "prompt"),
         ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),

@@ -277,6 +277,11 @@ class AsyncCompute:
         asked, memory = forwarded.asked, forwarded.memory
         if masks is not None:
             self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), memory)
+        wanted = [each for each in asked if each is not None]
+        if raw is not None:
+            of_rows = [row.slot for row in plan.rows if row.sample]
+            slots = [slot for slot, each in zip(of_rows, asked, strict=True) if each is not None]
+            raw = self._sampler.processed(raw, slots, wanted, memory)
         if forwarded.graph is not None:
             assert forwarded.graph.draw is not None
             forwarded.graph.draw.replay()
@@ -285,7 +290,7 @@ class AsyncCompute:
         found = None
         if raw is not None:
             tokens = self._buffers.sampled_token_ids.index_select(0, inputs.logprob_rows)
-            found = self._logprobs.read(raw, tokens, [each for each in asked if each is not None], memory)
+            found = self._logprobs.read(raw, tokens, wanted, memory)
         sampled_token_ids = self._spare_outputs.popleft()
         if staged.shape.draws:
             self._device.download(

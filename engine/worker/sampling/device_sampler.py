@@ -144,6 +144,19 @@ class DeviceSampler:
         if len(slots):
             sampling.write_params_(self._tables, slots, params.view(-1, PARAMS))
 
+    def processed(
+        self, logits: torch.Tensor, slots: Sequence[int], asked: Sequence[Alternatives], memory: StepMemory
+    ) -> torch.Tensor:
+        """The logits [n, V] whose log-probabilities rows ask for, from the model's: before :meth:`draw`, which counts
+        what it samples."""
+        at = [place for place, each in enumerate(asked) if each.processed]
+        if not at:
+            return logits
+        rows = memory.bring(np.array(at, dtype=np.int64))
+        of_rows = memory.bring(np.array([slots[place] for place in at], dtype=np.int64))
+        own = sampling.processed_of(logits.index_select(0, rows), of_rows, self._tables)
+        return logits.index_copy(0, rows, own.to(logits.dtype))
+
     def draw(self, logits: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
         """Sample one token for each row of ``logits`` [R, V], which is mutated, into ``out`` [R]; slot -1: padding."""
         sampling.step_(logits, slots, self._tables, out)

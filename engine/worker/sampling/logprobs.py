@@ -19,6 +19,8 @@ class Alternatives(NamedTuple):
     """How many of the most likely."""
     ids: tuple[int, ...] = ()
     """In place of them: these."""
+    processed: bool = False
+    """Of the distribution that the row samples from, in place of the model's."""
 
     @classmethod
     def of(cls, params: SamplingParams, vocab_size: int) -> "Alternatives | None":
@@ -26,8 +28,9 @@ class Alternatives(NamedTuple):
         if params.logprobs is None:
             return None
         if not params.logprob_token_ids:
-            return cls(params.logprobs)
-        return cls(0, tuple(token for token in params.logprob_token_ids if 0 <= token < vocab_size))
+            return cls(params.logprobs, processed=params.processed_logprobs)
+        ids = tuple(token for token in params.logprob_token_ids if 0 <= token < vocab_size)
+        return cls(0, ids, params.processed_logprobs)
 
 
 def widest(asked: Sequence[Alternatives]) -> tuple[int, list[list[int]]]:

@@ -109,6 +109,7 @@ class Sampler:
         tokens = [row.append(token) for row, token in zip(rows, sampled_token_ids, strict=True)]
         if not indices:
             return tokens, None
+        raw |= self._processed(logits, rows, slots)
         return tokens, self._logprobs(logits, raw, rows, tokens)
 
     def ahead(self, logits: torch.Tensor, slots: Sequence[int], behind: Sequence[int]) -> list[int] | None:
@@ -171,8 +172,17 @@ class Sampler:
         return {
             position: logits[position : position + 1].clone()
             for position, row in enumerate(rows)
-            if row.logprobs is not None and (row.edits or slots[position] in masks)
+            if row.logprobs is not None and not row.logprobs.processed and (row.edits or slots[position] in masks)
         }
+
+    def _processed(self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int]) -> dict[int, torch.Tensor]:
+        """Logits [1, V], by position, of the distributions that rows sample from, where they ask for theirs."""
+        at = [p for p, row in enumerate(rows) if row.logprobs is not None and row.logprobs.processed]
+        if not at:
+            return {}
+        of_rows = torch.tensor([slots[position] for position in at], device=self._device)
+        made = sampling.processed(logits[at], self._slot_params.of(of_rows))
+        return dict(zip(at, made.split(1), strict=True))
 
     def _edit(self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int], masks: SlotMasks) -> None:
         """Apply penalties, then bias and bans, then allowed tokens or a mask, to the rows that have them."""
@@ -221,15 +231,16 @@ class Sampler:
         return sampled_token_ids if self._ranks is None else self._ranks.broadcast_list(sampled_token_ids)
 
     def _logprobs(
-        self, logits: torch.Tensor, raw: dict[int, torch.Tensor], rows: list[SampledRow], tokens: list[int]
+        self, logits: torch.Tensor, own_logits: dict[int, torch.Tensor], rows: list[SampledRow], tokens: list[int]
     ) -> list[TokenLogprobs | None]:
+        """Of each row under its line of ``logits``, or under ``own_logits`` [1, V] of its position."""
         found: list[TokenLogprobs | None] = [None] * len(rows)
         asked = {p: row.logprobs for p, row in enumerate(rows) if row.logprobs is not None}
-        wanted = [p for p in asked if p not in raw]
+        wanted = [p for p in asked if p not in own_logits]
         read = self._read_logprobs(logits, wanted, [tokens[p] for p in wanted], [asked[p] for p in wanted])
         for position, entry in zip(wanted, read, strict=True):
             found[position] = entry
-        for position, own in raw.items():
+        for position, own in own_logits.items():
             found[position] = self._read_logprobs(own, [0], [tokens[position]], [asked[position]])[0]
         return found
 

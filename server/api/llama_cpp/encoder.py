@@ -1,5 +1,6 @@
 """Deltas as answers of llama.cpp's server: the whole one, and the stream of its events."""
 
+import math
 import time
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class CompletionShape:
     """Number of the prompt in the request."""
     probabilities: int = 0
     """Alternatives at each position; 0: no log-probabilities."""
+    post_sampling: bool = False
+    """Whether probabilities are written, of the tokens that could be sampled, in place of logarithms."""
     tokens: bool = False
     """Whether a whole answer has its tokens."""
     fields: Sequence[str] = ()
@@ -46,16 +49,19 @@ class CompletionShape:
     """Whether the prompt is only computed; the token that ends that is not delivered."""
 
     def probabilities_of(self, entries: Sequence[TokenLogprobs]) -> list[DrawnProbability]:
-        return [
-            DrawnProbability(
-                *self._told(entry.token, entry.logprob),
-                [TokenProbability(*self._told(*each)) for each in entry.top[: self.probabilities]],
-            )
-            for entry in entries
-        ]
+        return [self._drawn(entry) for entry in entries]
 
-    def _told(self, token: int, logprob: float) -> tuple[int, str, list[int], float]:
-        return token, self.names.name(token), list(self.names.raw(token)), finite(logprob)
+    def _drawn(self, entry: TokenLogprobs) -> DrawnProbability:
+        own, top = self._told(entry.token), entry.top[: self.probabilities]
+        if self.post_sampling:
+            possible = [(token, math.exp(value)) for token, value in top if value > -math.inf]
+            others = [TokenProbability(*self._told(token), prob=value) for token, value in possible]
+            return DrawnProbability(*own, prob=math.exp(entry.logprob), top_probs=others)
+        others = [TokenProbability(*self._told(token), finite(value)) for token, value in top]
+        return DrawnProbability(*own, finite(entry.logprob), top_logprobs=others)
+
+    def _told(self, token: int) -> tuple[int, str, list[int]]:
+        return token, self.names.name(token), list(self.names.raw(token))
 
     def chosen(self, answer: LlamaCompletion) -> LlamaCompletion | dict[str, Any]:
         """The fields of it that the client requested."""

@@ -228,6 +228,7 @@ async def _answer(
             prepared.names,
             index,
             body.n_probs or 0,
+            body.post_sampling_probs,
             body.return_tokens,
             tuple(body.response_fields or ()),
             warm_up=body.n_predict == 0,

@@ -44,6 +44,7 @@ RULES: list[dict[str, Any]] = [
     {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
     {"repetition_penalty": 1.4, "frequency_penalty": 0.3},
     {"logprobs": 4},
+    {"logprobs": 3, "processed_logprobs": True, "temperature": 0.9, "top_p": 0.9, "presence_penalty": 0.4},
     {"prompt_logprobs": 3, "temperature": 0.0},
     {"allowed_token_ids": (3, 4, 5, 50, 300)},
 ]

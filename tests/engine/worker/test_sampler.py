@@ -4,12 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.worker.sampling.sampler import Sampler
+from stentor.kernels import sampling
 from stentor.kernels.sampling import native
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -63,6 +65,7 @@ MIXES = [
     params(temperature=0.0, logprobs=0),
     params(logprobs=3, logprob_token_ids=(5, 0, 100)),
     params(temperature=0.0, logprobs=2, banned_token_ids=(1,)),
+    params(temperature=0.8, logprobs=3, top_k=7, repetition_penalty=1.3, processed_logprobs=True),
 ]
 
 
@@ -78,7 +81,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("version")
 def test_a_batch_equals_its_rows_alone() -> None:
     sampler = Sampler(V, len(MIXES), CPU)
-    order = [5, 3, 11, 0, 8, 1, 9, 2, 10, 4, 7, 6]
+    order = [5, 3, 13, 11, 0, 8, 1, 9, 2, 10, 4, 12, 7, 6]
     for slot in order:
         sampler.add(slot, MIXES[slot], 1000 + slot, [1, 2, 3, slot], 4)
     steps = [logits_for(len(order), step) for step in range(6)]
@@ -231,6 +234,70 @@ def test_logprobs_are_of_the_raw_logits(edit: dict[str, Any]) -> None:
     best = exact.topk(3)
     assert [token for token, _ in entry.top] == best.indices.tolist()
     assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+
+
+def _distribution(row: torch.Tensor, given: SamplingParams) -> torch.Tensor:
+    """What is sampled from: the softmax of logits [V], cut by top-k, min-p and top-p in this order."""
+    if not given.temperature:
+        return row.double().softmax(-1)
+    chances = (row.double() / given.temperature).softmax(-1)
+    if given.top_k:
+        chances[chances.argsort(descending=True)[given.top_k :]] = 0.0
+    chances[chances < given.min_p * chances.max()] = 0.0
+    order = chances.argsort(descending=True)
+    before = (chances[order] / chances.sum()).cumsum(0) - chances[order] / chances.sum()
+    chances[order[before >= given.top_p]] = 0.0
+    return chances / chances.sum()
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        {},
+        {"temperature": 1.7, "top_k": 9},
+        {"temperature": 0.6, "min_p": 0.05},
+        {"temperature": 1.3, "top_p": 0.8},
+        {"temperature": 2.0, "top_k": 40, "min_p": 0.01, "top_p": 0.7},
+        {"temperature": 0.0, "top_k": 3, "top_p": 0.2},
+    ],
+)
+def test_processed_logprobs_are_of_the_distribution_that_is_sampled_from(cuts: dict[str, Any]) -> None:
+    edits = {"logit_bias": ((11, 3.0),), "banned_token_ids": (12,), "frequency_penalty": 0.5}
+    given = params(logprobs=V, processed_logprobs=True, **edits, **cuts)
+    logits = logits_for(1, 21)
+    tokens, (entry,) = run(given, [logits], outputs=[40, 40])
+    edited = logits[0].clone()
+    edited[11] += 3.0
+    edited[12] = -math.inf
+    edited[40] -= 1.0
+    exact = _distribution(edited, given)
+    assert entry is not None
+    assert entry.token == tokens[0]
+    found = torch.zeros(V, dtype=torch.float64)
+    for token, value in entry.top:
+        found[token] = math.exp(value)
+    assert torch.allclose(found, exact, atol=1e-6)
+    assert (found == 0).tolist() == (exact == 0).tolist()
+    assert math.exp(entry.logprob) == pytest.approx(exact[tokens[0]].item(), abs=1e-6)
+    assert entry.rank == 1 + int((exact > exact[tokens[0]]).sum())
+
+
+def test_a_mask_of_the_step_is_part_of_the_processed_distribution() -> None:
+    sampler = Sampler(V, 2, CPU)
+    sampler.add(0, params(logprobs=2, processed_logprobs=True), 1, [1], 1)
+    sampler.add(1, params(logprobs=2), 1, [1], 1)
+    allowed = sampling.pack_mask(V, [3, 4]).numpy().view(np.uint8)
+    masks = {0: allowed, 1: allowed}
+    logits = logits_for(1, 3).repeat(2, 1)
+    _, found = sampler.sample(logits.clone(), [0, 1], masks=masks)
+    assert found is not None
+    processed, raw = found
+    assert processed is not None
+    assert raw is not None
+    assert sorted(token for token, _ in processed.top) == [3, 4]
+    assert sum(math.exp(value) for _, value in processed.top) == pytest.approx(1.0)
+    assert [token for token, _ in raw.top] == logits[0].topk(2).indices.tolist()
 
 
 def test_every_row_gets_the_logprobs_it_asked_for() -> None:
