@@ -1,7 +1,9 @@
 """Media of requests: limits, and allowed sources."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -37,6 +39,22 @@ class MediaConfig(msgspec.Struct, frozen=True):
         bool,
         Flag("refuse media, also for models that support them; transcription still works"),
     ] = False
+    processor_kwargs: Annotated[
+        Mapping[str, Any],
+        Flag(
+            "default mm_processor_kwargs of requests, which override them: the resolution of media",
+            kind="processor_kwargs",
+            name="mm-processor-kwargs",
+        ),
+    ] = MappingProxyType({})
+    loading_kwargs: Annotated[
+        Mapping[str, Any],
+        Flag(
+            "default media_io_kwargs of requests, which override them: the frames of videos",
+            kind="loading_kwargs",
+            name="media-io-kwargs",
+        ),
+    ] = MappingProxyType({})
 
     mm_embeds: Annotated[
         bool,

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.config import DType, KvEventsConfig, SpeculativeConfig
 
 from ..common.files import FileRefused
@@ -316,6 +317,24 @@ def _template_kwargs(raw: object) -> Mapping[str, object]:
     return MappingProxyType(given)
 
 
+def _media_kwargs(check: str) -> Callable[[object], Mapping[str, object]]:
+    """Reads JSON, or a TOML table, which the function of this name takes from requests too."""
+
+    def parse(raw: object) -> Mapping[str, object]:
+        from ..media.processors import processor_options  # few name any
+
+        given = _json(raw)
+        if not isinstance(given, dict):
+            raise ValueError(raw)
+        try:
+            getattr(processor_options, check)(given)
+        except BadRequest as refused:
+            raise Refused(str(refused)) from None
+        return MappingProxyType(given)
+
+    return parse
+
+
 def _json(raw: object) -> object:
     """Raises ValueError for text that is no JSON."""
     return msgspec.json.decode(raw) if isinstance(raw, str) else raw
@@ -443,6 +462,8 @@ KINDS: Final = {
     "speculative": Kind('JSON such as {"method": "ngram", "num_speculative_tokens": 4}', _speculative, "JSON"),
     "kv_events": Kind('JSON such as {"enable_kv_cache_events": true, "topic": "kv"}', _kv_events, "JSON"),
     "sampling": Kind('JSON such as {"temperature": 0.6, "top_p": 0.95}', _sampling, "JSON"),
+    "processor_kwargs": Kind('JSON such as {"max_pixels": 1000000}', _media_kwargs("processor_options"), "JSON"),
+    "loading_kwargs": Kind('JSON such as {"video": {"num_frames": 16}}', _media_kwargs("loading_options"), "JSON"),
     "template_kwargs": Kind('JSON such as {"enable_thinking": false}', _template_kwargs, "JSON"),
     "server_urls": Kind(
         "one or more beginnings of URLs, such as https://mcp.example.com/", _server_urls, "URL", many=True

@@ -1,13 +1,28 @@
 """What an operator may set."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from stentor.server.config.config import ConfigError
+from stentor.engine.model_config.towers.media_spec import MediaSpec
+from stentor.server.app.media import MediaOpener
+from stentor.server.config.config import ConfigError, StoreConfig
 from stentor.server.config.media import MediaConfig, MediaCounts
+from stentor.server.media.parts import MediaPart
+from stentor.server.media.processed_cache import ProcessedMedia
+from stentor.server.media.processor import MediaProcessor, Wanted
 from stentor.server.options.reading import read_config
+from stentor.server.storage.opening import make_store
+from stentor.tests.fakes import byte_pool
+from stentor.tests.server.media.pictures import png
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def media(**flags: Any) -> MediaConfig:
@@ -98,3 +113,46 @@ def test_what_is_no_count_of_media_is_refused(text: str) -> None:
 def test_what_would_mean_something_else_than_was_meant_is_refused(name: str, raw: object) -> None:
     with pytest.raises(ConfigError, match=f"--media-{name.replace('_', '-')}: expected"):
         media(**{name: raw})
+
+
+@pytest.mark.anyio
+async def test_the_operator_s_options_of_media_hold_where_a_request_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, object]] = []
+
+    async def process(processor: MediaProcessor, wanted: Wanted, owner: str) -> ProcessedMedia:
+        seen.append(wanted.options)
+        return ProcessedMedia("image", bytes(16), b"", "<image>", "<image>")
+
+    monkeypatch.setattr(MediaProcessor, "process", process)
+    flags = {"mm-processor-kwargs": '{"max_pixels": 1024}', "media-io-kwargs": '{"video": {"num_frames": 8, "fps": 2}}'}
+    opener = MediaOpener(read_config(flags, {}), make_store(StoreConfig()), CollectorRegistry())
+    opened = opener.open(tmp_path, "m", MediaSpec({"image": 5}))
+    picture = MediaPart("image", "data:image/png;base64," + base64.b64encode(png(4, 4)).decode(), "messages[0]")
+    for of_processor, of_loading in (None, None), ({"max_pixels": 512}, {"video": {"num_frames": 3}}):
+        await opened.prepare(
+            [picture],
+            processor_kwargs=of_processor,
+            loading_kwargs=of_loading,
+            memory=None,
+            tokenizer=byte_pool().tokenizer,
+        )
+    assert seen == [
+        {"max_pixels": 1024, "num_frames": 8, "fps": 2},
+        {"max_pixels": 512, "num_frames": 3, "fps": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "raw", "says"),
+    [
+        ("mm-processor-kwargs", '{"crop_size": 3}', "crop_size` is not taken"),
+        ("mm-processor-kwargs", '{"max_pixels": -1}', "must be a whole number above 0"),
+        ("mm-processor-kwargs", "[]", "expected JSON such as"),
+        ("media-io-kwargs", '{"audio": {}}', "known is `video`"),
+    ],
+)
+def test_options_of_media_that_no_request_may_have_are_refused_at_start(flag: str, raw: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_config({flag: raw}, {})
