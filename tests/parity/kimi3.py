@@ -57,24 +57,29 @@ class Delta(nn.Module):
         self.bound: float | None = config.linear_attn_config["gate_lower_bound"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, tokens, hidden] → the same"""
         q, k, v = (self._convolved(part, x) for part in "qkv")
         q, k = (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt() for each in (q, k))
-        steps = (self.f_b_proj(self.f_a_proj(x)) + self.dt_bias).view(len(x), _HEADS, _DIM)
+        steps = _by_head(self.f_b_proj(self.f_a_proj(x)) + self.dt_bias)
         rates = self.A_log[:_HEADS, None].exp()
         logs = -rates * functional.softplus(steps) if self.bound is None else self.bound * torch.sigmoid(rates * steps)
-        beta, state, found = torch.sigmoid(self.b_proj(x)), x.new_zeros(_HEADS, _DIM, _DIM), []
-        for token in range(len(x)):
-            state = state * logs[token].exp()[:, :, None]
-            miss = v[token] - torch.einsum("hk,hkv->hv", k[token], state)
-            state = state + torch.einsum("hk,hv->hkv", k[token], miss * beta[token, :, None])
-            found.append(torch.einsum("hk,hkv->hv", q[token] * _DIM**-0.5, state))
-        gates = torch.sigmoid(self.g_proj(x)).view(len(x), _HEADS, _DIM)
-        made: torch.Tensor = self.o_proj((self.o_norm(torch.stack(found)) * gates).flatten(1))
+        beta, state, found = torch.sigmoid(self.b_proj(x)), x.new_zeros(len(x), _HEADS, _DIM, _DIM), []
+        for token in range(x.shape[1]):
+            state = state * logs[:, token].exp().unsqueeze(3)
+            miss = v[:, token] - torch.einsum("rhk,rhkv->rhv", k[:, token], state)
+            state = state + torch.einsum("rhk,rhv->rhkv", k[:, token], miss * beta[:, token].unsqueeze(2))
+            found.append(torch.einsum("rhk,rhkv->rhv", q[:, token] * _DIM**-0.5, state))
+        gates = torch.sigmoid(_by_head(self.g_proj(x)))
+        made: torch.Tensor = self.o_proj((self.o_norm(torch.stack(found, dim=1)) * gates).flatten(2))
         return made
 
     def _convolved(self, part: str, x: torch.Tensor) -> torch.Tensor:
-        made = functional.pad(getattr(self, f"{part}_proj")(x).T, (_WIDTH - 1, 0))
-        return functional.silu(getattr(self, f"{part}_conv1d")(made)).T.view(len(x), _HEADS, _DIM)
+        made = functional.pad(getattr(self, f"{part}_proj")(x).transpose(1, 2), (_WIDTH - 1, 0))
+        return _by_head(functional.silu(getattr(self, f"{part}_conv1d")(made)).transpose(1, 2))
+
+
+def _by_head(x: torch.Tensor) -> torch.Tensor:
+    return x.unflatten(2, (_HEADS, _DIM))
 
 
 class Latent(nn.Module):
@@ -95,15 +100,17 @@ class Latent(nn.Module):
         self.rank = rank
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, tokens, hidden] → the same"""
         asked = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.rank else self.q_proj(x)
-        latent, shared = self.kv_a_proj_with_mqa(x).split((_LATENT, _SHARED), dim=1)
-        made = self.kv_b_proj(self.kv_a_layernorm(latent)).view(len(x), self.heads, -1)
-        keys, values = made.split((_NOPE, _VALUES), dim=2)
-        keys = torch.cat((keys, shared[:, None].expand(-1, self.heads, -1)), dim=2)
-        scores = torch.einsum("qhd,khd->hqk", asked.view(len(x), self.heads, -1), keys) * (_NOPE + _SHARED) ** -0.5
-        hidden = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
-        shares = scores.masked_fill(hidden, -torch.inf).softmax(2)
-        found = torch.einsum("hqk,khd->qhd", shares, values).flatten(1)
+        latent, shared = self.kv_a_proj_with_mqa(x).split((_LATENT, _SHARED), dim=2)
+        made = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(2, (self.heads, -1))
+        keys, values = made.split((_NOPE, _VALUES), dim=3)
+        keys = torch.cat((keys, shared.unsqueeze(2).expand(-1, -1, self.heads, -1)), dim=3)
+        asked = asked.unflatten(2, (self.heads, -1)) * (_NOPE + _SHARED) ** -0.5
+        scores = torch.einsum("rqhd,rkhd->rhqk", asked, keys)
+        later = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        shares = scores.masked_fill(later, -torch.inf).softmax(3)
+        found = torch.einsum("rhqk,rkhd->rqhd", shares, values).flatten(2)
         out: torch.Tensor = self.o_proj(found * torch.sigmoid(self.g_proj(x)))
         return out
 
@@ -139,28 +146,33 @@ class Expert(Dense):
         return out
 
 
+class Router(nn.Linear):
+    def __init__(self, config: Any) -> None:
+        super().__init__(config.hidden_size, config.num_experts, bias=False)
+        self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
+        self.top_k, self.scale = config.num_experts_per_token, config.routed_scaling_factor
+
+
 class Sparse(nn.Module):
     """Experts, on a projection of each token."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         hidden, inner, latent = config.hidden_size, config.moe_intermediate_size, config.routed_expert_hidden_size
-        self.gate = _linear(hidden, config.num_experts)
-        self.gate.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
+        self.gate = Router(config)
         self.experts = nn.ModuleList(Expert(latent, inner, config.hidden_act) for _ in range(config.num_experts))
         self.shared_experts = Dense(hidden, inner * config.num_shared_experts, config.hidden_act)
         self.routed_expert_down_proj, self.routed_expert_up_proj = _linear(hidden, latent), _linear(latent, hidden)
         self.routed_expert_norm = _norm(latent) if config.latent_moe_use_norm else None
-        self.top_k, self.scale = config.num_experts_per_token, config.routed_scaling_factor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, tokens, hidden] → the same"""
         scores = torch.sigmoid(self.gate(x))
-        chosen = (scores + self.gate.e_score_correction_bias).topk(self.top_k).indices
-        weights = scores.gather(1, chosen)
-        weights = weights / weights.sum(1, keepdim=True) * self.scale
+        chosen = (scores + self.gate.e_score_correction_bias).topk(self.gate.top_k).indices
+        weights = torch.zeros_like(scores).scatter(2, chosen, scores.gather(2, chosen))
+        weights = weights / weights.sum(2, keepdim=True) * self.gate.scale
         low = self.routed_expert_down_proj(x)
-        made = torch.stack([expert(low) for expert in self.experts], dim=1)
-        summed = (made.gather(1, chosen[:, :, None].expand(-1, -1, low.shape[1])) * weights[:, :, None]).sum(1)
+        summed = (torch.stack([expert(low) for expert in self.experts], dim=3) * weights.unsqueeze(2)).sum(3)
         if self.routed_expert_norm is not None:
             summed = self.routed_expert_norm(summed)
         out: torch.Tensor = self.routed_expert_up_proj(summed) + self.shared_experts(x)
@@ -201,8 +213,8 @@ class Layer(nn.Module):
 
 
 def mixed(streams: list[torch.Tensor], norm: nn.RMSNorm, score: nn.Linear) -> torch.Tensor:
-    every = torch.stack(streams, dim=1)
-    return (every * score(norm(every)).softmax(1)).sum(1)
+    every = torch.stack(streams, dim=2)  # [rows, tokens, streams, hidden]
+    return (every * score(norm(every)).softmax(2)).sum(2)
 
 
 class Body(nn.Module):
@@ -217,7 +229,7 @@ class Body(nn.Module):
             self.output_attn_res_norm, self.output_attn_res_proj = _norm(hidden), _linear(hidden, 1)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens [tokens] → hidden states before the last norm"""
+        """tokens [rows, tokens] → hidden states before the last norm, [rows, tokens, hidden]"""
         x: torch.Tensor = self.embed_tokens(tokens)
         kept: list[torch.Tensor] | None = [] if self.mixes else None
         for layer in self.layers:
@@ -238,8 +250,8 @@ class K3(transformers.PreTrainedModel):  # type: ignore[misc]
             nn.init.ones_(module.weight)
 
     def forward(self, input_ids: torch.Tensor) -> K3Output:
-        """input_ids [1, tokens] → logits [1, tokens, vocabulary]"""
-        return K3Output(self.lm_head(self.model.norm(self.model(input_ids[0])))[None])
+        """input_ids [rows, tokens] → logits [rows, tokens, vocabulary]"""
+        return K3Output(self.lm_head(self.model.norm(self.model(input_ids))))
 
 
 transformers.AutoModelForCausalLM.register(K3Config, K3)
@@ -252,8 +264,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     linear |= {"kda_layers": [1, 3, 5], "full_attn_layers": [2, 4]}
     own: Values = {**shape, "num_hidden_layers": 5, "num_key_value_heads": 4, "hidden_act": "situ"}
     own |= {"qk_nope_head_dim": _NOPE, "qk_rope_head_dim": _SHARED, "v_head_dim": _VALUES, "kv_lora_rank": _LATENT}
-    own |= {"q_lora_rank": 24, "num_experts": 6, "num_experts_per_token": 2, "num_shared_experts": 2}
-    own |= {"moe_intermediate_size": 32, "routed_expert_hidden_size": 48, "latent_moe_use_norm": True}
+    own |= {"q_lora_rank": 24, "num_experts": 6, "num_experts_per_token": 4, "num_shared_experts": 2}
+    own |= {"moe_intermediate_size": 64, "routed_expert_hidden_size": 32, "latent_moe_use_norm": True}
     own |= {"routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "attn_res_block_size": 2, "rms_norm_eps": _EPS}
     plain = {"q_lora_rank": None, "latent_moe_use_norm": False, "attn_res_block_size": None, "hidden_act": "silu"}
     return {
@@ -287,11 +299,18 @@ def _whole(config: Any) -> Values:
 
 
 @torch.no_grad()
-def _with_padded_rates(model: Any) -> None:
-    """Behind a rate for each head, published files have zeros."""
+def prepare(model: Any) -> None:
+    """Pads rates with zeros, as published files do. Streams and what experts add are such that few tokens magnify what
+    bfloat16 rounds: norms bring small sums back to size."""
+    model.model.embed_tokens.weight.mul_(6)
     for layer in model.model.layers:
         if isinstance(layer.self_attn, Delta):
             layer.self_attn.A_log[_HEADS:] = 0
+        if layer.sparse:
+            layer.block_sparse_moe.routed_expert_up_proj.weight.mul_(0.3)
+        for name in ("self_attention_res_proj", "mlp_res_proj"):
+            if hasattr(layer, name):
+                getattr(layer, name).weight.mul_(0.3)
 
 
 def _seeing(tensors: Tensors, config: Any) -> Tensors:
@@ -309,7 +328,7 @@ def _rates_alone(tensors: Tensors, config: Any) -> Tensors:
 
 
 PUBLISHED: Mapping[str, Published] = {
-    "kimi-k3": Published("KimiK3ForConditionalGeneration", {}, _whole, _seeing, _with_padded_rates),
-    "kimi-k3-plain": Published("KimiLinearForCausalLM", {}, _text, _rates_alone, _with_padded_rates),
+    "kimi-k3": Published("KimiK3ForConditionalGeneration", {}, _whole, _seeing, prepare),
+    "kimi-k3-plain": Published("KimiLinearForCausalLM", {}, _text, _rates_alone, prepare),
 }
 """By the name of a configuration."""

@@ -9,7 +9,8 @@ from ..config_fields import ConfigError, Fields
 from ..spec.expert_norms import SumNorm
 from ..spec.latent_attention import LatentAttentionSpec
 from ..spec.mlp import MoESpec
-from ..spec.model import ModelSpec, dense_mlp, with_layers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.mtp_form import KIMI
 from ..spec.recurrent import GatedDeltaSpec
 from ..spec.streams import BlockResidualSpec
 from .common import check_silu, common, expect, renamed
@@ -49,12 +50,17 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
         mixer = replace(mixer, gate="g_proj", gate_by_value=True)
     mlp = replace(dense_mlp(spec), also=("mlp", "block_sparse_moe"), activation="situ" if smooth else "silu")
     spec = with_layers(spec, mixer=replace(mixer, rope=None), mlp=mlp)
+    moe = _experts(fields, spec)
+    head = replace(spec.layers[0], mlp=moe)
     sparse = sparse_kinds(fields, spec, fields.integer("first_k_dense_replace", 1, least=0))
-    spec = with_experts(spec, _experts(fields, spec), sparse)
+    spec = with_experts(spec, moe, sparse)
     spec = mixed(spec, _attends(fields, linear, len(spec.layers)), _delta(fields, linear))
-    if not fields.has("attn_res_block_size"):
-        return spec
-    return replace(spec, streams=BlockResidualSpec(len(spec.layers), fields.integer("attn_res_block_size")))
+    if fields.has("attn_res_block_size"):
+        streams = BlockResidualSpec(len(spec.layers), fields.integer("attn_res_block_size"))
+        spec = replace(spec, streams=streams)
+        unread = (name.removeprefix(".") for name, _ in streams.shapes("", spec.hidden_size))
+        head = replace(head, unused=tuple(unread))  # the head adds to its stream
+    return with_mtp(spec, KIMI, fields.integer("num_nextn_predict_layers", 0, least=0), head)
 
 
 def _has_smooth_bounds(fields: Fields) -> bool:
