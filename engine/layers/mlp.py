@@ -1,6 +1,7 @@
 """The feed-forward network of a layer, the same for all tokens."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import overload
 
@@ -9,10 +10,10 @@ from torch.nn import functional
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
-from stentor.kernels.moe.reference import ALPHA, LIMITS
+from stentor.kernels.moe.reference import ALPHA, LIMITS, SITU_BOUNDS, bounded
 from stentor.kernels.quantize import Quantized
 
-from ..model_config.spec.mlp import MLPSpec
+from ..model_config.spec.mlp import OWN_ACTIVATIONS, Activation, MLPSpec
 from ..model_config.spec.model import TaskAdapters
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch
@@ -25,6 +26,14 @@ from .rank_norm import SplitNorm
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
 """The slope at zero, and the largest input below it; checkpoints store both beside the learned values."""
+
+
+def kernel_kind(activation: Activation) -> kernels.ActivationKind:
+    """The kernels' activation of this name, which all but :data:`OWN_ACTIVATIONS` have."""
+    assert activation != "xielu"
+    assert activation != "swiglu_oai"
+    assert activation != "situ"
+    return activation
 
 
 class XIELU:
@@ -78,9 +87,8 @@ class MLP:
         self._gate_limit = _before_silu(spec.limit) if spec.limits_active else spec.limit
         self._invariant, self._ranks = context.invariant, context.ranks
         self._inner = spec.inner
-        fused: kernels.ActivationKind | None = None
-        if not spec.gated and spec.activation != "xielu" and spec.activation != "swiglu_oai":
-            fused = spec.activation
+        kind = None if spec.activation in OWN_ACTIVATIONS else kernel_kind(spec.activation)
+        fused = None if spec.gated else kind
         # the activation's input is rounded as the next product would
         dtype = context.dtype if fused else context.stream
         self.input = Linear.of(
@@ -102,8 +110,8 @@ class MLP:
         )
         plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None and not spec.limit
         gated = spec.gated and plain and self.out.input_scheme is None
-        if gated and spec.activation != "relu" and spec.activation != "xielu" and spec.activation != "swiglu_oai":
-            self.input.gate = spec.activation
+        if gated and kind is not None and kind != "relu":
+            self.input.gate = kind
         if spec.also:
             for name in (*spec.into, spec.out):
                 if (other := name.replace(*spec.also, 1)) != name:
@@ -147,10 +155,9 @@ class MLP:
         if self._activation == "xielu":
             assert self._xielu is not None
             return self._xielu(up)
-        if self._activation == "swiglu_oai":
-            if isinstance(up, Traced):
-                return up.call("clamped gates", lambda rows, _: _swiglu_oai(rows), self._inner)
-            return _swiglu_oai(up)
+        if (own := _OWN_GATES.get(self._activation)) is not None:
+            what, gate = own
+            return up.call(what, lambda rows, _: gate(rows), self._inner) if isinstance(up, Traced) else gate(up)
         if not self._gated:
             return up
         if self._gate_scale != 1.0:
@@ -160,16 +167,15 @@ class MLP:
         if self._limit:
             up = changed(up, "gates with a limit", self._limit_)
         if isinstance(up, Traced):
-            return up.gated(self._activation) if self._norm is None else up.call("gates", self._gate, up.width // 2)
+            kind = kernel_kind(self._activation)
+            return up.gated(kind) if self._norm is None else up.call("gates", self._gate, up.width // 2)
         if self._norm is not None or (scheme := self.out.input_scheme) is None:
-            return kernels.gated_activation(up, self._activation)
-        return kernels.gated_activation_quantized(up, self._activation, scheme, self.out.input_scale)
+            return kernels.gated_activation(up, kernel_kind(self._activation))
+        return kernels.gated_activation_quantized(up, kernel_kind(self._activation), scheme, self.out.input_scale)
 
     def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
         """Gate before a norm, as a call: the program's gating instruction writes only the input of a product."""
-        assert self._activation != "xielu"
-        assert self._activation != "swiglu_oai"
-        return kernels.gated_activation(up, self._activation)
+        return kernels.gated_activation(up, kernel_kind(self._activation))
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
         up[:, : up.shape[1] // 2] *= self._gate_scale
@@ -217,3 +223,17 @@ def _swiglu_oai(up: torch.Tensor) -> torch.Tensor:
     limit = LIMITS["swiglu_oai"]
     gates, ups = gates.clamp(max=limit), ups.clamp(-limit, limit)
     return (gates * elementwise(torch.sigmoid, ALPHA * gates) * (ups + 1)).to(up.dtype)
+
+
+def _situ(up: torch.Tensor) -> torch.Tensor:
+    """As :func:`_swiglu_oai`, with Kimi K3's smooth bounds."""
+    gates, ups = up.float().chunk(2, dim=1)
+    bound, up_bound = SITU_BOUNDS
+    return (bounded(gates, bound) * elementwise(torch.sigmoid, gates) * bounded(ups, up_bound)).to(up.dtype)
+
+
+_OWN_GATES: Mapping[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "swiglu_oai": ("clamped gates", _swiglu_oai),
+    "situ": ("bounded gates", _situ),
+}
+"""Names of calls of a CPU's program, and what they do, by activation."""

@@ -108,16 +108,21 @@ class GatedDelta(Recurrent):
             places[f"{prefix}.{out}"] = replace(place, tiles=tiles, cut=cut)
         convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
         self._conv = CausalConvolution(weights, convolutions, spec.width, False, context)
-        self._low: tuple[Linear, Linear] | None = None
-        """Projections for gates and decays of a few columns each."""
         self._dtype = context.dtype
-        if low := spec.projections(model.hidden_size)[2:]:
-            gates, decays = (Linear.of(weights, prefix, each, context, dtype=context.dtype) for each in low)
-            self._low = gates, decays
+        low = [
+            Linear.of(weights, prefix, each, context, dtype=context.dtype)
+            for each in spec.projections(model.hidden_size)[2:]
+        ]
+        self._low_gates = low[0] if len(low) > 1 else None
+        self._low_decays = low[-1] if low else None
+        """Projections for gates, and for decays, of a few columns each."""
         self._step_bias, self._a_log = (context.empty(n, dtype=torch.float32) for n in (spec.decays, spec.v_heads))
         self._norm = context.empty(spec.v_dim, dtype=torch.float32)
         weights.add(f"{prefix}.{spec.name}.dt_bias", self._step_bias)
         weights.add(f"{prefix}.{spec.name}.A_log", self._a_log, shape=spec.rates, read=torch.flatten)
+        if len(spec.rates) == 1:
+            workers = 1 if context.ranks is None else context.ranks.size
+            weights.shorten(f"{prefix}.{spec.name}.A_log", spec.v_heads * workers)
         weights.add(f"{prefix}.{spec.norm}.weight", self._norm)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -166,9 +171,10 @@ class GatedDelta(Recurrent):
         spec = self._spec
         if spec.stored != "by_head":
             mixed, z, b, a = parts.split_with_sizes(spec.split, dim=1)
-            if self._low is not None:
-                gates, decays = self._low
-                z, a = _made(gates, z.to(self._dtype)), _made(decays, a.to(self._dtype))
+            if self._low_gates is not None:
+                z = _made(self._low_gates, z.to(self._dtype))
+            if self._low_decays is not None:
+                a = _made(self._low_decays, a.to(self._dtype))
             return mixed, z.view(-1, spec.v_heads, spec.v_dim), b, a
         each = spec.v_heads // spec.k_heads
         by_head, numbers = parts.split_with_sizes((spec.channels + spec.values, 2 * spec.v_heads), dim=1)

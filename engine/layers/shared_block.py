@@ -17,6 +17,7 @@ from .linear.layer_context import LayerContext
 from .linear.linear import Linear
 from .linear.quantized import Stream
 from .linear.weights import WeightMap
+from .mlp import kernel_kind
 from .norm import RMSNorm
 from .rotary import RotaryTables
 
@@ -102,10 +103,7 @@ class SharedBlock:
         gates = _plain(shared.gate_up(taken))
         if self._of_gates is not None:
             gates = gates + self._of_gates(taken)
-        activation = self._spec.mlp.activation
-        assert activation != "xielu"
-        assert activation != "swiglu_oai"
-        worked = _plain(shared.down(kernels.gated_activation(gates, activation)))
+        worked = _plain(shared.down(kernels.gated_activation(gates, kernel_kind(self._spec.mlp.activation))))
         return x + _plain(self._linear(worked)).to(x.dtype)
 
     def _attended(self, made: torch.Tensor, batch: ForwardBatch, head_dim: int) -> torch.Tensor:

@@ -27,11 +27,12 @@ from ..layers.rotary import RotaryTables
 from ..layers.shared_block import SharedWeights
 from ..layers.stored_parts import as_divided
 from ..layers.streams.altup import AltUp, Streams
+from ..layers.streams.block_residuals import BlockResidualLayer, BlockResiduals
 from ..layers.streams.hyper import HyperConnected, HyperStreams
 from ..layers.streams.stream_mix import MixedLayer, MixedStreams
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import HEADS, ModelSpec
-from ..model_config.spec.streams import AltUpSpec, HyperSpec, StreamMixSpec
+from ..model_config.spec.streams import AltUpSpec, BlockResidualSpec, HyperSpec, StreamMixSpec
 from .head import Head
 from .input_embedding import changed, decoder_input
 from .programs import Body, Programs
@@ -73,8 +74,8 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers: Sequence[Layer | PictureLayer | AltUp | HyperConnected | MixedLayer]
-        self._streams: Streams | HyperStreams | MixedStreams | None = None
+        self._layers: Sequence[Layer | PictureLayer | AltUp | HyperConnected | MixedLayer | BlockResidualLayer]
+        self._streams: Streams | HyperStreams | MixedStreams | BlockResiduals | None = None
         self._make_layers(of_layers, inputs)
         self.head = Head(self.weights, config, context, self._embedding.words)
         each_loop = len(config.layers) // config.loops
@@ -107,6 +108,9 @@ class Decoder:
             case StreamMixSpec() as mixed:
                 self._streams = MixedStreams(self.weights, mixed, config, context)
                 self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
+            case BlockResidualSpec() as kept:
+                self._streams = BlockResiduals(self.weights, kept, config, context)
+                self._layers = [BlockResidualLayer(self.weights, at, kept, config, rotary, context) for at in numbers]
 
     def _again(self, stored: Sequence[Layer | PictureLayer], at: int, context: LayerContext) -> Layer:
         """The layer numbered ``at`` of a later loop."""

@@ -86,7 +86,7 @@ class DraftHead:
             assert taps is not None
             return taps.float()
         assert isinstance(self._model, Decoder)
-        return self._model.normed(hidden)
+        return hidden.float() if self.spec.takes_stream else self._model.normed(hidden)
 
     def combined(self, features: torch.Tensor) -> torch.Tensor:
         """The model's input to :meth:`forward`, [tokens, hidden]."""

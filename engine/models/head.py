@@ -14,6 +14,7 @@ from ..layers.linear.linear import Linear, PlainLinear, check_arranged
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Stream, changed
 from ..layers.linear.weights import WeightMap
+from ..layers.mlp import kernel_kind
 from ..layers.norm import Norm, Unnormalised, make_norm, normed_columns
 from ..model_config.spec.model import HEADS, ModelSpec
 
@@ -36,11 +37,9 @@ class Head:
         self._product = _product(weights, config, context, words)
         self._transform: tuple[Linear, Callable[[torch.Tensor], torch.Tensor], Norm] | None = None
         if (spec := config.head_transform) is not None:
-            activation, part, size = spec.activation, {spec.dense: config.hidden_size}, config.hidden_size
-            assert activation != "xielu"
-            assert activation != "swiglu_oai"
+            part, size = {spec.dense: config.hidden_size}, config.hidden_size
             dense = Linear(weights, part, size, context, bias=spec.bias, dtype=context.stream)
-            activate = partial(kernels.activate_, kind=activation)
+            activate = partial(kernels.activate_, kind=kernel_kind(spec.activation))
             norm = make_norm(weights, spec.norm, config.layers[-1].norms, config, context)
             self._transform = dense, activate, norm
 

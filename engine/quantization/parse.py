@@ -69,7 +69,8 @@ def parse_quantization(
     ``beside``: that file's content. ``method``: its method. Raises :class:`ConfigError` for an unsupported method or
     contradictory fields.
     """
-    table = config.get("quantization_config") or config.get("compression_config")
+    text = config.get("text_config")  # which alone says so in Kimi's files
+    table = next((found for each in (config, text) if isinstance(each, Mapping) and (found := _table_of(each))), None)
     if table is None and beside is not None:
         found = beside.get("quantization") if method == "modelopt" else beside
         table = {"quant_method": method, **found} if isinstance(found, Mapping) else None
@@ -103,6 +104,10 @@ def parse_quantization(
             raise ConfigError(f"quantization_config names no quant_method, expected one of {', '.join(SUPPORTED)}")
     advice = _REFUSED.get(method, _OTHER)
     raise ConfigError(f"its weights are quantised by {method!r}, which is not read; {advice}")
+
+
+def _table_of(config: Mapping[str, object]) -> object:
+    return config.get("quantization_config") or config.get("compression_config")
 
 
 def _fp8(fields: Fields, experts: str) -> QuantizedCheckpoint:

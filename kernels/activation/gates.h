@@ -63,5 +63,12 @@ struct Silu7 {
         return select(active > limit, limit, active) * up;
     }
 };
+// Kimi K3: gate and up are bounded smoothly, by 4 and 25.
+struct Situ {
+    static vf apply(vf gate, vf up) {
+        const vf bounded = set1(4.0f) * tanh(gate * set1(0.25f));
+        return bounded / (set1(1.0f) + exp(-gate)) * (set1(25.0f) * tanh(up * set1(0.04f)));
+    }
+};
 
 }  // namespace stentor

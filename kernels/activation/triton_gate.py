@@ -27,6 +27,16 @@ def activated(x, KIND: tl.constexpr):
 
 
 @triton.jit
+def hyperbolic_tangent(x):
+    """Returns tanh(x), float32; where 1 - e^-2|x| would cancel, by the first terms of its series."""
+    size, square = tl.abs(x), x * x
+    power = tl.exp(-2.0 * size)
+    large = tl.where(x < 0.0, -1.0, 1.0) * (1.0 - power) / (1.0 + power)
+    small = x * (1.0 + square * (-0.3333333333333333 + square * (0.13333333333333333 - square * 0.05396825396825397)))
+    return tl.where(size < 0.2, small, large)
+
+
+@triton.jit
 def gated(gate, up, KIND: tl.constexpr):
     """Returns act(gate) · up, float32; see :data:`stentor.kernels.ExpertActivation`."""
     if KIND == "swiglu_10":
@@ -37,6 +47,8 @@ def gated(gate, up, KIND: tl.constexpr):
         active = activated(gate, "silu")
         up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
         return tl.where(active > 7.0, 7.0, active) * up
+    elif KIND == "situ":
+        return 4.0 * hyperbolic_tangent(gate * 0.25) * tl.sigmoid(gate) * (25.0 * hyperbolic_tangent(up * 0.04))
     elif KIND != "swiglu_oai":
         return activated(gate, KIND) * up
     else:

@@ -37,7 +37,8 @@ static inline void activate_row_as(const float* gate, const float* up, int64_t w
         case 5: return gate_row<Gate<Relu, GATED>>(gate, up, width, to);
         case 6: return gate_row<SwigluOai>(gate, up, width, to);
         case 7: return gate_row<Swiglu10>(gate, up, width, to);
-        default: return gate_row<Silu7>(gate, up, width, to);
+        case 8: return gate_row<Silu7>(gate, up, width, to);
+        default: return gate_row<Situ>(gate, up, width, to);
     }
 }
 

@@ -9,11 +9,12 @@ from ..activation.gated import KINDS, ActivationKind
 from ..guards import FLOATS, describe
 from .router import Routing
 
-ExpertActivation = ActivationKind | Literal["swiglu_oai", "swiglu_10", "silu_7"]
-"""The gated kinds, and three that clamp a gate to at most 7 or 10, and an up to ±7 or ±10. ``swiglu_oai``:
-gate · sigmoid(1.702 · gate) · (up + 1) (gpt-oss). ``swiglu_10``: silu(gate) · up (DeepSeek-V4). ``silu_7``: likewise,
-with silu(gate) clamped in the gate's place (Step 3.5)."""
-ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai", "swiglu_10", "silu_7")
+ExpertActivation = ActivationKind | Literal["swiglu_oai", "swiglu_10", "silu_7", "situ"]
+"""The gated kinds, three that clamp a gate to at most 7 or 10, and an up to ±7 or ±10, and one with smooth bounds.
+``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1) (gpt-oss). ``swiglu_10``: silu(gate) · up (DeepSeek-V4).
+``silu_7``: likewise, with silu(gate) clamped in the gate's place (Step 3.5). ``situ``:
+4 tanh(gate / 4) · sigmoid(gate) · 25 tanh(up / 25) (Kimi K3)."""
+ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai", "swiglu_10", "silu_7", "situ")
 """The kinds in the order of their numbers in gated.h."""
 
 

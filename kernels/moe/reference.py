@@ -20,6 +20,8 @@ LIMITS = {"swiglu_oai": 7.0, "swiglu_10": 10.0, "silu_7": 7.0}
 """Limits of gates and ups, by activation."""
 ALPHA = 1.702
 """The other constant of gpt-oss's activation."""
+SITU_BOUNDS = (4.0, 25.0)
+"""Smooth bounds of gates and ups of Kimi K3's activation."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Returns x [T, K] times weight [N, K] transposed, plus bias [N]."""
@@ -90,6 +92,10 @@ def activate_experts(
     rounded once."""
     if gate_up.shape[1] == inner:
         return alone(gate_up, activation)  # type: ignore[arg-type]  # no other takes no gate
+    if activation == "situ":
+        gates, up = gate_up.float().chunk(2, dim=1)
+        bound, up_bound = SITU_BOUNDS
+        return (bounded(gates, bound) * torch.sigmoid(gates) * bounded(up, up_bound)).to(gate_up.dtype)
     limit = LIMITS.get(activation)
     if limit is None:
         return gate(gate_up, activation)  # type: ignore[arg-type]  # all others are gated kinds
@@ -101,6 +107,11 @@ def activate_experts(
     if activation == "swiglu_10":
         return gate(torch.cat((gates, up), dim=1), "silu").to(gate_up.dtype)
     return (gates * torch.sigmoid(ALPHA * gates) * (up + 1)).to(gate_up.dtype)
+
+
+def bounded(x: Tensor, bound: float) -> Tensor:
+    """Returns bound · tanh(x / bound)."""
+    return torch.tanh(x / bound) * bound
 
 
 def experts_mlp(

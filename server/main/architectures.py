@@ -87,7 +87,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
         for name in ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM")
     },
     "Zamba2ForCausalLM": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
-    "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    **{
+        f"Kimi{which}": {"layer_types": ["linear_attention", "full_attention"] * 2, "num_key_value_heads": 4, **more}
+        for which, more in (("K3ForConditionalGeneration", {"attn_res_block_size": 2}), ("LinearForCausalLM", {}))
+    },
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingMoeV2_5ForCausalLM": {"layer_group_size": 2},
     "BailingMoeV3ForCausalLM": {

@@ -164,7 +164,8 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "jamba-dense",
     ),
     "JetMoeForCausalLM": ("jetmoe",),
-    "KimiLinearForCausalLM": ("kimi-linear",),
+    "KimiK3ForConditionalGeneration": ("kimi-k3",),
+    "KimiLinearForCausalLM": ("kimi-linear", "kimi-k3-plain"),
     "Lfm2ForCausalLM": (
         "lfm2",
         "lfm2-biased",

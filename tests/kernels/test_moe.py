@@ -186,6 +186,8 @@ def gated_in_double(both: Tensor, activation: ExpertActivation) -> Tensor:
         return gate * gate.sigmoid() * up.clamp(-10.0, 10.0)
     if activation == "silu_7":
         return (gate * gate.sigmoid()).clamp(max=7.0) * up.clamp(-7.0, 7.0)
+    if activation == "situ":
+        return 4 * (gate / 4).tanh() * gate.sigmoid() * 25 * (up / 25).tanh()
     if activation == "quick_gelu":
         return gate * (1.702 * gate).sigmoid() * up
     if activation == "relu":

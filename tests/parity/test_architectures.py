@@ -40,6 +40,7 @@ HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
+KEPT = {"streams of embeddings", "a mix of streams", "an output for the stream", "the mix of streams"}
 ZAYA = {"scaled embeddings", "a mix of the last tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
 INKLING = {"attention with numbers by distance", "a convolution added", "experts"}
@@ -79,7 +80,8 @@ CALLED = {
     "falcon-h1-normed": {"a state space"},
     **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
     "jetmoe": {"queries of chosen experts", "outputs of chosen experts"},
-    "kimi-linear": {"a gated delta rule", "latent attention"},
+    "kimi-k3": {*KEPT, "a gated delta rule", "latent attention", "bounded gates"},
+    **{name: {"a gated delta rule", "latent attention"} for name in ("kimi-linear", "kimi-k3-plain")},
     **{name: {"embeddings kept", "a shared block", "a state space"} for name in ("zamba2", "zamba2-plain")},
     **{name: {"embeddings kept", "a shared block", "a selective scan"} for name in ("zamba", "zamba-biased")},
     **{f"modernbert-decoder{which}": {"an activation before the head"} for which in ("", "-biased")},

@@ -1,5 +1,6 @@
 """What checkpoints of mixtures of experts may look like, beyond the files that :mod:`.test_architectures` reads."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from stentor.engine.layers.linear.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes
+from stentor.tests.engine.quantization.checkpoints import fp4
 from stentor.tests.parity import families, tiny
+from stentor.tests.parity.cuts import check_whole
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.tiny_moe import mixtures
 
@@ -169,3 +172,27 @@ def test_dense_networks_of_kimi_linear_may_lie_under_the_name_of_experts(tmp_pat
         tmp_path / "model.safetensors",
     )
     assert torch.equal(logits(tmp_path), published)
+
+
+def test_experts_in_mxfp4_are_read_as_kimi_k3_has_them(tmp_path: Path) -> None:
+    model = tiny.make("kimi-k3", tmp_path)
+    pack, tensors = fp4("mxfp4"), {}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        stem, _, ending = name.rpartition(".")
+        if ".experts." not in stem or "shared" in stem:
+            tensors[name] = tensor
+            continue
+        stored, value = pack(tensor)
+        tensors |= {f"{stem}.{each}": part.contiguous() for each, part in stored.items()}
+        model.get_parameter(name.removeprefix("language_model.")).data.copy_(value)
+        assert ending == "weight"
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
+    config["text_config"]["quantization_config"] = {
+        **{"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
+        "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "re:.*(gate|up|down)_proj$", "re:.*gate$", "lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    check_whole(model, PagedDecoder(tmp_path))

@@ -110,6 +110,7 @@ EXPERTS = (
         "qwen3-next-moe",
         "granite4-hybrid-moe",
         "nemotron-h-latent",
+        "kimi-k3",
         "kimi-linear",
         "jamba",
     ),

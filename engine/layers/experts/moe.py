@@ -15,7 +15,7 @@ from ..forward_batch import ForwardBatch
 from ..linear.adapters import AdapterRows
 from ..linear.layer_context import LayerContext
 from ..linear.linear import Linear, summed_
-from ..linear.quantized import Input, Stream
+from ..linear.quantized import Input, Stream, changed
 from ..linear.weights import WeightError, WeightMap
 from ..mlp import MLP
 from ..norm import RMSNorm, ScaledFirstNorm
@@ -107,6 +107,9 @@ class MoE:
                 RMSNorm(weights, f"{prefix}.{norms.into}", spec.latent, norms.eps, inner, plus_one=True),
                 ScaledFirstNorm(weights, f"{prefix}.{norms.out}", spec.latent, norms.out_eps, context),
             )
+        self._sum_norm: RMSNorm | None = None
+        if (norm := spec.sum_norm) is not None:
+            self._sum_norm = RMSNorm(weights, f"{prefix}.{norm.name}", spec.latent, norm.eps, context)
         self._media = MoE(weights, prefix, spec.media, hidden, replace(context, adapters=None)) if spec.media else None
         self._shared = MLP(weights, prefix, spec.shared, hidden, context, summed=False) if spec.shared else None
         self._ranks = context.ranks
@@ -176,7 +179,21 @@ class MoE:
         latent = there(x, rows)
         if self._norms is not None:
             latent = self._norms[0].exact(latent)
-        return back(self._of_experts(latent.to(x.dtype), routing, rows), rows)
+        made = self._with_norm(self._of_experts(latent.to(x.dtype), routing, rows))
+        assert isinstance(made, torch.Tensor)
+        return back(made, rows)
+
+    def _with_norm(self, made: Stream) -> Stream:
+        """The experts' sum [tokens, latent], normed if the model says so. A norm is of the sum over all workers, of
+        which the first brings it back."""
+        if self._sum_norm is None:
+            return made
+        made = summed_(made, self._ranks)
+        norm = self._sum_norm
+        made = norm.plain(made) if isinstance(made, Traced) else norm.exact(made).to(made.dtype)
+        if self._ranks is not None and self._ranks.rank:
+            made = changed(made, "another worker's sum", lambda rows: rows.zero_())
+        return made
 
     def _logits(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """The router's product of x, float32 [tokens, hidden]."""
@@ -254,7 +271,7 @@ class MoE:
             assert isinstance(taken, Traced)
             routed = self._experts.traced(taken, logits, self._rule, self._correction)
             if back is not None:
-                brought = back(routed)
+                brought = back(self._with_norm(routed))
                 assert isinstance(brought, Traced)
                 routed = brought
         else:

@@ -90,6 +90,7 @@ class WeightMap:
         self._aliases: dict[str, str] = {}
         self._shared: dict[str, str] = {}
         self._arranged: dict[str, tuple[tuple[int, ...], Arrange]] = {}
+        self._shortened: dict[str, int] = {}
         self._alternatives: dict[str, tuple[Fill, _Alternative]] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
@@ -121,6 +122,10 @@ class WeightMap:
     def arrange(self, name: str, shape: tuple[int, ...], arrange: Arrange) -> None:
         """Apply ``arrange`` to the tensor with this name and ``shape`` before it is placed."""
         self._arranged[name] = shape, arrange
+
+    def shorten(self, name: str, size: int) -> None:
+        """Take the first ``size`` numbers of the row with this name: files may have zeros behind them (Kimi K3)."""
+        self._shortened[name] = size
 
     def share(self, part: str, other: str) -> None:
         """Use the tensors stored for ``part`` for ``other`` too."""
@@ -203,6 +208,8 @@ class WeightMap:
             name = self._aliases.get(stored, stored)
             if self._part is not None and self._part.leaves_out(name):
                 continue
+            if (size := self._shortened.get(name)) is not None:
+                tensor = _without_zeros(name, tensor, size)
             if self._part is not None and (cut := self._part.cut_of(name, raw=name in self._raw)) is not None:
                 tensor = cut_tensor(name, tensor, cut)
             if (arranged := self._arranged.get(name)) is not None:
@@ -250,6 +257,15 @@ def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> N
     """Raise :class:`WeightError` unless the stored tensor has the expected shape."""
     if tuple(tensor.shape) != expected:
         raise WeightError(f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {expected}")
+
+
+def _without_zeros(name: str, row: torch.Tensor, size: int) -> torch.Tensor:
+    """The first ``size`` numbers of a stored row with zeros behind them. Raise :class:`WeightError` for others."""
+    if row.dim() != 1 or len(row) <= size:
+        return row
+    if row[size:].any():
+        raise WeightError(f"{name} has {len(row)} numbers in the checkpoint, expected {size} and zeros behind them")
+    return row[:size]
 
 
 def _fill_all(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:

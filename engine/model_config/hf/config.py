@@ -20,6 +20,7 @@ from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import inkling as hf_inkling
+from . import kimi as hf_kimi
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
 from . import llama4 as hf_llama4
@@ -164,7 +165,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),
     "DeepseekV4ForCausalLM": DecoderFamily("deepseek_v4", hf_deepseek4.deepseek_v4),
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
-    "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_latent.kimi_linear),
+    "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_kimi.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),
     "BailingMoeV2_5ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent_variants.ling25),
     "BailingMoeV3ForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),

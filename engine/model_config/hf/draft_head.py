@@ -67,6 +67,8 @@ class DraftHeadSpec:
     """Tokens that it can draft with its own output head; 0: it uses the model's."""
     embeds: bool = False
     """Whether it has its own embeddings."""
+    takes_stream: bool = False
+    """Whether it takes hidden states before the model's last norm, not behind it."""
     skips_first: bool = False
     """Whether position 0 has no embedding."""
     feeds_normed: bool = False
@@ -152,6 +154,7 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
         hidden_size=model.hidden_size,
         norms=True,
         hidden_first=form.hidden_first,
+        takes_stream=form.takes_stream,
         final_norm=bool(form.norm),
         vocab_size=model.vocab_size if form.head else 0,
         skips_first=form.skips_first,

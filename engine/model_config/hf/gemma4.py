@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.expert_norms import PartNorms
 from ..spec.layer import LayerSpec, PerLayerSpec
-from ..spec.mlp import ExpertNames, PartNorms, RouterSpec
+from ..spec.mlp import ExpertNames, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, dense_mlp, with_mixers
 from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, common, gelu_tanh, softcap_of

@@ -14,18 +14,17 @@ from ..spec.recurrent import GatedDeltaSpec
 from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, check_silu, common, expect, renamed
 from .hybrid import kinds_of, mixed
-from .moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .rope import rope_from_hf
 
-_KIMI_EXPERTS = replace(MIXTRAL, correction="block_sparse_moe.gate.e_score_correction_bias")
-_KIMI_LINEAR = {
+KIMI_FIELDS = {
     "model_max_length": "max_position_embeddings",
     "moe_renormalize": "norm_topk_prob",
     "num_expert_group": "n_group",
     "num_experts_per_token": "num_experts_per_tok",
     "num_shared_experts": "n_shared_experts",
 }
-"""Its names of DeepSeek's fields."""
+"""Kimi Linear's names of DeepSeek's fields."""
 _PUBLISHED_LING = "BailingMoeV3ForCausalLM"
 """The name that published files of Ling 3.0 have, not transformers'."""
 _MISTRAL4_ROPE = {
@@ -248,44 +247,6 @@ def _sparse(fields: Fields, spec: ModelSpec, first: int) -> Sequence[bool]:
     return [kind == "sparse" for kind in kinds]
 
 
-def kimi_linear(fields: Fields, name: str) -> ModelSpec:
-    """Most layers have the gated delta rule by channel, the others latent attention without positions; all but the
-    first have experts. Layers in lists count from 1."""
-    if not fields.flag("mla_use_nope", True):
-        raise ConfigError("mla_use_nope is false, expected true: nothing says how its heads rotate")
-    expect(fields, {"moe_router_activation_func": "sigmoid"})
-    linear = Fields(fields.table("linear_attn_config") or {})
-    defaults = {"moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "n_routed_experts": 256}
-    fields = renamed(fields, _KIMI_LINEAR, max_position_embeddings=1 << 20, q_lora_rank=None, **defaults)
-    # head_dim is the size of its rotating part
-    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name, eps=1e-5)
-    spec = latent(fields, spec)
-    mixer = spec.layers[0].mixer
-    assert isinstance(mixer, LatentAttentionSpec)
-    check_silu(fields)
-    mlp = replace(dense_mlp(spec), also=("mlp", "block_sparse_moe"))
-    spec = with_layers(spec, mixer=replace(mixer, rope=None), mlp=mlp)
-    heads, dim = (
-        linear.integer(inner, fields.integer(outer, default))
-        for inner, outer, default in (("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128))
-    )
-    width = linear.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4))
-    delta = GatedDeltaSpec(heads, heads, dim, dim, width, stored="low_rank", name="self_attn")
-    layers = len(spec.layers)
-    if kinds := kinds_of(fields, ("linear_attention", "full_attention")):
-        attends = [kind == "full_attention" for kind in kinds]
-    elif linear.has("full_attn_layers"):
-        attending = set(linear.numbers("full_attn_layers"))
-        attends = [layer + 1 in attending for layer in range(layers)]
-    else:
-        attends = [layer > 0 and layer % 4 == 0 for layer in range(layers)]
-    spec = mixed(spec, attends, delta)
-    moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1), names=(_KIMI_EXPERTS,))
-    if moe.shared is not None:
-        moe = replace(moe, shared=shared_experts(spec, "block_sparse_moe.shared_experts", moe.shared.inner))
-    return _with_listed_experts(fields, spec, moe, first=1)
-
-
 def ling(fields: Fields, name: str) -> ModelSpec:
     """Ling 3.0: most layers have the gated delta rule by channel, the last of every few latent attention with a gate
     of each head; all but the first have experts. Published files have fields that transformers lacks."""
@@ -299,7 +260,7 @@ def ling(fields: Fields, name: str) -> ModelSpec:
     defaults = {"moe_intermediate_size": 768, "routed_scaling_factor": 2.5, "num_experts": 512, "n_group": 8}
     others = {"topk_group": 4, "norm_topk_prob": True, "rope_theta": 6_000_000.0, "max_position_embeddings": 1 << 18}
     rope = {"partial_rotary_factor": None, "rope_interleave": True}  # files tell the rotating part of a whole head
-    fields = Fields({**renamed(fields, _KIMI_LINEAR, q_lora_rank=None, **defaults, **others).values, **rope})
+    fields = Fields({**renamed(fields, KIMI_FIELDS, q_lora_rank=None, **defaults, **others).values, **rope})
     dim = fields.integer("linear_head_dim", fields.integer("head_dim", 128))
     # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)

@@ -154,7 +154,7 @@ def experts_of(
         experts,
     )
     activation = dense_mlp(spec).activation
-    if activation == "relu" or activation == "relu2" or activation == "xielu" or activation == "swiglu_oai":
+    if activation == "relu" or activation == "relu2" or activation == "xielu":
         raise ConfigError(f"hidden_act is {activation!r}, and experts are gated by 'silu' or 'gelu' alone")
     return MoESpec(number, fields.integer(inner), router, activation)
 

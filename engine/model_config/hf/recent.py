@@ -8,8 +8,9 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention_parts import ConvolvedSpec
+from ..spec.expert_norms import ExpertNorms
 from ..spec.layer import Norms
-from ..spec.mlp import APART, STACKED, ExpertNorms, RouterSpec
+from ..spec.mlp import APART, STACKED, RouterSpec
 from ..spec.model import SANDWICH, ModelSpec, with_layers, with_mixers
 from ..spec.router_network import RouterNetworkSpec
 from ..spec.token_input import TokenInputSpec

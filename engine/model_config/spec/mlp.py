@@ -6,18 +6,23 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from ..config_fields import MOST_EXPERTS, ConfigError
+from .expert_norms import ExpertNorms, PartNorms, SumNorm
 from .projection import Projection
 from .router_network import RouterNetworkSpec
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu", "swiglu_oai"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu", "swiglu_oai", "situ"]
 """``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010).
-``swiglu_oai``: as of experts."""
-ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10", "silu_7"]
+``swiglu_oai`` and ``situ``: as of experts."""
+ExpertActivation = Literal[
+    "silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10", "silu_7", "situ"
+]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925).
 ``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4). ``silu_7``: silu(gate) · up with silu(gate) and up
-clamped at 7 (Step 3.5)."""
-OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10", "silu_7")
+clamped at 7 (Step 3.5). ``situ``: 4 tanh(gate / 4) · sigmoid(gate) · 25 tanh(up / 25) (Kimi K3)."""
+OWN_GATES: Final[tuple[ExpertActivation, ...]] = ("swiglu_oai", "swiglu_10", "silu_7", "situ")
 """Activations of experts that exist only with a gate."""
+OWN_ACTIVATIONS: Final[tuple[Activation, ...]] = ("xielu", "swiglu_oai", "situ")
+"""Activations with learned values or a gate of their own, which are no kernels' of single values."""
 RouterScore = Literal["softmax", "sigmoid", "sparsemixer", "sqrtsoftplus"]
 GroupScore = Literal["max", "top2"]
 
@@ -103,8 +108,9 @@ class MLPSpec:
             raise ConfigError("a gate that is stored behind what it gates, and not fused with it, is not known")
         if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
-        if self.activation == "swiglu_oai" and not (self.gated and self.gate_scale == 1 and self.gate_cutoff is None):
-            raise ConfigError("swiglu_oai without a plain gate is not known")
+        plain = self.gated and self.gate_scale == 1 and self.gate_cutoff is None and not self.limit
+        if self.activation in ("swiglu_oai", "situ") and not plain:
+            raise ConfigError(f"{self.activation} without a plain gate is not known")
         if not self.gated and self.gate_scale != 1:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
         if not self.gated and self.limit:
@@ -138,18 +144,6 @@ class RouterSpec:
     """``sparsemixer``'s threshold: see :class:`stentor.kernels.Router`."""
     softcap: float = 0.0
     """Scores are of c·tanh(x/c) of logits x (Grok 1, Laguna); 0: of logits."""
-
-
-@dataclass(frozen=True)
-class ExpertNorms:
-    """RMS norms of experts that work on a projection of the token (Muse Spark)."""
-
-    into: str
-    """Stored name of that of their input, which is multiplied by 1 + weight."""
-    out: str
-    """Stored name of that of the output of each, which is multiplied by 1 + weight first, and then normed."""
-    eps: float
-    out_eps: float
 
 
 class ExpertTensor(NamedTuple):
@@ -250,20 +244,6 @@ STACKED: Final = ExpertNames(into=("mlp.experts.gate_up_proj",), out="mlp.expert
 
 
 @dataclass(frozen=True)
-class PartNorms:
-    """Stored names if router, experts and shared experts have separate norms of the stream (Gemma 4)."""
-
-    experts_in: str
-    experts_out: str
-    shared_in: str
-    shared_out: str
-    router_scale: str
-    """Factor on the router's input, [hidden], which is normed without weights and divided by √hidden."""
-    expert_scale: str
-    """Factor on each expert's output, [experts]."""
-
-
-@dataclass(frozen=True)
 class MoESpec:
     """A mixture of experts: each token uses ``router.top_k`` of ``experts`` networks.
 
@@ -283,6 +263,8 @@ class MoESpec:
     """Stored names of these projections."""
     norms: ExpertNorms | None = None
     """Norms of that projection and of what each expert makes of it."""
+    sum_norm: SumNorm | None = None
+    """That of the experts' sum before it is projected back; None: there is none."""
     logit_scale: float = 1.0
     """Factor on the router's product."""
     bias: bool = False
@@ -419,6 +401,8 @@ class MoESpec:
             yield from projection.shapes(prefix)
         for norm in (self.norms.into, self.norms.out) if self.norms else ():
             yield f"{prefix}.{norm}.weight", (self.latent,)
+        if self.sum_norm is not None:
+            yield f"{prefix}.{self.sum_norm.name}.weight", (self.latent,)
         if self.shared is not None:
             yield from self.shared.shapes(prefix, hidden)
         if self.media is not None:
@@ -443,7 +427,7 @@ class MoESpec:
             raise ConfigError("experts that every token uses, beside ones of other kinds, are not known")
         if self.sum_bias and (self.bias or self.latent or not router.renormalize or router.scale != 1.0):
             raise ConfigError("a bias of a sum of experts whose weights do not add up to 1 is not known")
-        if self.norms is not None and not self.latent:
+        if (self.norms or self.sum_norm) and not self.latent:
             raise ConfigError("experts with norms that work on the token are not known")
         if self.part_norms and self.shared is None:
             raise ConfigError("experts with norms of their own stand beside no network")

@@ -15,7 +15,7 @@ from .attention import AttentionSpec
 from .cache import CacheSpec
 from .latent_attention import LatentAttentionSpec
 from .layer import LayerSpec, Norms, PerLayerSpec
-from .mlp import Activation, MLPSpec
+from .mlp import OWN_ACTIVATIONS, Activation, MLPSpec
 from .mtp_form import MTPForm
 from .positions import RopeConfig
 from .recurrent import StateTensor
@@ -342,7 +342,7 @@ def checked(spec: B) -> B:
     if isinstance(spec, ModelSpec) and tied and (spec.head_bias or spec.head_norm is not None):
         part = "bias" if spec.head_bias else "norm"
         raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}")
-    if isinstance(spec, ModelSpec) and (before := spec.head_transform) and before.activation in ("xielu", "swiglu_oai"):
+    if isinstance(spec, ModelSpec) and (before := spec.head_transform) and before.activation in OWN_ACTIVATIONS:
         raise ConfigError(f"{before.activation} before the head is not known")
     if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
         raise ConfigError("layers that run several times with another mixer than attention are not known")

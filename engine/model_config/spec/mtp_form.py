@@ -23,6 +23,8 @@ class MTPForm:
     """Of its own output head (Step 3.5); "": it uses the model's."""
     hidden_first: bool = False
     """Whether the projection takes the hidden state before the embedding (MiMo)."""
+    takes_stream: bool = False
+    """Whether it takes hidden states before the model's last norm, not behind it (Kimi K3)."""
     skips_first: bool = False
     """Whether position 0 has no embedding."""
     feeds_normed: bool = True
@@ -48,6 +50,7 @@ class MTPForm:
 
 
 DEEPSEEK: Final = MTPForm(skips_first=True, feeds_normed=False)
+KIMI: Final = replace(DEEPSEEK, takes_stream=True)
 GLM5: Final = replace(DEEPSEEK, feeds_normed=True)
 QWEN: Final = MTPForm(
     prefix="mtp.",

@@ -13,11 +13,12 @@ from ..config_fields import ConfigError
 from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
-DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank", "full_rank"]
+DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank", "full_rank", "full_gates"]
 """``by_head``: queries, keys, values and gates by key head, then two numbers a value head (Qwen3-Next). ``by_part``:
 all convolved channels, then gates, then numbers (Qwen3.5). ``apart``: a matrix each, and three convolutions (OLMo
 Hybrid). ``low_rank``: the same, with low-rank gates and decays, separate decays of key channels, and sigmoid gates
-(Kimi Linear, arXiv:2510.26692). ``full_rank``: as that, with gates and decays from a matrix each (Ling 3.0)."""
+(Kimi Linear, arXiv:2510.26692). ``full_rank``: as that, with gates and decays from a matrix each (Ling 3.0).
+``full_gates``: with low-rank decays, and gates from a matrix (Kimi K3)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
 """``gated``: the norm's input is multiplied by gates. ``ungated``: its output is. ``none``: gates only."""
 
@@ -132,7 +133,7 @@ class GatedDeltaSpec(WithoutCache):
     @property
     def by_channel(self) -> bool:
         """Whether channels of a key decay separately."""
-        return self.stored in ("low_rank", "full_rank")
+        return self.stored in ("low_rank", "full_rank", "full_gates")
 
     @property
     def decays(self) -> int:
@@ -150,11 +151,13 @@ class GatedDeltaSpec(WithoutCache):
         or the low-rank inputs of gates and decays."""
         if self.stored == "low_rank":
             return self.channels, self.v_dim, self.v_heads, self.k_dim
+        if self.stored == "full_gates":
+            return self.channels, self.values, self.v_heads, self.k_dim
         return self.channels, self.values, self.v_heads, self.decays
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
         """The projections to convolved channels, gates and two numbers a value head; out; with low rank also to gates
-        and decays."""
+        and decays, or to decays alone."""
         keys, values, heads = self.keys, self.values, self.v_heads
         stored: tuple[tuple[str, int], ...]
         match self.stored:
@@ -172,20 +175,28 @@ class GatedDeltaSpec(WithoutCache):
             case "full_rank":
                 stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_proj", values)
                 stored += ("b_proj", heads), ("f_proj", self.decays)
+            case "full_gates":
+                stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_proj", values)
+                stored += ("b_proj", heads), ("f_a_proj", self.k_dim)
         into = tuple((f"{self.name}.{part}", size) for part, size in stored)
         out = self.out or ("o_proj" if self._apart else "out_proj")
         outer = (
             Projection(into, hidden, bias=False),
             Projection(((f"{self.name}.{out}", hidden),), values, bias=False),
         )
-        if self.stored != "low_rank":
-            return outer
         gates = Projection(((f"{self.name}.g_b_proj", values),), self.v_dim, bias=False)
-        return *outer, gates, Projection(((f"{self.name}.f_b_proj", self.decays),), self.k_dim, bias=False)
+        decays = Projection(((f"{self.name}.f_b_proj", self.decays),), self.k_dim, bias=False)
+        match self.stored:
+            case "low_rank":
+                return *outer, gates, decays
+            case "full_gates":
+                return *outer, decays
+            case _:
+                return outer
 
     @property
     def _apart(self) -> bool:
-        return self.stored in ("apart", "low_rank", "full_rank")
+        return self.stored == "apart" or self.by_channel
 
     @property
     def convolutions(self) -> tuple[tuple[str, int], ...]:

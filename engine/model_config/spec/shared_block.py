@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..config_fields import ConfigError
 from .attention import AttentionSpec
 from .cache import CacheSpec
-from .mlp import MLPSpec
+from .mlp import OWN_ACTIVATIONS, MLPSpec
 from .projection import Projection
 
 
@@ -99,7 +99,7 @@ class SharedBlockSpec:
         self.mlp.check()
         if self.attention.window or self.attention.qk_norm != "none" or self.attention.gated:
             raise ConfigError("a shared block with more than plain attention is not known")
-        if self.mlp.activation in ("xielu", "swiglu_oai") or (self.rank and len(self.mlp.into) != 1):
+        if self.mlp.activation in OWN_ACTIVATIONS or (self.rank and len(self.mlp.into) != 1):
             raise ConfigError(
                 f"a shared block with {self.mlp.activation}, or additions to gate and up apart, is not known"
             )

@@ -1,5 +1,5 @@
-"""Several residual streams in place of one, and what layers add to them besides mixers: Gemma 3n's, DeepSeek V4's and
-Qwen4's. Torch-free."""
+"""Several residual streams in place of one, and what layers add to them besides mixers: Gemma 3n's, DeepSeek V4's,
+Qwen4's and Kimi K3's. Torch-free."""
 
 import math
 from collections.abc import Iterator
@@ -149,7 +149,64 @@ class StreamMixSpec:
             raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
 
 
-StreamsSpec = AltUpSpec | HyperSpec | StreamMixSpec
+@dataclass(frozen=True)
+class BlockResidualSpec:
+    """The stream before each block of layers is kept, and the stream begins anew behind it. Each part of a layer takes
+    a mix of those kept and the stream, weighted by a softmax over their scores (attention residuals, arXiv:2603.15031;
+    Kimi K3)."""
+
+    layers: int
+    block: int
+    """Layers of a block; the last may have fewer."""
+    parts: tuple[str, str] = ("self_attention_res", "mlp_res")
+    """Beginnings of the stored names of norms and scores, of a layer's mixer and network."""
+    last: str = "model.output_attn_res"
+    """Of what mixes the streams behind the last layer."""
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.layers // self.block)
+
+    @property
+    def streams(self) -> int:
+        """Streams side by side: the kept ones, in order, and the one that parts add to."""
+        return self.blocks + 1
+
+    def kept(self, layer: int) -> int:
+        """Streams that are kept before a layer, whose first part, if it begins a block, keeps a further one."""
+        return -(-layer // self.block)
+
+    def begins(self, layer: int) -> bool:
+        """Whether a layer is the first of a block."""
+        return layer % self.block == 0
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Shapes of the tensors that narrow the streams to one behind the last layer."""
+        return self._shapes(self.last, hidden)
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of the tensors that a layer has for its streams."""
+        for part in self.parts:
+            yield from self._shapes(f"{prefix}.{part}", hidden)
+
+    def _shapes(self, name: str, hidden: int) -> Shapes:
+        yield f"{name}_norm.weight", (hidden,)
+        yield f"{name}_proj.weight", (1, hidden)
+
+    def products(self, hidden: int) -> int:
+        """Elements that the streams of a token are multiplied with in a layer, at most."""
+        return 2 * self.streams * hidden
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(
+                f"blocks of {self.block} among {self.layers} layers make {self.blocks} kept streams, expected at most "
+                f"{MOST_STREAMS - 1}"
+            )
+
+
+StreamsSpec = AltUpSpec | HyperSpec | StreamMixSpec | BlockResidualSpec
 
 
 DIGITS = 3

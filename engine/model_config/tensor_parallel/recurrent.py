@@ -100,9 +100,11 @@ def _cut_delta(spec: GatedDeltaSpec, rank: Rank, prefix: str, hidden: int) -> Cu
             ranges = [*apart, ((0, spec.v_dim),), (heads,), ((0, spec.k_dim),)]
         case "full_rank":
             ranges = [*apart, (of_values,), (heads,), (of_decays,)]
+        case "full_gates":
+            ranges = [*apart, (of_values,), (heads,), ((0, spec.k_dim),)]
     into, out, *low = spec.projections(hidden)
     yield from rank.columns(into, prefix, ranges)
-    for projection, own in zip(low, (of_values, of_decays), strict=False):
+    for projection, own in zip(low, (of_values, of_decays)[-len(low) :], strict=bool(low)):
         yield from rank.columns(projection, prefix, [(own,)])
     yield from rank.rows(out, prefix, *(_tiles(spec, rank) if spec.tiled else (of_values,)))
     convolutions = spec.convolutions

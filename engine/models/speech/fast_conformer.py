@@ -21,7 +21,7 @@ from ...layers.forward_batch import ForwardBatch
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
-from ...layers.mlp import MLP
+from ...layers.mlp import MLP, kernel_kind
 from ...layers.norm import LayerNorm
 from ...layers.sinusoids import sinusoid_angles
 from ...layers.varlen_batch import VarlenBatch
@@ -205,9 +205,7 @@ class _Module:
         rows = seen.transpose(1, 2).contiguous()  # [1, positions, hidden]
         if self._norm is not None:
             rows = self._norm(rows[0])[None]
-        assert self._activation != "xielu"
-        assert self._activation != "swiglu_oai"
-        return self._last(kernels.activate_(rows, self._activation))[0]
+        return self._last(kernels.activate_(rows, kernel_kind(self._activation)))[0]
 
 
 def _network(spec: FastConformerSpec, name: str) -> MLPSpec:

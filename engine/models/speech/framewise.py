@@ -19,6 +19,7 @@ from ...layers.forward_batch import ForwardBatch
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
+from ...layers.mlp import kernel_kind
 from ...model_config.speech.fast_conformer import FastConformerSpec
 from ...model_config.speech.framewise import FramewiseConfig, LanguagePromptSpec, ModulesEncoderSpec, TransducerSpec
 from ..encoder_stack import EncodedWindows, Windows
@@ -301,10 +302,7 @@ class _Transducer:
 
     def _chosen(self, joined: torch.Tensor) -> list[tuple[int, float, int]]:
         """[rows, hidden] → the likeliest token of each, its log-probability and its duration."""
-        activation = self._spec.activation
-        assert activation != "xielu"
-        assert activation != "swiglu_oai"
-        scores = self._head(kernels.activate_(joined.contiguous(), activation)).float()
+        scores = self._head(kernels.activate_(joined.contiguous(), kernel_kind(self._spec.activation))).float()
         of_tokens = scores[:, : self._config.vocab_size]
         best = of_tokens.argmax(1)
         likely = of_tokens.gather(1, best.unsqueeze(1))[:, 0] - of_tokens.logsumexp(1)

@@ -234,62 +234,6 @@ def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
         model_spec_from_hf({**V3, **change})
 
 
-KIMI: dict[str, Any] = {
-    "architectures": ["KimiLinearForCausalLM"],
-    "first_k_dense_replace": 1,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "kv_lora_rank": 512,
-    "linear_attn_config": {
-        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
-        "head_dim": 128,
-        "num_heads": 32,
-        "short_conv_kernel_size": 4,
-    },
-    "model_max_length": 1048576,
-    "moe_intermediate_size": 1024,
-    "moe_renormalize": True,
-    "num_attention_heads": 32,
-    "num_experts": 256,
-    "num_experts_per_token": 8,
-    "num_hidden_layers": 27,
-    "num_shared_experts": 1,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "routed_scaling_factor": 2.446,
-    "v_head_dim": 128,
-    "vocab_size": 163840,
-}
-"""Kimi Linear 48B A3B."""
-
-
-def test_kimi_linear_attends_in_the_layers_that_its_file_counts_from_one() -> None:
-    spec = model_spec_from_hf(KIMI)
-    (kept,) = spec.cache_groups
-    assert (kept.kind, kept.layers) == ("latent", (3, 7, 11, 15, 19, 23, 26))
-    assert all(layer.mixer.rope is None for layer in spec.layers if isinstance(layer.mixer, LatentAttentionSpec))
-    assert len(spec.states) == 20
-    assert [isinstance(layer.mlp, MoESpec) for layer in spec.layers] == [False] + [True] * 26
-    assert round(spec.parameters / 1e9) == 49
-    assert round(spec.active_parameters / 1e9) == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"mla_use_nope": False}, "mla_use_nope is false"),
-        ({"moe_router_activation_func": "softmax"}, "moe_router_activation_func is 'softmax', expected 'sigmoid'"),
-        ({"layer_types": ["full_attention"] * 26 + ["mamba"]}, "layer_types holds 'mamba'"),
-        ({"layer_types": ["full_attention"] * 26}, "layer_types says what 26 layers are, expected 27"),
-        ({"linear_attn_config": {"num_heads": "32"}}, "num_heads is '32'"),
-    ],
-)
-def test_a_wrong_field_of_kimi_linear_is_named(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        model_spec_from_hf({**KIMI, **change})
-
-
 LING: dict[str, Any] = {
     "architectures": ["BailingHybridForCausalLM"],
     "head_dim": 128,

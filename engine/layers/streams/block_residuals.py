@@ -1,0 +1,132 @@
+"""Residual streams side by side, [tokens, streams · hidden]: those kept before blocks of layers, and the one that parts
+add to. Parts take a mix of them (attention residuals, arXiv:2603.15031)."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.forward import Traced
+
+from ...model_config.spec.layer import LayerSpec
+from ...model_config.spec.model import Backbone
+from ...model_config.spec.streams import BlockResidualSpec
+from ..forward_batch import ForwardBatch
+from ..layer import Layer
+from ..linear.layer_context import LayerContext
+from ..linear.quantized import Delta, Stream
+from ..linear.weights import WeightMap
+from ..norm import RMSNorm
+from ..rotary import RotaryTables
+
+
+class _Mix:
+    """Σ over streams s of softmax(score · norm(s)) · s, in float32."""
+
+    def __init__(self, weights: WeightMap, name: str, model: Backbone, context: LayerContext) -> None:
+        self._hidden, self._invariant = model.hidden_size, context.invariant
+        exact = replace(context, dtype=torch.float32)
+        self._norm = RMSNorm(weights, f"{name}_norm", model.hidden_size, model.norm_eps, exact)
+        self._score = context.empty(1, model.hidden_size, dtype=torch.float32)
+        weights.add(f"{name}_proj.weight", self._score)
+
+    def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
+        """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens,
+        hidden], float32"""
+        streams = x.view(len(x), -1, self._hidden)
+        if not kept:
+            return streams[:, -1].float()
+        seen = torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
+        normed = self._norm.exact(seen.view(-1, self._hidden))
+        scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), -1)
+        shares = scores.softmax(1)
+        first, *others = ((each * share[:, None]) for each, share in zip(seen.unbind(1), shares.unbind(1), strict=True))
+        return sum(others, start=first)
+
+
+class BlockResiduals:
+    """Widens embeddings to the stream behind empty places for kept ones, and narrows all of them to a mix."""
+
+    def __init__(self, weights: WeightMap, spec: BlockResidualSpec, model: Backbone, context: LayerContext) -> None:
+        self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
+        self._mix = _Mix(weights, spec.last, model, context)
+
+    def widened(self, x: Stream) -> Stream:
+        """Embeddings [tokens, hidden] → [tokens, streams · hidden]"""
+        if isinstance(x, Traced):
+            return x.call("streams of embeddings", self._widen, self._spec.streams * self._hidden)
+        return self._widen(x, None)
+
+    def narrowed(self, x: Stream) -> Stream:
+        """[tokens, streams · hidden] → [tokens, hidden]"""
+        if isinstance(x, Traced):
+            return x.call("the mix of streams", self._narrow, self._hidden)
+        return self._narrow(x, None).to(self._stream)
+
+    def _widen(self, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+        return torch.cat((x.new_zeros(len(x), self._spec.blocks * self._hidden), x), dim=1)
+
+    def _narrow(self, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+        return self._mix(x, self._spec.blocks)
+
+
+class BlockResidualLayer:
+    """A layer whose mixer and network each take a mix of the streams. That of the first layer of a block keeps the
+    stream, which begins anew with the mixer's output."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        layer: int,
+        spec: BlockResidualSpec,
+        model: Backbone,
+        rotary: RotaryTables,
+        context: LayerContext,
+    ) -> None:
+        self._hidden, self._stream = model.hidden_size, context.stream
+        whole, prefix = model.layers[layer], model.layer_prefix(layer)
+        norms, kept = whole.norms, spec.kept(layer)
+        parts: tuple[LayerSpec, ...] = (
+            replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
+            replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out="")),
+        )
+        of_mixer, of_network = (
+            (
+                _Mix(weights, f"{prefix}.{name}", model, context),
+                Layer(weights, layer, model, rotary, context, spec=part),
+            )
+            for name, part in zip(spec.parts, parts, strict=True)
+        )
+        begins = spec.begins(layer)
+        self._parts = (*of_mixer, kept, begins), (*of_network, kept + begins, False)
+
+    def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
+        """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
+        assert delta is None
+        for mix, part, kept, begins in self._parts:
+            add = partial(self._begun, kept) if begins else self._added
+            if isinstance(residual, Traced):
+                given = residual.call("a mix of streams", partial(_mixed, mix, kept), self._hidden)
+                out, _ = part(None, given, batch)
+                assert isinstance(out, Traced)
+                residual = residual.call("an output for the stream", add, residual.width, out)
+            else:
+                found, _ = part(None, mix(residual, kept).to(self._stream), batch)
+                assert isinstance(found, torch.Tensor)
+                residual = add(residual, found)
+        return None, residual
+
+    def _added(self, x: torch.Tensor, out: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        """The streams with a part's output [tokens, hidden] added to the last."""
+        return torch.cat((x[:, : -self._hidden], x[:, -self._hidden :] + out), dim=1)
+
+    def _begun(self, kept: int, x: torch.Tensor, out: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        """The streams with the last one kept as number ``kept``, and a part's output in its place."""
+        before, behind = x[:, : kept * self._hidden], x[:, (kept + 1) * self._hidden : -self._hidden]
+        return torch.cat((before, x[:, -self._hidden :], behind, out.to(x.dtype)), dim=1)
+
+
+def _mixed(mix: _Mix, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+    return mix(x, kept)

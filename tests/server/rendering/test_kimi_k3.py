@@ -1,0 +1,103 @@
+"""Kimi K3's conversations, as its makers' code writes them."""
+
+from typing import Any
+
+import pytest
+
+from stentor.server.text.errors import TemplateError
+from stentor.server.text.renderers.interface import RenderRequest
+from stentor.server.text.renderers.kimi_k3 import write
+
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": {}}}
+DECLARED = (
+    '<|open|>message role="system" type="tool-declare"<|sep|># Tools\n'
+    "Here are the available tools, described in JSONSchema.\n\n```json\n"
+    '[{"function":{"description":"Of a city","name":"weather","parameters":{}},"type":"function"}]\n'
+    "```<|close|>message<|sep|><|end_of_msg|>"
+)
+ASKED: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Oslo?"}]
+WRITTEN = (
+    '<|open|>message role="system"<|sep|>Be brief.<|close|>message<|sep|><|end_of_msg|>'
+    '<|open|>message role="user"<|sep|>Oslo?<|close|>message<|sep|><|end_of_msg|>'
+)
+ASSISTANT = '<|open|>message role="assistant"<|sep|>'
+
+
+def call(id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+CALLED: list[dict[str, Any]] = [
+    *ASKED,
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning": "look it up",
+        "tool_calls": [call("1", "weather", '{"city": "Oslo & \\"X\\"", "days": [1, null]}'), call("2", 'now "', "{}")],
+    },
+    {"role": "tool", "tool_call_id": "2", "content": "noon"},
+    {"role": "tool", "tool_call_id": "1", "content": "cold"},
+]
+
+
+def text(messages: list[dict[str, Any]], **fields: Any) -> str:
+    return write(RenderRequest(messages=messages, **fields))
+
+
+def test_the_model_thinks_unless_it_is_told_not_to() -> None:
+    assert text(ASKED) == f"{WRITTEN}{ASSISTANT}<|open|>think<|sep|>"
+    for kwargs in ({"thinking": False}, {"enable_thinking": False}, {"reasoning_effort": "none"}):
+        assert text(ASKED, template_kwargs=kwargs) == f"{WRITTEN}{ASSISTANT}<|open|>response<|sep|>"
+
+
+def test_an_effort_is_told_before_the_conversation() -> None:
+    begin, _, rest = text(ASKED, template_kwargs={"reasoning_effort": "low"}).partition("<|close|>")
+    assert begin.startswith('<|open|>message role="system" type="thinking-effort"<|sep|>`thinking_effort` guides')
+    assert begin.endswith("\nNow the system is invoked with `thinking_effort=low`.")
+    assert rest.startswith("message<|sep|><|end_of_msg|><|open|>")
+    with pytest.raises(TemplateError, match="reasoning_effort is 'medium'; Kimi K3 knows 'none', 'low', 'high', 'max'"):
+        text(ASKED, template_kwargs={"reasoning_effort": "medium"})
+
+
+def test_tools_are_declared_before_all_with_sorted_keys() -> None:
+    assert text(ASKED, tools=[WEATHER]) == f"{DECLARED}{WRITTEN}{ASSISTANT}<|open|>think<|sep|>"
+
+
+def test_calls_tell_types_of_arguments_and_results_are_in_the_order_of_calls() -> None:
+    thought = "<|open|>think<|sep|>look it up<|close|>think<|sep|>"
+    calls = (
+        "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Oslo & "X"<|close|>argument<|sep|>'
+        '<|open|>argument key="days" type="array"<|sep|>[1, null]<|close|>argument<|sep|><|close|>call<|sep|>'
+        '<|open|>call tool="now &quot;" index="2"<|sep|><|close|>call<|sep|>'
+        "<|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>"
+    )
+    results = (
+        '<|open|>message role="tool" tool="weather" index="1"<|sep|>cold<|close|>message<|sep|><|end_of_msg|>'
+        '<|open|>message role="tool" tool="now &quot;" index="2"<|sep|>noon<|close|>message<|sep|><|end_of_msg|>'
+    )
+    assert text(CALLED) == f"{WRITTEN}{ASSISTANT}{thought}{calls}{results}{ASSISTANT}<|open|>think<|sep|>"
+    found = text(CALLED, template_kwargs={"thinking": False}, add_generation_prompt=False)
+    assert found == f"{WRITTEN}{ASSISTANT}{calls}{results}"
+
+
+def test_results_of_unknown_calls_have_the_tools_at_their_places() -> None:
+    messages = [*CALLED[:-2], {"role": "tool", "tool_call_id": "x", "content": "cold"}, CALLED[-2]]
+    found = text(messages)
+    assert found.index('tool="weather" index="1"<|sep|>cold') < found.index('tool="now &quot;" index="2"<|sep|>noon')
+    with pytest.raises(TemplateError, match="answers no call of the message before"):
+        text([*ASKED, {"role": "tool", "tool_call_id": "x", "content": "cold"}])
+
+
+def test_an_answer_that_goes_on_stays_open() -> None:
+    messages = [*ASKED, {"role": "assistant", "content": "It is", "reasoning": "hm"}]
+    found = text(messages, continue_final_message=True, add_generation_prompt=False)
+    assert found == f"{WRITTEN}{ASSISTANT}<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>It is"
+    with pytest.raises(TemplateError, match="the last message is no text of the assistant's"):
+        text(CALLED[:3], continue_final_message=True)
+
+
+def test_a_name_is_an_attribute() -> None:
+    (message,) = [{"role": "user", "name": "Ann", "content": "Hi"}]
+    assert text([message]).startswith('<|open|>message role="user" name="Ann"<|sep|>Hi<|close|>')
