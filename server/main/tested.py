@@ -304,6 +304,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3VLForConditionalGeneration": ("step3-whole",),
     "Step3p5ForCausalLM": ("step3.5",),
     "Step3p7ForConditionalGeneration": ("step3.7-seeing",),
+    "Step5ForCausalLM": ("step5",),
     "SolarOpenForCausalLM": ("solar-open",),
     "StableLmForCausalLM": (
         "stablelm",

@@ -109,6 +109,7 @@ CALLED = {
     **{key: {"lightning attention", "latent attention"} for key in ("ling2.5", "ling2.5-plain")},
     "ling-unbound": {"a gated delta rule", "latent attention"},
     **{name: {"attention with a gate", "gates with a limit"} for name in ("step3.5", "step3.7-seeing")},
+    "step5": {"attention to chosen blocks", "attention with a gate", "gates with a limit"},
     **{name: {"queries of a latent"} for name in ("step3", "step3-whole")},
     "iquest-loop": {"attention to two loops"},
     "solar": {"a stream kept", "a blend of streams"},

@@ -104,6 +104,7 @@ EXPERTS = (
     "qwen3-moe",
     "step3",
     "step3.5",
+    "step5",
     *(
         "deepseek-v3",
         "glm-moe-dsa",

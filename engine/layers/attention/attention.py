@@ -12,6 +12,7 @@ from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.attention_parts import BlockIndexSpec
 from ...model_config.spec.model import Backbone
 from ..added_conv import AddedConv
 from ..elementwise import elementwise
@@ -29,6 +30,7 @@ from .convolved import Convolved
 from .distances import Distances
 from .head_norms import HeadLayerNorm, query_and_key_norms
 from .query_latent import QueriesOfLatent
+from .region_index import RegionIndex
 from .stored_heads import _pass_over_unused, _projections
 
 _LEAST_QUERIES: Final = 64
@@ -93,10 +95,11 @@ class Attention:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
             weights.add(f"{prefix}.{spec.gate_bias}", self._gate_bias)
         self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
-        self._index: BlockIndex | None = None
+        self._index: BlockIndex | RegionIndex | None = None
         if spec.index is not None:
-            self._index = BlockIndex(weights, at, model, spec, rotary, context)
-            self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
+            kind = BlockIndex if isinstance(spec.index, BlockIndexSpec) else RegionIndex
+            self._index = kind(weights, layer, model, spec, rotary, context)
+            self._sizes = *self._sizes, *(part.size for part in spec.index.parts(spec.name, spec.kv_heads))
         if spec.distances is not None:
             self._sizes = *self._sizes, spec.heads * spec.distances.size
         self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
@@ -163,7 +166,7 @@ class Attention:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
     ) -> torch.Tensor:
         """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
-        value_dim]. ``index``: the queries and key of an index of blocks, or the numbers for distances."""
+        value_dim]. ``index``: what is made for an index of blocks, or the numbers for distances."""
         spec, gate = self._spec, None
         if self._key_convs is not None:
             both = self._key_convs.added(torch.cat([k, v], dim=1), batch).to(k.dtype)
@@ -317,7 +320,7 @@ class Attention:
             late = self._query_scales if spec.temperature_late else None
             distances = self._distances(index[0], None if late is None else late[batch.positions])
         if self._index is not None:
-            found = self._index.attend(q, index[0], index[1], batch, cache)
+            found = self._index.attend(q, index, batch, cache)
             if found is not None:
                 return found
         return attend_cached(

@@ -257,6 +257,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
     "Step3TextForCausalLM": DecoderFamily("step3_text", hf_step.step3),
     "Step3p5ForCausalLM": DecoderFamily("step3p5", hf_step.step),
+    "Step5ForCausalLM": DecoderFamily("step5", hf_step.step5),
     "DbrxForCausalLM": DecoderFamily("dbrx", hf_singular.dbrx),
     "JetMoeForCausalLM": DecoderFamily("jetmoe", hf_singular.jetmoe),
     "ZambaForCausalLM": DecoderFamily("zamba", hf_singular.zamba),
