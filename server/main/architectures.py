@@ -213,7 +213,10 @@ def kinds(spec: ModelSpec) -> list[str]:
         found.append("latent attention")
     if any(isinstance(layer.mixer, CompressedAttentionSpec) for layer in spec.layers):
         found.append("compressed attention")
-    elif any(not isinstance(spec.layers[number].mixer, AttentionSpec) for number in spec.states):
+    elif any(
+        layer.beside or not isinstance(layer.mixer, AttentionSpec)
+        for layer in map(spec.layers.__getitem__, spec.states)
+    ):
         found.append("recurrent")
     elif spec.states:
         found.append("attention with states")
