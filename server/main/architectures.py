@@ -130,7 +130,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
-    "Step5ForCausalLM": _STEP5,
+    **dict.fromkeys(("Step5ForCausalLM", "Step5ForConditionalGeneration"), _STEP5),
     "MiMoV2ForCausalLM": {
         "v_head_dim": 8,
         "partial_rotary_factor": 0.5,

@@ -305,6 +305,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3p5ForCausalLM": ("step3.5",),
     "Step3p7ForConditionalGeneration": ("step3.7-seeing",),
     "Step5ForCausalLM": ("step5",),
+    "Step5ForConditionalGeneration": ("step5",),
     "SolarOpenForCausalLM": ("solar-open",),
     "StableLmForCausalLM": (
         "stablelm",
@@ -454,6 +455,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "SkyworkR1VChatModel": ("skywork_r1v",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
     "Step3p7ForConditionalGeneration": ("step",),
+    "Step5ForConditionalGeneration": ("step5_vl",),
     "StepVLForConditionalGeneration": ("step_vl",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VibeVoiceAsrForConditionalGeneration": ("vibevoice_asr",),
