@@ -58,6 +58,10 @@ _STEP5: Final = {
     **{"layer_types": _STEP["layer_types"], "sliding_window": 24, "use_head_wise_attn_gate": True},
     **{"use_moe_router_bias": True, "sparse_config": {"num_provider_groups": 2, "topk": 3}},
 }
+_K2_HORIZON: Final = {
+    **{"rope_head_dim": 8, "query_key_norm": True, "layernorm_num_groups": 4, "attention_gate_func": "silu"},
+    **{"num_experts": 4, "router_score_func": "sigmoid", "moe_gate_bias": True, "mova_num_experts": 0},
+}
 _STEP3: Final = {"moe_layers_enum": "1,2,3"}
 _VERSION: Final = {"version": 4.5}
 _HEAD: Final = {"num_nextn_predict_layers": 1}
@@ -130,6 +134,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
+    "K2HorizonForCausalLM": _K2_HORIZON,
     **dict.fromkeys(("Step5ForCausalLM", "Step5ForConditionalGeneration"), _STEP5),
     "MiMoV2ForCausalLM": {
         "v_head_dim": 8,

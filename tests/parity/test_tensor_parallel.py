@@ -83,6 +83,7 @@ EXPERTS = (
     "granite-moe-shared",
     "grok2",
     "kolibri1",
+    "k2-horizon",
     "lfm2-moe",
     "ling1",
     "ling2",

@@ -1,7 +1,9 @@
 """Self-attention."""
 
+import math
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Final, overload
 
 import torch
@@ -198,11 +200,7 @@ class Attention:
             return found.view(-1, spec.q_size)
         if self._head_out is not None:
             found = self._head_out.plain(found)
-        if spec.gate_activation == "softplus":
-            opened = elementwise(torch.nn.functional.softplus, gate.float()).to(found.dtype)
-        else:
-            opened = elementwise(torch.sigmoid, gate)
-        return (found * opened).view(-1, spec.q_size)
+        return (found * _opened(gate, spec.gate_activation)).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Attention within whole texts; q, k, v [tokens, heads, head_dim] → the shape of q."""
@@ -379,6 +377,17 @@ class Attention:
         """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""
         q, k, v, *index = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch, *index)
+
+
+def _opened(gate: torch.Tensor, activation: str) -> torch.Tensor:
+    """What multiplies the heads' output, of gates [tokens, heads, gates a head] → the same."""
+    match activation:
+        case "sigmoid":
+            return elementwise(torch.sigmoid, gate)
+        case "silu":
+            return elementwise(torch.nn.functional.silu, gate.float()).to(gate.dtype)
+    beta = math.log(2) if activation == "softplus2" else 1.0
+    return elementwise(partial(torch.nn.functional.softplus, beta=beta), gate.float()).to(gate.dtype)
 
 
 def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:

@@ -21,10 +21,10 @@ from .positions import DistanceBias, RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 
-QKNorm = Literal["none", "head", "full", "layer", "layer_own", "layer_own_biased"]
-"""``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
-norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+);
-``layer_own_biased``: and with a bias of each (Chameleon)."""
+QKNorm = Literal["none", "head", "head_own", "full", "layer", "layer_own", "layer_own_biased"]
+"""``head``: RMS norm over each head (Qwen3, Gemma-3). ``head_own``: the same with weights of each (K2 Horizon).
+``full``: over the whole projection (OLMo-2). ``layer``: layer norm over each head (Phi). ``layer_own``: the same
+without a bias, with weights of each head (Command R+); ``layer_own_biased``: and with a bias of each (Chameleon)."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class AttentionSpec:
     """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
     gate_bias: str = ""
     """Stored name of a bias for the gates of each head (Beam); "": none."""
-    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
-    """Of all gates (Laguna: softplus)."""
+    gate_activation: Literal["sigmoid", "softplus", "softplus2", "silu"] = "sigmoid"
+    """Of all gates (Laguna: softplus); softplus2: log2(1 + 2^x) (K2 Horizon)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_power: float = 0.0
@@ -230,7 +230,9 @@ class AttentionSpec:
             yield from self.index.shapes(prefix, self.name)
         for which, heads in self.layer_norms:
             name = f"{prefix}.{self.name}.{which}"
-            if self.qk_norm == "layer":
+            if self.qk_norm == "head_own":
+                yield f"{name}.weight", (heads * self.head_dim,)
+            elif self.qk_norm == "layer":
                 yield f"{name}.bias", (self.head_dim,)
                 yield f"{name}.weight", (self.head_dim,)
             elif "{}" in which:
@@ -282,8 +284,9 @@ class AttentionSpec:
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
-        """Names of layer norms of queries and keys, with their numbers of heads."""
-        if not self.qk_norm.startswith("layer") or self.qk_norm_names is None:
+        """Names of layer norms, or RMS norms with weights of each head, of queries and keys, with their numbers of
+        heads."""
+        if not self.qk_norm.startswith(("layer", "head_own")) or self.qk_norm_names is None:
             return ()
         q, k = self.qk_norm_names
         return (q, self.heads), (k, self.kv_heads)
@@ -292,7 +295,7 @@ class AttentionSpec:
     def qk_norm_sizes(self) -> tuple[int, int] | None:
         """Sizes of the RMS norms of queries and keys; None without."""
         match self.qk_norm:
-            case "none" | "layer" | "layer_own" | "layer_own_biased":
+            case "none" | "head_own" | "layer" | "layer_own" | "layer_own_biased":
                 return None
             case "head":
                 return self.head_dim, self.head_dim
@@ -349,7 +352,7 @@ class AttentionSpec:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
         if self.chunked and not self.window:
             raise ConfigError("attention in chunks has a chunk of no tokens")
-        if self.qk_norm.startswith("layer") and (self.rotated_first or self.qk_norm_names is None):
+        if self.qk_norm.startswith(("layer", "head_own")) and (self.rotated_first or self.qk_norm_names is None):
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.chunk is not None and not self.fused:
             raise ConfigError("chunks of queries, keys and values that are stored apart are not known")

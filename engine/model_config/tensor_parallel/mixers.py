@@ -90,7 +90,7 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     if spec.gate_bias:
         yield f"{name}.{spec.gate_bias}", Cut(0, spec.heads, (of_heads,))
     q_norm, k_norm = (f"{name}.{which}.weight" for which in spec.qk_norm_names or ("", ""))
-    if spec.qk_norm == "full":
+    if spec.qk_norm in ("full", "head_own"):
         yield q_norm, Cut(0, spec.q_size, (found,))
         yield k_norm, Cut(0, spec.kv_size, (keys,))
     elif spec.qk_norm.startswith("layer_own"):
