@@ -33,7 +33,7 @@ from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
 from .selective_scan import selective_scan
 from .sparse_index import tokens_of_pools, top_tokens
-from .sparse_index.blocks import BlockChoice, block_attention, seen_by, top_blocks
+from .sparse_index.blocks import BlockChoice, block_attention, seen_by, top_blocks, top_regions
 from .state_rows import StateRows
 from .stream_weights import stream_weights
 from .variants import Choice, Variant, force_variant
@@ -114,6 +114,7 @@ __all__ = [
     "stream_weights",
     "tokens_of_pools",
     "top_blocks",
+    "top_regions",
     "top_tokens",
     "varlen_attention",
     "write_kv_",

@@ -265,7 +265,41 @@ class ScaledFirstNorm:
         return self.plain(added_(residual, x))
 
 
-Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm
+class GroupsNorm:
+    """y · weight, where y is x with each of its equal parts divided by its own rms (K2 Horizon)."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, size: int, groups: int, eps: float, context: LayerContext
+    ) -> None:
+        self._weight = context.empty(size, dtype=torch.float32)
+        weights.add(f"{name}.weight", self._weight)
+        self._norm = RMSNorm(weights, None, size // groups, eps, replace(context, dtype=torch.float32))
+        self._size, self._groups = size, groups
+
+    @overload
+    def plain(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def plain(self, x: Stream) -> Stream: ...
+
+    def plain(self, x: Stream) -> Stream:
+        """x [tokens, size] → the same."""
+        if isinstance(x, Traced):
+            return x.call("a norm of groups", lambda rows, _: self.exact(rows), self._size)
+        return self.exact(x).to(x.dtype)
+
+    __call__ = plain
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32, for x of any dtype."""
+        return self._norm.plain(x.float().reshape(-1, self._size // self._groups)).view(x.shape) * self._weight
+
+    def add(self, x: Delta, residual: Stream) -> Stream:
+        """Add x to ``residual`` in place and normalise the sum."""
+        return self.plain(added_(residual, x))
+
+
+Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm | GroupsNorm
 
 
 def make_norm(
@@ -287,6 +321,8 @@ def make_norm(
         eps = like.in_eps
     if own in like.scaled_first:
         return ScaledFirstNorm(weights, name, size, eps, context)
+    if like.groups > 1:
+        return GroupsNorm(weights, name, size, like.groups, eps, context)
     stored = name if like.weighted and own not in like.unweighted else None
     if stored:
         weights.alias(f"{name}.scale", f"{name}.weight")  # as files of Grok 1 have it

@@ -157,12 +157,17 @@ def rotary_table(
     [rotary_dim / 2], multiply the frequencies.
     """
     dim = rope.rotary_dim or head_dim
-    inverse, attention_factor = _inverse_frequencies(rope, dim, max_position, max_model_len)
+    apart = 0 if rope.kind == "proportional" else rope.rotating
+    inverse, attention_factor = _inverse_frequencies(rope, apart or dim, max_position, max_model_len)
     inverse = inverse if factors is None else inverse * factors
     angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32), inverse)
     if rope.backwards:
         angles = -angles
     cos, sin = angles.cos() * attention_factor, angles.sin() * attention_factor
+    if apart:
+        still = (dim - apart) // 2
+        cos = torch.nn.functional.pad(cos, (0, still), value=1.0)
+        sin = torch.nn.functional.pad(sin, (0, still))
     return cos.to(device), sin.to(device)
 
 

@@ -61,9 +61,10 @@ def choose_cache_dtype(
 
 
 def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
-    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses."""
+    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses, or are divided
+    by them."""
     for chosen in sorted({group.index_block for group in groups} - {0}):
-        if chosen % block_size:
+        if chosen % block_size and block_size % chosen:
             raise SetupError(
                 f"--block-size {block_size}: the model attends to blocks of {chosen} tokens, expected a size that "
                 "divides them"

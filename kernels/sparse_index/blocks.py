@@ -1,5 +1,5 @@
 """Chooses the blocks of tokens that each group of heads attends to, with an index of keys beside the cache, and attends
-to them (MiniMax-M3)."""
+to them (MiniMax-M3, Step 5)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,9 +12,12 @@ from ..guards import FLOATS, describe, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
 from ..launching.launch import cdiv
 from ..variants import Choice, Variant, select_variant
+from . import top_tokens
 
 SCORES_BYTES: Final = 64 << 20
 """The most memory for scores at once; if there are more tokens, they are processed in turns."""
+_COPIED_BYTES: Final = 64 << 20
+"""Of keys and values that are copied at once."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,57 @@ def top_blocks(
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
+def top_regions(
+    q: Tensor,
+    weights: Tensor,
+    cache: Tensor,
+    batch: AttentionBatch,
+    seen: VisibleTokens,
+    choice: BlockChoice,
+    *,
+    groups: int,
+    block: int,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Chooses regions of tokens for each new token and group of heads: its own, and of those before it the ones with
+    the largest sum over the group's heads of weight · relu(q · k).
+
+    Args:
+        q: [T, groups · H, dim], contiguous.
+        weights: [T, groups · H] float32, contiguous.
+        cache: a key of each region that is complete, of ``choice.size`` tokens, as :func:`stentor.kernels.top_tokens`
+            takes those of entries in blocks of ``block`` tokens.
+        batch, seen, variant: as of :func:`top_blocks`.
+        choice: what is chosen; one region is local.
+
+    Returns:
+        [T, groups, top_k] int64: as of :func:`top_blocks`.
+
+    Raises:
+        ValueError: shapes, dtypes, strides or numbers that do not fit.
+    """
+    tokens, heads, dim = q.shape
+    if choice.local != 1 or choice.top_k < 2 or heads % groups:
+        raise ValueError(f"top_regions: {choice} with {heads} heads in {groups} groups is not known")
+    own = (seen.counts - 1).clamp(min=0).div(choice.size, rounding_mode="floor")
+    tables = batch.block_tables.index_select(0, seen.rows)
+    # a group of a token becomes a sequence that ends where the token's own region begins
+    before = _queries_alone((own * choice.size).clamp(min=1), tables.repeat_interleave(groups, 0), batch, groups)
+    best = top_tokens(
+        q.view(tokens * groups, -1, dim),
+        weights.view(tokens * groups, -1),
+        cache,
+        before,
+        top_k=choice.top_k - 1,
+        ratio=choice.size,
+        block=block,
+        variant=variant,
+    )
+    found = best.view(tokens, groups, -1).long()
+    found = found.masked_fill(found < 0, cdiv(batch.max_seq_len, choice.size))
+    return torch.cat([found, own[:, None, None].expand(-1, groups, 1)], dim=2).sort(dim=2).values
+
+
 def _best(scores: Tensor, counts: Tensor, choice: BlockChoice) -> Tensor:
     """The choice by scores [tokens, heads, blocks], which are -inf where nothing is seen; mutates them."""
     blocks = scores.shape[2]
@@ -138,12 +192,13 @@ def block_attention(
     head.
 
     A kv head of a token becomes a sequence of one query, whose block table has the chosen blocks alone: all but the
-    last, which is the token's own, are seen whole.
+    last, which is the token's own, are seen whole. Blocks that are parts of the cache's are copied, for some tokens at
+    a time.
 
     Args:
         q: [T, Hq, D], contiguous.
         k_cache, v_cache, batch, scale, invariant, variant: as there; the caches have no scales.
-        seen, chosen, choice: of :func:`top_blocks`, for as many heads as the caches have.
+        seen, chosen, choice: of :func:`top_blocks` or :func:`top_regions`, for as many heads as the caches have.
 
     Returns:
         [T, Hq, D], a new contiguous tensor.
@@ -153,34 +208,60 @@ def block_attention(
     """
     tokens, heads, dim = q.shape
     _, kv_heads, _, size = k_cache.shape
-    if chosen.shape != (tokens, kv_heads, choice.top_k) or choice.size % size:
+    if chosen.shape != (tokens, kv_heads, choice.top_k) or (choice.size % size and size % choice.size):
         raise ValueError(f"block_attention: chosen {describe(chosen)} does not fit k_cache {describe(k_cache)}")
-    per_choice = choice.size // size
-    inside = torch.arange(per_choice, device=q.device)
-    wanted = (chosen.unsqueeze(3) * per_choice + inside).flatten(1)
     tables = batch.block_tables.index_select(0, seen.rows)
-    found = tables.gather(1, wanted.clamp(max=tables.shape[1] - 1)).view(tokens, kv_heads, -1)
-    # the caches' heads lie one after another within a block, and so count as blocks of one head
-    of_head = torch.arange(kv_heads, dtype=found.dtype, device=q.device)[:, None]
     count = (seen.counts - 1).div(choice.size, rounding_mode="floor").clamp(max=choice.top_k - 1)
     lengths = (count * choice.size + (seen.counts - 1) % choice.size + 1).where(seen.counts > 0, 0)
-    rows = tokens * kv_heads
-    by_head = AttentionBatch(
-        query_start=torch.arange(rows + 1, dtype=torch.int32, device=q.device),
-        seq_lens=lengths.int().repeat_interleave(kv_heads),
-        block_tables=(found * kv_heads + of_head).view(rows, -1),
-        slots=batch.slots.repeat_interleave(kv_heads),
+    # the caches' heads lie one after another within a block, and so count as blocks of one head
+    of_head = torch.arange(kv_heads, dtype=tables.dtype, device=q.device)[:, None]
+
+    def placed(wanted: Tensor) -> Tensor:
+        """The places of numbers of the cache's blocks within their sequences, [tokens, kv heads, n] → the same."""
+        at = wanted.flatten(1).clamp(max=tables.shape[1] - 1)
+        return tables.gather(1, at).view(wanted.shape) * kv_heads + of_head
+
+    def attend(rows: slice, k: Tensor, v: Tensor, blocks: Tensor) -> Tensor:
+        longest = min(batch.max_seq_len, choice.most)
+        alone = _queries_alone(lengths[rows], blocks, batch, kv_heads, longest)
+        grouped = q[rows].reshape(-1, heads // kv_heads, dim)
+        return paged_attention(grouped, k, v, alone, scale=scale, invariant=invariant, variant=variant)
+
+    keys, values = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
+    if choice.size % size == 0:
+        inside = torch.arange(choice.size // size, device=q.device)
+        blocks = placed((chosen.unsqueeze(3) * len(inside) + inside).flatten(2))
+        every = slice(0, tokens)
+        return attend(every, keys.unsqueeze(1), values.unsqueeze(1), blocks.flatten(0, 1)).view(tokens, heads, dim)
+    parts, joined = size // choice.size, BLOCK_MULTIPLE // choice.size
+    most = cdiv(min(choice.top_k, cdiv(batch.max_seq_len, choice.size)), joined) * joined
+    chosen = torch.nn.functional.pad(chosen, (0, max(0, most - choice.top_k)))[:, :, :most]
+    places, within = placed(chosen.div(parts, rounding_mode="floor")).long(), chosen % parts
+    out = torch.empty_like(q)
+    step = max(1, _COPIED_BYTES // (2 * kv_heads * most * choice.size * dim * q.element_size()))
+    for first in range(0, tokens, step):
+        rows = slice(first, min(first + step, tokens))
+        at = places[rows].flatten(), within[rows].flatten()
+        k = keys.unflatten(2, (parts, choice.size))[at[0], :, at[1]].view(-1, joined, dim, choice.size)
+        v = values.unflatten(1, (parts, choice.size))[at].view(-1, 1, BLOCK_MULTIPLE, dim)
+        k = k.transpose(1, 2).reshape(-1, 1, dim, BLOCK_MULTIPLE)
+        number = torch.arange(len(v), dtype=torch.int32, device=q.device)
+        out[rows] = attend(rows, k, v, number.view(-1, most // joined)).view(-1, heads, dim)
+    return out
+
+
+def _queries_alone(
+    lengths: Tensor, tables: Tensor, batch: AttentionBatch, each: int, longest: int | None = None
+) -> AttentionBatch:
+    """A batch of sequences of one query, ``each`` of them for a token: ``lengths`` [tokens], ``tables``
+    [tokens · each, blocks]."""
+    rows = len(tables)
+    return AttentionBatch(
+        query_start=torch.arange(rows + 1, dtype=torch.int32, device=tables.device),
+        seq_lens=lengths.int().repeat_interleave(each),
+        block_tables=tables.contiguous(),
+        slots=batch.slots.new_zeros(rows),
         max_query_len=1,
-        max_seq_len=min(batch.max_seq_len, choice.most),
+        max_seq_len=batch.max_seq_len if longest is None else longest,
         decode_rows=rows,
     )
-    out = paged_attention(
-        q.view(rows, heads // kv_heads, dim),
-        k_cache.flatten(0, 1).unsqueeze(1),
-        v_cache.flatten(0, 1).unsqueeze(1),
-        by_head,
-        scale=scale,
-        invariant=invariant,
-        variant=variant,
-    )
-    return out.view(tokens, heads, dim)

@@ -10,6 +10,7 @@ from stentor.engine.model_config.hf.config import DECODERS
 from stentor.engine.model_config.hf.deepseek_ocr import is_deepseek_ocr
 from stentor.engine.model_config.hf.draft_head import mtp_head_stored
 from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
+from stentor.engine.model_config.spec.attention import AttentionSpec
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MoESpec
@@ -52,6 +53,14 @@ _STEP: Final = {
     "sliding_window": 24,
     "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0],
     "num_nextn_predict_layers": 1,
+}
+_STEP5: Final = {
+    **{"layer_types": _STEP["layer_types"], "sliding_window": 24, "use_head_wise_attn_gate": True},
+    **{"use_moe_router_bias": True, "sparse_config": {"num_provider_groups": 2, "topk": 3}},
+}
+_K2_HORIZON: Final = {
+    **{"rope_head_dim": 8, "query_key_norm": True, "layernorm_num_groups": 4, "attention_gate_func": "silu"},
+    **{"num_experts": 4, "router_score_func": "sigmoid", "moe_gate_bias": True, "mova_num_experts": 0},
 }
 _STEP3: Final = {"moe_layers_enum": "1,2,3"}
 _VERSION: Final = {"version": 4.5}
@@ -128,6 +137,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
+    "K2HorizonForCausalLM": _K2_HORIZON,
+    **dict.fromkeys(("Step5ForCausalLM", "Step5ForConditionalGeneration"), _STEP5),
     "MiMoV2ForCausalLM": {
         "v_head_dim": 8,
         "partial_rotary_factor": 0.5,
@@ -210,8 +221,13 @@ def kinds(spec: ModelSpec) -> list[str]:
         found.append("latent attention")
     if any(isinstance(layer.mixer, CompressedAttentionSpec) for layer in spec.layers):
         found.append("compressed attention")
-    elif spec.states:
+    elif any(
+        layer.beside or not isinstance(layer.mixer, AttentionSpec)
+        for layer in map(spec.layers.__getitem__, spec.states)
+    ):
         found.append("recurrent")
+    elif spec.states:
+        found.append("attention with states")
     if any(layer.picture_gates is not None for layer in spec.layers):
         found.append("attention to pictures")
     if any(isinstance(network, MoESpec) for layer in spec.layers for network in layer.networks):

@@ -305,6 +305,9 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3VLForConditionalGeneration": ("step3-whole",),
     "Step3p5ForCausalLM": ("step3.5",),
     "Step3p7ForConditionalGeneration": ("step3.7-seeing",),
+    "K2HorizonForCausalLM": ("k2-horizon", "k2-horizon-dense"),
+    "Step5ForCausalLM": ("step5",),
+    "Step5ForConditionalGeneration": ("step5",),
     "SolarOpenForCausalLM": ("solar-open",),
     "StableLmForCausalLM": (
         "stablelm",
@@ -454,6 +457,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "SkyworkR1VChatModel": ("skywork_r1v",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
     "Step3p7ForConditionalGeneration": ("step",),
+    "Step5ForConditionalGeneration": ("step5_vl",),
     "StepVLForConditionalGeneration": ("step_vl",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VibeVoiceAsrForConditionalGeneration": ("vibevoice_asr",),

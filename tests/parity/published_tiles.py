@@ -13,6 +13,7 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.hub_step5 import step5_vl
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat
 from stentor.tests.parity.reading import READING
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
@@ -438,5 +439,6 @@ IN_TILES: Final[Mapping[str, Published]] = {
     "perception_lm_large": Published("perception_lm", partial(perception_lm, class_token=True), _PERCEIVED),
     "perception_lm_gigantic": Published("perception_lm", partial(perception_lm, class_token=False), _PERCEIVED),
     "step_vl": Published("step_vl", step_vl, Kind(_whole_and_squares, _PATCH, _one_by_one)),
+    "step5_vl": Published("step5_vl", step5_vl, READING["step"][1]),
     "nemotron_h_vl": Published("NemotronH_Nano_VL_V2", nemotron_h_vl, _RADIO),
 }

@@ -83,6 +83,7 @@ EXPERTS = (
     "granite-moe-shared",
     "grok2",
     "kolibri1",
+    "k2-horizon",
     "lfm2-moe",
     "ling1",
     "ling2",
@@ -104,6 +105,7 @@ EXPERTS = (
     "qwen3-moe",
     "step3",
     "step3.5",
+    "step5",
     *(
         "deepseek-v3",
         "glm-moe-dsa",

@@ -1,7 +1,9 @@
 """Self-attention."""
 
+import math
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Final, overload
 
 import torch
@@ -12,6 +14,7 @@ from stentor.kernels.forward import CachedHeads, Rotation, Scores, Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.attention_parts import BlockIndexSpec
 from ...model_config.spec.model import Backbone
 from ..added_conv import AddedConv
 from ..elementwise import elementwise
@@ -29,6 +32,7 @@ from .convolved import Convolved
 from .distances import Distances
 from .head_norms import HeadLayerNorm, query_and_key_norms
 from .query_latent import QueriesOfLatent
+from .region_index import RegionIndex
 from .stored_heads import _pass_over_unused, _projections
 
 _LEAST_QUERIES: Final = 64
@@ -93,10 +97,11 @@ class Attention:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)
             weights.add(f"{prefix}.{spec.gate_bias}", self._gate_bias)
         self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
-        self._index: BlockIndex | None = None
+        self._index: BlockIndex | RegionIndex | None = None
         if spec.index is not None:
-            self._index = BlockIndex(weights, at, model, spec, rotary, context)
-            self._sizes = *self._sizes, *(size for _, size in spec.index.parts(spec.name, spec.kv_heads))
+            kind = BlockIndex if isinstance(spec.index, BlockIndexSpec) else RegionIndex
+            self._index = kind(weights, layer, model, spec, rotary, context)
+            self._sizes = *self._sizes, *(part.size for part in spec.index.parts(spec.name, spec.kv_heads))
         if spec.distances is not None:
             self._sizes = *self._sizes, spec.heads * spec.distances.size
         self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
@@ -163,7 +168,7 @@ class Attention:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
     ) -> torch.Tensor:
         """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
-        value_dim]. ``index``: the queries and key of an index of blocks, or the numbers for distances."""
+        value_dim]. ``index``: what is made for an index of blocks, or the numbers for distances."""
         spec, gate = self._spec, None
         if self._key_convs is not None:
             both = self._key_convs.added(torch.cat([k, v], dim=1), batch).to(k.dtype)
@@ -195,11 +200,7 @@ class Attention:
             return found.view(-1, spec.q_size)
         if self._head_out is not None:
             found = self._head_out.plain(found)
-        if spec.gate_activation == "softplus":
-            opened = elementwise(torch.nn.functional.softplus, gate.float()).to(found.dtype)
-        else:
-            opened = elementwise(torch.sigmoid, gate)
-        return (found * opened).view(-1, spec.q_size)
+        return (found * _opened(gate, spec.gate_activation)).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Attention within whole texts; q, k, v [tokens, heads, head_dim] → the shape of q."""
@@ -317,7 +318,7 @@ class Attention:
             late = self._query_scales if spec.temperature_late else None
             distances = self._distances(index[0], None if late is None else late[batch.positions])
         if self._index is not None:
-            found = self._index.attend(q, index[0], index[1], batch, cache)
+            found = self._index.attend(q, index, batch, cache)
             if found is not None:
                 return found
         return attend_cached(
@@ -376,6 +377,17 @@ class Attention:
         """:meth:`attend` with q, k, v and the parts of an index concatenated, float32 [tokens, all]."""
         q, k, v, *index = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch, *index)
+
+
+def _opened(gate: torch.Tensor, activation: str) -> torch.Tensor:
+    """What multiplies the heads' output, of gates [tokens, heads, gates a head] → the same."""
+    match activation:
+        case "sigmoid":
+            return elementwise(torch.sigmoid, gate)
+        case "silu":
+            return elementwise(torch.nn.functional.silu, gate.float()).to(gate.dtype)
+    beta = math.log(2) if activation == "softplus2" else 1.0
+    return elementwise(partial(torch.nn.functional.softplus, beta=beta), gate.float()).to(gate.dtype)
 
 
 def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:

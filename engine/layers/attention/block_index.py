@@ -1,10 +1,13 @@
 """The index of attention to blocks of tokens (MiniMax-M3)."""
 
+from collections.abc import Sequence
+
 import torch
 
 from stentor import kernels
 
 from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.attention_parts import BlockIndexSpec
 from ...model_config.spec.model import Backbone
 from ..forward_batch import ForwardBatch, LayerCache
 from ..linear.layer_context import LayerContext
@@ -22,20 +25,19 @@ class BlockIndex:
     def __init__(
         self,
         weights: WeightMap,
-        prefix: str,
+        layer: int,
         model: Backbone,
         spec: AttentionSpec,
         rotary: RotaryTables,
         context: LayerContext,
     ) -> None:
-        """``prefix``: of the layer."""
-        assert spec.index is not None
+        assert isinstance(spec.index, BlockIndexSpec)
         self._spec, self._scale, self._kv_heads = spec.index, spec.scale, spec.kv_heads
         self._choice = kernels.BlockChoice(spec.index.size, spec.index.top_k, spec.index.local)
         self._norms = [
             RMSNorm(
                 weights,
-                f"{prefix}.{name}",
+                f"{model.layer_prefix(layer)}.{name}",
                 spec.index.head_dim,
                 model.norm_eps,
                 context,
@@ -49,15 +51,17 @@ class BlockIndex:
         self._invariant = context.invariant
 
     def attend(
-        self, q: torch.Tensor, own: torch.Tensor, key: torch.Tensor, batch: ForwardBatch, cache: LayerCache
+        self, q: torch.Tensor, made: Sequence[torch.Tensor], batch: ForwardBatch, cache: LayerCache
     ) -> torch.Tensor | None:
         """Attention of q [tokens, heads, head_dim], normed and rotated, to the chosen tokens → the same shape; None if
         all are seen.
 
-        Takes the index's queries ``own`` [tokens, kv heads · dim] and key [tokens, dim], before norms and rotation.
+        Takes what is ``made`` for the index: queries [tokens, kv heads · dim] and key [tokens, dim], before norms and
+        rotation.
         Writes its key; those of the attention are written.
         """
         attention = batch.attention[cache.group]
+        own, key = made
         q_norm, k_norm = self._norms
         own = q_norm.plain(own.reshape(-1, self._kv_heads, self._spec.head_dim))
         key = k_norm.plain(key.reshape(-1, 1, self._spec.head_dim))

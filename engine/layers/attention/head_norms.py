@@ -10,18 +10,21 @@ from ..norm import RMSNorm
 
 
 class HeadLayerNorm:
-    """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones."""
+    """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones; or x / rms *
+    weight with weights of its own."""
 
     def __init__(
         self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, kind: QKNorm
     ) -> None:
         """``kind``: with weights and biases of each head, only with weights of each, or with shared ones. Weights alone
         are stored in one tensor, or in one each if ``name`` has a place for the head's number."""
-        self._dim, self._eps = dim, eps
+        self._dim, self._eps, self._centred = dim, eps, kind != "head_own"
         own = kind != "layer"
         self._weight = context.empty(heads if own else 1, dim, dtype=torch.float32)
         self._bias: torch.Tensor | None = None
-        if kind != "layer_own":
+        if kind == "head_own":
+            weights.add(f"{name}.weight", self._weight.view(-1))
+        elif kind != "layer_own":
             self._bias = torch.empty_like(self._weight)
             stored = (heads, dim) if own else (dim,)
             weights.add(f"{name}.bias", self._bias, shape=stored)
@@ -34,7 +37,8 @@ class HeadLayerNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [tokens, heads, dim] → a new tensor; computed in float32 and rounded once."""
-        normed = torch.nn.functional.layer_norm(x.float(), (self._dim,), eps=self._eps) * self._weight
+        norm = torch.nn.functional.layer_norm if self._centred else torch.nn.functional.rms_norm
+        normed = norm(x.float(), (self._dim,), eps=self._eps) * self._weight
         return (normed if self._bias is None else normed + self._bias).to(x.dtype)
 
 

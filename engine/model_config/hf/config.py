@@ -20,6 +20,7 @@ from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import inkling as hf_inkling
+from . import k2_horizon as hf_k2_horizon
 from . import kimi as hf_kimi
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
@@ -258,6 +259,8 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
     "Step3TextForCausalLM": DecoderFamily("step3_text", hf_step.step3),
     "Step3p5ForCausalLM": DecoderFamily("step3p5", hf_step.step),
+    "K2HorizonForCausalLM": DecoderFamily("k2_horizon", hf_k2_horizon.k2_horizon),
+    "Step5ForCausalLM": DecoderFamily("step5", hf_step.step5),
     "DbrxForCausalLM": DecoderFamily("dbrx", hf_singular.dbrx),
     "JetMoeForCausalLM": DecoderFamily("jetmoe", hf_singular.jetmoe),
     "ZambaForCausalLM": DecoderFamily("zamba", hf_singular.zamba),

@@ -366,6 +366,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "SmolVLMForConditionalGeneration": MediaFamily("smolvlm", "llama", "images, video"),
     "Step3VLForConditionalGeneration": MediaFamily("step3_vl", "step3_text", takes=""),
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
+    "Step5ForConditionalGeneration": MediaFamily("step5_vl", "step5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
     "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
     "VibeVoiceAsrForConditionalGeneration": MediaFamily("vibevoice_asr", "qwen2", "audio", tied_by_text=True),

@@ -14,16 +14,17 @@ from .attention_parts import (
     DistanceSpec,
     LoopSpec,
     QueryLatentSpec,
+    RegionIndexSpec,
 )
 from .cache import CacheSpec, seen_pairs
 from .positions import DistanceBias, RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 
-QKNorm = Literal["none", "head", "full", "layer", "layer_own", "layer_own_biased"]
-"""``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
-norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+);
-``layer_own_biased``: and with a bias of each (Chameleon)."""
+QKNorm = Literal["none", "head", "head_own", "full", "layer", "layer_own", "layer_own_biased"]
+"""``head``: RMS norm over each head (Qwen3, Gemma-3). ``head_own``: the same with weights of each (K2 Horizon).
+``full``: over the whole projection (OLMo-2). ``layer``: layer norm over each head (Phi). ``layer_own``: the same
+without a bias, with weights of each head (Command R+); ``layer_own_biased``: and with a bias of each (Chameleon)."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class AttentionSpec:
     """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
     loop: LoopSpec | None = None
     """Of layers that run several times: what it attends to besides, without a window; None: nothing."""
-    index: BlockIndexSpec | None = None
-    """Chooses the blocks of tokens that are seen; None: all before the current one."""
+    index: BlockIndexSpec | RegionIndexSpec | None = None
+    """Chooses the blocks, or regions, of tokens that are seen; None: all before the current one."""
     causal: bool = False
     """Whether tokens within whole texts see only those before them (CLIP)."""
     whole_spans: bool = False
@@ -101,8 +102,8 @@ class AttentionSpec:
     """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
     gate_bias: str = ""
     """Stored name of a bias for the gates of each head (Beam); "": none."""
-    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
-    """Of all gates (Laguna: softplus)."""
+    gate_activation: Literal["sigmoid", "softplus", "softplus2", "silu"] = "sigmoid"
+    """Of all gates (Laguna: softplus); softplus2: log2(1 + 2^x) (K2 Horizon)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_power: float = 0.0
@@ -193,7 +194,7 @@ class AttentionSpec:
             into = (f"{name}.{chosen.into}", found), (f"{name}.{chosen.keys}", 2 * kv)
             into = (*into, (f"{name}.{chosen.router}", chosen.experts))
         into = queries if self.shares >= 0 else into
-        into = (*into, *(self.index.parts(name, self.kv_heads) if self.index else ()))
+        into = (*into, *(part.sized for part in (self.index.parts(name, self.kv_heads) if self.index else ())))
         if self.distances is not None:
             into = (*into, (f"{name}.{self.distances.into}", self.heads * self.distances.size))
         unbiased = self.gate, "" if self.key_bias else "k_proj"
@@ -226,10 +227,12 @@ class AttentionSpec:
             if which:
                 yield f"{prefix}.{self.name}.{which}.weight", (size,)
         if self.index:
-            yield from ((f"{prefix}.{which}.weight", (self.index.head_dim,)) for which in self.index.norms(self.name))
+            yield from self.index.shapes(prefix, self.name)
         for which, heads in self.layer_norms:
             name = f"{prefix}.{self.name}.{which}"
-            if self.qk_norm == "layer":
+            if self.qk_norm == "head_own":
+                yield f"{name}.weight", (heads * self.head_dim,)
+            elif self.qk_norm == "layer":
                 yield f"{name}.bias", (self.head_dim,)
                 yield f"{name}.weight", (self.head_dim,)
             elif "{}" in which:
@@ -281,8 +284,9 @@ class AttentionSpec:
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
-        """Names of layer norms of queries and keys, with their numbers of heads."""
-        if not self.qk_norm.startswith("layer") or self.qk_norm_names is None:
+        """Names of layer norms, or RMS norms with weights of each head, of queries and keys, with their numbers of
+        heads."""
+        if not self.qk_norm.startswith(("layer", "head_own")) or self.qk_norm_names is None:
             return ()
         q, k = self.qk_norm_names
         return (q, self.heads), (k, self.kv_heads)
@@ -291,7 +295,7 @@ class AttentionSpec:
     def qk_norm_sizes(self) -> tuple[int, int] | None:
         """Sizes of the RMS norms of queries and keys; None without."""
         match self.qk_norm:
-            case "none" | "layer" | "layer_own" | "layer_own_biased":
+            case "none" | "head_own" | "layer" | "layer_own" | "layer_own_biased":
                 return None
             case "head":
                 return self.head_dim, self.head_dim
@@ -306,7 +310,7 @@ class AttentionSpec:
         attended = 2 * self.heads * (self.head_dim + self.value_dim) * pairs
         if self.index is None or tokens + context <= most:
             return attended
-        return attended + 2 * self.kv_heads * self.index.head_dim * seen_pairs(tokens, context)
+        return attended + self.index.work(self.kv_heads, seen_pairs(tokens, context))
 
     def pairs(self, tokens: int, context: int) -> int:
         """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included."""
@@ -326,10 +330,15 @@ class AttentionSpec:
             return None
         kind: Literal["full", "window"] = "window" if self.window else "full"
         found = CacheSpec(kind, (), self.window, self.kv_heads, self.head_dim)
-        return replace(found, index_dim=self.index.head_dim, index_block=self.index.size) if self.index else found
+        if (index := self.index) is None:
+            return found
+        every = index.every if index.every > 1 else 0
+        return replace(found, index_dim=index.head_dim, index_block=index.size, index_every=every)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """The last inputs of convolutions; otherwise attention has no state."""
+        """The last inputs of convolutions, or of an index; otherwise attention has no state."""
+        if self.index is not None:
+            return self.index.states()
         if self.key_convs is not None:
             return (self.key_convs.state,)
         if self.convolved is None:
@@ -343,7 +352,7 @@ class AttentionSpec:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
         if self.chunked and not self.window:
             raise ConfigError("attention in chunks has a chunk of no tokens")
-        if self.qk_norm.startswith("layer") and (self.rotated_first or self.qk_norm_names is None):
+        if self.qk_norm.startswith(("layer", "head_own")) and (self.rotated_first or self.qk_norm_names is None):
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.chunk is not None and not self.fused:
             raise ConfigError("chunks of queries, keys and values that are stored apart are not known")
@@ -419,14 +428,8 @@ class AttentionSpec:
         if self.kv_size % 2:
             raise ConfigError(f"values of {self.kv_size} columns have no halves")
 
-    def _check_index(self, index: BlockIndexSpec) -> None:
-        if self.window or self.softcap or self.sinks or self.fused or self.gated or self.v_dim or self.shares >= 0:
+    def _check_index(self, index: BlockIndexSpec | RegionIndexSpec) -> None:
+        among_queries = self.gated and not self.gate
+        if self.window or self.softcap or self.sinks or self.fused or among_queries or self.v_dim or self.shares >= 0:
             raise ConfigError("an index of blocks in attention with more than plain heads is not known")
-        if not 1 <= index.local <= index.top_k:
-            raise ConfigError(
-                f"the last {index.local} blocks are always seen, expected from 1 to the {index.top_k} that are"
-            )
-        if self.rope is not None and (self.rope.rotary_dim or self.head_dim) > index.head_dim:
-            raise ConfigError(
-                f"keys of the index have {index.head_dim} dimensions, expected at least as many as rotate"
-            )
+        index.check(0 if self.rope is None else self.rope.rotary_dim or self.head_dim)

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..config_fields import ConfigError
+from .positions import RopeConfig, check_rope
 from .recurrent import StateTensor
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -30,16 +34,115 @@ class BlockIndexSpec:
         """Tokens up to which all are seen."""
         return self.size * self.top_k
 
-    def parts(self, name: str, kv_heads: int) -> tuple[tuple[str, int], tuple[str, int]]:
-        """The projections to its queries and its key, with their outputs; ``name``: the attention's."""
+    @property
+    def every(self) -> int:
+        """Tokens that have one cached key."""
+        return 1
+
+    def parts(self, name: str, kv_heads: int) -> tuple["IndexPart", ...]:
+        """The projections to its queries and its key; ``name``: the attention's."""
         return (
-            (f"{name}.{self.prefix}q_proj", kv_heads * self.head_dim),
-            (f"{name}.{self.prefix}k_proj", self.head_dim),
+            IndexPart(f"{name}.{self.prefix}q_proj", kv_heads * self.head_dim),
+            IndexPart(f"{name}.{self.prefix}k_proj", self.head_dim, by_head=False),
         )
 
     def norms(self, name: str) -> tuple[str, str]:
         """Stored names of the norms of its queries and keys, of :attr:`head_dim` weights."""
         return f"{name}.{self.prefix}q_norm", f"{name}.{self.prefix}k_norm"
+
+    def shapes(self, prefix: str, name: str) -> Shapes:
+        """Shapes of its stored tensors besides projections, by name; ``prefix``: the layer's."""
+        yield from ((f"{prefix}.{which}.weight", (self.head_dim,)) for which in self.norms(name))
+
+    def work(self, kv_heads: int, pairs: int) -> int:
+        """Multiplications and additions of the scores of so many pairs of tokens."""
+        return 2 * kv_heads * self.head_dim * pairs
+
+    def states(self) -> tuple[StateTensor, ...]:
+        """It has none."""
+        return ()
+
+    def check(self, rotating: int) -> None:
+        """Raise :class:`ConfigError` for contradictory fields; ``rotating``: dimensions that rotate, as the
+        attention's do."""
+        if not 1 <= self.local <= self.top_k:
+            raise ConfigError(
+                f"the last {self.local} blocks are always seen, expected from 1 to the {self.top_k} that are"
+            )
+        if rotating > self.head_dim:
+            raise ConfigError(f"keys of the index have {self.head_dim} dimensions, expected at least as many as rotate")
+
+
+class IndexPart(NamedTuple):
+    """A projection from a layer's input that an index takes."""
+
+    name: str
+    size: int
+    by_head: bool = True
+    """Whether each key-value head has a part of its own."""
+
+    @property
+    def sized(self) -> tuple[str, int]:
+        return self.name, self.size
+
+
+@dataclass(frozen=True)
+class RegionIndexSpec:
+    """The index of attention to regions of ``size`` tokens (Step 5): the queries of a key-value head see the token's
+    own region, and ``top_k`` of those before it with the largest sums over the index's heads of weight · relu(q · k).
+
+    Each key-value head has ``heads`` of the index. All share one key of a region: the sum of its tokens' keys with a
+    softmax of gates for each dimension. Queries, keys, gates and weights are made from the layer's input; queries have
+    an RMS norm as the attention's, keys a LayerNorm, and both rotate.
+    """
+
+    heads: int
+    head_dim: int
+    size: int
+    top_k: int
+    """Regions that are seen besides the token's own; all if there are fewer."""
+    rope: RopeConfig
+    prefix: str = "sparse_indexer_"
+    """Prefix of its tensors' names within the attention's."""
+
+    @property
+    def most(self) -> int:
+        """Tokens up to which all are seen."""
+        return self.size * (self.top_k + 1)
+
+    @property
+    def every(self) -> int:
+        """Tokens that have one cached key."""
+        return self.size
+
+    def parts(self, name: str, kv_heads: int) -> tuple[IndexPart, ...]:
+        """The projections to its queries, key, gates and weights; ``name``: the attention's."""
+        own, heads = f"{name}.{self.prefix}", kv_heads * self.heads
+        return (
+            IndexPart(f"{own}q", heads * self.head_dim),
+            IndexPart(f"{own}k", self.head_dim, by_head=False),
+            IndexPart(f"{own}z", self.head_dim, by_head=False),
+            IndexPart(f"{own}w", heads),
+        )
+
+    def shapes(self, prefix: str, name: str) -> Shapes:
+        """Shapes of its stored tensors besides projections, by name; ``prefix``: the layer's."""
+        own = f"{prefix}.{name}.{self.prefix}"
+        yield from ((f"{own}{which}", (self.head_dim,)) for which in ("q_norm.weight", "k_norm.weight", "k_norm.bias"))
+
+    def work(self, kv_heads: int, pairs: int) -> int:
+        """Multiplications and additions of the scores of so many pairs of tokens."""
+        return 2 * kv_heads * self.heads * self.head_dim * pairs // self.size
+
+    def states(self) -> tuple[StateTensor, ...]:
+        """The keys and gates of the tokens that the next region begins with."""
+        return (StateTensor((self.size - 1, 2 * self.head_dim), recurrent=False),)
+
+    def check(self, rotating: int) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        check_rope(self.rope, self.head_dim)
+        if self.size < 2 or 16 % self.size:
+            raise ConfigError(f"regions of {self.size} tokens are not known, expected 2, 4, 8 or 16")
 
 
 @dataclass(frozen=True)
@@ -109,7 +212,7 @@ class AddedConvSpec:
         """Its last inputs."""
         return StateTensor((self.channels, self.width - 1), recurrent=False)
 
-    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def shapes(self, prefix: str) -> Shapes:
         """Shapes of its stored tensors, by name."""
         yield from ((f"{prefix}.{name}.weight", (size, 1, self.width)) for name, size in self.parts)
 

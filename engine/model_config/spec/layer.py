@@ -63,6 +63,8 @@ class Norms:
     """Stored names of those whose output y is multiplied by sigmoid(up(silu(down(y)))) (A.X K2)."""
     gate_rank: int = 0
     """Outputs of ``down``."""
+    groups: int = 1
+    """Equal parts of what they norm, each of which is normed alone (K2 Horizon)."""
     renews: bool = False
     """Whether the stream continues from the outputs of the norms of inputs (MiniMax-01), not from the sums that they
     norm."""

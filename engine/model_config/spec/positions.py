@@ -25,7 +25,8 @@ class RopeConfig:
     backwards: bool = False
     """Whether it rotates by negative angles (nanochat)."""
     rotating: int = 0
-    """Dimensions that actually rotate, at the frequencies that they have if all do (proportional)."""
+    """Dimensions that actually rotate, at the frequencies that they have if all do (proportional); of another kind, at
+    those of a head that has no others, each still with the one half of the head behind it (K2 Horizon)."""
     factor: float = 1.0
     original_max_position: int = 0
     """Training context before the extension (dynamic, llama3, yarn, longrope)."""
@@ -91,6 +92,10 @@ def check_rope(rope: RopeConfig, head_dim: int) -> None:
     for factors in (*stretches, *divisors):
         if len(factors) != rotary // 2 or min(factors) <= 0:
             raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
+    if rope.rotating > rotary or rope.rotating % 2:
+        raise ConfigError(f"{rope.rotating} dimensions of {rotary} rotate, expected an even number up to all")
+    if rope.rotating and rope.kind in ("longrope", "dynamic"):
+        raise ConfigError(f"rope_type {rope.kind!r} of some dimensions of two halves is not known")
     if rope.learned and rope.axes:
         raise ConfigError("learned frequencies with several axes of positions are not known")
     if rope.theta <= 0 or rope.factor <= 0:

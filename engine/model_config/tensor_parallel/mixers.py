@@ -77,9 +77,9 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
         index = spec.index.parts(spec.name, spec.kv_heads) if spec.index else ()
         others = 3 + len(index)
         ranges = [(queries,), *repeat((gates,), len(into.parts) - others), (keys,), (values,)]
-        if spec.index:  # its keys are whole in each worker
-            dim = spec.index.head_dim
-            ranges += [((first_kv * dim, kv_heads * dim),), ((0, dim),)]
+        for part in index:  # its keys are whole in each worker
+            each = part.size // spec.kv_heads
+            ranges.append(((first_kv * each, kv_heads * each) if part.by_head else (0, part.size),))
     yield from rank.columns(into, prefix, ranges)
     yield from rank.rows(out, prefix, found)
     name = f"{prefix}.{spec.name}"
@@ -90,7 +90,7 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     if spec.gate_bias:
         yield f"{name}.{spec.gate_bias}", Cut(0, spec.heads, (of_heads,))
     q_norm, k_norm = (f"{name}.{which}.weight" for which in spec.qk_norm_names or ("", ""))
-    if spec.qk_norm == "full":
+    if spec.qk_norm in ("full", "head_own"):
         yield q_norm, Cut(0, spec.q_size, (found,))
         yield k_norm, Cut(0, spec.kv_size, (keys,))
     elif spec.qk_norm.startswith("layer_own"):

@@ -1,6 +1,7 @@
-"""Step 3 and Step 3.5 Flash as their authors' files describe them."""
+"""Step 3, Step 3.5 Flash and Step 5 as their authors' files describe them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.draft_head import mtp_head
+from stentor.engine.model_config.spec.attention_parts import RegionIndexSpec
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 
 _WINDOW, _FULL = "sliding_attention", "full_attention"
@@ -105,19 +107,124 @@ def test_its_first_head_for_multi_token_prediction_is_what_lists_say_behind_the_
         ({"swiglu_limits": [7] * 44}, "swiglu_limits says what 44 layers are, expected 45"),
         ({"layer_types": [_FULL] * 46}, "layer_types says what 46 layers are, expected 45"),
         ({"rope_theta": [1e4, 2e4] * 24}, r"rope_theta differs among layers that see alike: \[10000.0, 20000.0\]"),
-        ({"use_rope_layers": [True] * 44 + [False]}, "use_rope_layers holds false, expected true"),
         ({"moe_layers_enum": "3,x"}, "moe_layers_enum is '3,x', expected numbers of layers"),
         ({"moe_router_activation": "softmax"}, "moe_router_activation is 'softmax', expected 'sigmoid'"),
         ({"zero_centered": False}, "zero_centered is 'False', expected True"),
-        ({"yarn_only_types": [_WINDOW]}, "yarn_only_types is .*, expected .'full_attention'."),
         ({"mlp_bias": True}, "mlp_bias is set, expected false"),
-        ({"num_attention_groups": 4}, "attention_other_setting has num_attention_groups 8, expected 4"),
-        ({"attention_other_setting": {"attention_type": _FULL}}, "attention_other_setting is of 'full_attention'"),
+        ({"attention_other_setting": {"head_dim": 64}}, "attention_type is missing, expected a text"),
     ],
 )
 def test_what_step_cannot_be_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf({**STEP, **changed})
+
+
+def test_a_kind_of_layers_may_have_heads_of_other_sizes_and_layers_no_rotation() -> None:
+    other = {"attention_type": _FULL, "head_dim": 256, "num_attention_groups": 4, "num_attention_heads": 32}
+    turning = [number != 4 for number in range(48)]
+    spec = model_spec_from_hf({**STEP, "attention_other_setting": other, "use_rope_layers": turning})
+    full, window, still = (spec.layers[number].attention for number in (0, 1, 4))
+    assert (full.heads, full.kv_heads, full.head_dim, full.scale) == (32, 4, 256, 256**-0.5)
+    assert (window.heads, window.kv_heads, window.head_dim, window.scale) == (64, 8, 128, 128**-0.5)
+    assert still == replace(full, rope=None)
+
+
+def test_every_layer_has_the_extension_if_the_file_does_not_say_which() -> None:
+    """As in vLLM."""
+    spec = model_spec_from_hf({**STEP, "yarn_only_types": None})
+    assert {layer.attention.rope.kind for layer in spec.layers if layer.attention.rope} == {"llama3"}
+
+
+STEP5: Mapping[str, Any] = {
+    **{name: value for name, value in STEP.items() if name not in ("attention_other_setting", "moe_layers_enum")},
+    "architectures": ["Step5ForCausalLM"],
+    "fp32_residual_connection": True,
+    "head_dim": 192,
+    "model_type": "step5",
+    "moe_layer_list": [*range(3, 45)],
+    "need_fp32_gate": True,
+    "sparse_config": {
+        "apply_to_layer_types": [_FULL],
+        "enabled": True,
+        "num_provider_groups": 8,
+        "proxy_dim": 256,
+        "region_block_size": 8,
+        "sparse_indexer_num_heads": 16,
+        "sparse_indexer_rope_dim": 32,
+        "sparse_indexer_softmax_variant": "ssmax",
+        "topk": 512,
+    },
+    "swa_num_attention_heads": 96,
+}
+
+
+def test_full_attention_of_step_5_sees_the_regions_that_its_index_chooses() -> None:
+    spec = model_spec_from_hf(STEP5)
+    full, window = (spec.layers[number].attention for number in (0, 1))
+    assert isinstance(full.index, RegionIndexSpec)
+    assert (full.index.heads, full.index.head_dim, full.index.most) == (2, 256, 8 * 513)
+    assert (full.index.rope.rotary_dim, full.index.rope.theta, full.index.rope.kind) == (32, 5_000_000.0, "llama3")
+    assert (window.heads, window.window, window.index) == (96, 512, None)
+    assert full.keeps is not None
+    assert full.keeps.entries(16) == (16, 16, 2)
+    assert [isinstance(layer.mlp, MoESpec) for layer in spec.layers] == [number >= 3 for number in range(45)]
+
+
+def test_a_step_5_whose_index_is_disabled_sees_everything_and_passes_its_tensors_over() -> None:
+    whole = model_spec_from_hf({**STEP5, "sparse_config": {**STEP5["sparse_config"], "enabled": False}})
+    full = whole.layers[0].attention
+    indexed = model_spec_from_hf(STEP5)
+    stored = {*indexed.shapes()} - {*whole.shapes()}
+    assert full.index is None
+    assert {name for name in stored if name.startswith("model.layers.0.")} == {
+        f"model.layers.0.self_attn.{each}" for each in full.unused if each != "ssmax_s"
+    }
+
+
+def test_the_first_head_of_step_5_is_read_unless_it_has_experts_or_an_index() -> None:
+    assert mtp_head(model_spec_from_hf({**STEP5, "layer_types": [*STEP["layer_types"][:45], *[_WINDOW] * 3]}))
+    for other in ({"layer_types": [*STEP["layer_types"][:45], *[_FULL] * 3]}, {"moe_layer_list": [*range(3, 48)]}):
+        with pytest.raises(ConfigError, match="in a form that is not known here"):
+            mtp_head(model_spec_from_hf({**STEP5, **other}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"topk": 0}, "topk is '0', expected a whole number from 1"),
+        ({"num_provider_groups": 4}, "index_tp_size is 4 .*, expected the 8 key-value heads of full attention"),
+        ({"sparse_indexer_num_heads": 12}, "sparse_indexer_num_heads 12, expected the 8 key-value heads"),
+        ({"sparse_indexer_num_k_heads": 2}, "sparse_indexer_num_k_heads is 2, expected 1"),
+        ({"compression_method": "mean"}, "compression_method is 'mean', expected 'csa_block_compress'"),
+        ({"sparse_indexer_softmax_variant": "other"}, "sparse_indexer_softmax_variant is 'other'"),
+        ({"softmax_variant": "ssmax"}, "softmax_variant is 'ssmax', expected None"),
+        ({"apply_to_layer_types": [_WINDOW]}, "apply_to_layer_types is .*, expected .'full_attention'."),
+        ({"region_block_size": 12}, "regions of 12 tokens are not known, expected 2, 4, 8 or 16"),
+        ({"sparse_indexer_rope_dim": 512}, "512 dimensions of each head rotate, expected an even number up to 256"),
+    ],
+)
+def test_an_index_that_step_5_cannot_have_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**STEP5, "sparse_config": {**STEP5["sparse_config"], **changed}})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"layer_types": None}, "layer_types is missing, expected the kind of each layer"),
+        ({"use_head_wise_attn_gate": False}, "use_head_wise_attn_gate is missing or false, expected true"),
+        ({"use_moe_router_bias": None}, "use_moe_router_bias is missing or false, expected true"),
+        ({"moe_layers_enum": "1,2"}, "moe_layers_enum and moe_layer_list are of different layers"),
+        ({"step5_sparse_config": {"topk": 1}}, "step5_sparse_config is .*, expected None"),
+        (
+            {"layer_types": [_WINDOW] * 45, "rope_theta": 1e4, "partial_rotary_factors": None},
+            "sparse_config is set, and layer_types has no 'full_attention'",
+        ),
+    ],
+)
+def test_what_step_5_cannot_be_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**STEP5, **changed})
 
 
 STEP3: dict[str, Any] = {

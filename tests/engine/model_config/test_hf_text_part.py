@@ -60,7 +60,7 @@ UNREADABLE = {
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
-CODE_ALONE = {"keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own", "molmo", "step3_text"}
+CODE_ALONE = {"keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own", "molmo", "step3_text", "step5"}
 """For which transformers has no class."""
 
 
