@@ -56,7 +56,10 @@ CALLED = {
     "gemma4-small": {"a layer's own inputs", "attention to another layer's keys"},
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
-    **{name: {"latent attention"} for name in ("sarvam-mla", "pangu-ultra", "pangu-ultra-corrected", "mistral-large3")},
+    **{
+        name: {"latent attention"}
+        for name in ("sarvam-mla", "sarvam-mla-saved", "pangu-ultra", "pangu-ultra-corrected", "mistral-large3")
+    },
     "dbrx": {"clipped queries, keys and values"},
     "dbrx-plain": {"clipped queries, keys and values"},
     "deepseek-v3.2": {"sparse latent attention"},
@@ -120,6 +123,7 @@ CALLED = {
     "qwen3.5-attending": {"attention with a gate"},
     "qwen3.5-seeing": {"attention with a gate", "a gated delta rule"},
     "qwen3.5-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
+    **{name: {"a gated delta rule"} for name in ("lara-mini", "lara-mini-plain")},
     "qwen4": {*MIXED, "n-grams"},
     "qwen4-plain": MIXED,
     **dict.fromkeys(("zaya", "zaya-windows"), ZAYA),

@@ -6,7 +6,7 @@ Missing fields have their architecture's default in transformers.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..config_fields import Fields, UnknownArchitectureError
 from ..spec.model import ModelSpec, checked
@@ -58,7 +58,16 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
     if (found := next((name for name in named if name in known), None)) is None:
         nearest = _nearest(named[0], known) if named else ""
         raise UnknownArchitectureError(f"its architecture {', '.join(map(repr, named))} is not native here{nearest}")
-    return found
+    return _LENT.get((found, fields.text("model_type", "")), found)
+
+
+_LENT: Final[Mapping[tuple[str, str], str]] = {
+    ("Glm4MoeForCausalLM", "sarvam_moe"): "SarvamMoEForCausalLM",
+    ("DeepseekV3ForCausalLM", "sarvam_mla"): "SarvamMLAForCausalLM",
+    ("LlamaForCausalLM", "exaone"): "ExaoneForCausalLM",
+}
+"""Architectures by what transformers writes for them: a class of another family, beside a model type of their own. The
+tensors have the names that published files have."""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -94,6 +103,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Qwen3_5ForCausalLM": DecoderFamily("qwen3_5_text", hf_hybrid.qwen3_5),
     "Qwen3_5MoeForCausalLM": DecoderFamily("qwen3_5_moe_text", hf_hybrid.qwen3_5_moe),
     "Qwen4ExpForCausalLM": DecoderFamily("qwen4_exp_text", hf_hybrid.qwen4),
+    "LaraMiniForCausalLM": DecoderFamily("lara_mini", hf_hybrid.lara_mini),
     "Qwen3NextForCausalLM": DecoderFamily("qwen3_next", hf_hybrid.qwen3_next),
     "Gemma3ForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
     "Gemma3TextForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
