@@ -10,6 +10,7 @@ PARITY_FILE: Final = "tests/parity/test_architectures.py"
 PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
+    "Apertus1p5TextForCausalLM": ("apertus1.5",),
     "AXK1ForCausalLM": ("axk1",),
     "AXK2ForCausalLM": ("axk2", "axk2-groups"),
     "ArceeForCausalLM": ("arcee",),
@@ -345,6 +346,7 @@ are the tests' parameters."""
 
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
 MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "Apertus1p5ForConditionalGeneration": ("apertus1p5",),
     "AriaForConditionalGeneration": ("aria",),
     "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),

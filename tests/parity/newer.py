@@ -29,6 +29,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "exaone-saved": lambda: _of("exaone", **shape),
         "sarvam-moe-saved": lambda: _of("sarvam_moe", **sarvam, head_dim=16, num_shared_experts=2, use_qkv_bias=True),
         "sarvam-mla-saved": lambda: _of("sarvam_mla", **latents, qk_rope_head_dim=8, rope_parameters=yarn),
+        "apertus1.5": lambda: _of("apertus1p5_text", **shape),
         "lara-mini": lambda: transformers.LaraMiniConfig(**lara, num_experts=6, layer_types=kinds),
         "lara-mini-plain": lambda: transformers.LaraMiniConfig(
             **{**lara, "num_hidden_layers": 4},

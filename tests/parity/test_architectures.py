@@ -45,7 +45,7 @@ SPARSE = {"latent attention", "sparse latent attention"}
 INKLING = {"attention with numbers by distance", "a convolution added", "experts"}
 CALLED = {
     "afmoe": {"attention with a gate"},
-    "apertus": {"xIELU"},
+    **{name: {"xIELU"} for name in ("apertus", "apertus1.5")},
     **{name: {"attention with a gate"} for name in ("beam", "beam-turned", "muse-glimmer")},
     "muse-spark": {"attention with a gate", "a gated sum", "a norm of scaled outputs", "experts"},
     "bitnet": {"gates"},
@@ -210,10 +210,12 @@ def test_a_pass_is_one_program_but_for_what_has_no_instruction(
     assert set(decoder.calls) == CALLED.get(request.node.callspec.params["pair"], set())
 
 
-def test_inklings_head_may_have_rows_that_stand_for_no_token(tmp_path: Path) -> None:
-    config = tiny.ARCHITECTURES["inkling"]()
-    config.unpadded_vocab_size = tiny.VOCAB - 7
-    model, ours = tiny.make_of(config, "inkling", tmp_path), PagedDecoder(tmp_path)
+@pytest.mark.parametrize(("name", "field"), [("inkling", "unpadded_vocab_size"), ("apertus1.5", "output_vocab_size")])
+def test_a_head_may_lack_the_last_tokens(name: str, field: str, tmp_path: Path) -> None:
+    """Inkling's has rows for them, which stand for no token; Apertus 1.5's has none."""
+    config = tiny.ARCHITECTURES[name]()
+    setattr(config, field, tiny.VOCAB - 7)
+    model, ours = tiny.make_of(config, name, tmp_path), PagedDecoder(tmp_path)
     ours.add(0, prompt := prompt_of(1))
     (logits,) = ours.run((0, 0, LENGTH))
     assert_close(logits[:, :-7], expected_logits(model, prompt))

@@ -143,6 +143,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "ArceeForCausalLM": DecoderFamily("arcee", hf_variants.arcee),
     "NemotronForCausalLM": DecoderFamily("nemotron", hf_variants.nemotron),
     "ApertusForCausalLM": DecoderFamily("apertus", hf_variants.apertus),
+    "Apertus1p5TextForCausalLM": DecoderFamily("apertus1p5_text", hf_variants.apertus15),
     "Starcoder2ForCausalLM": DecoderFamily("starcoder2", hf_variants.starcoder2),
     "StableLmForCausalLM": DecoderFamily("stablelm", hf_variants.stablelm),
     "PhiForCausalLM": DecoderFamily("phi", hf_variants.phi),
