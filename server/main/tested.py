@@ -60,6 +60,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "deepseek-v3-dense",
     ),
     "DiffLlamaForCausalLM": ("diffllama", "diffllama-biased"),
+    "DoryForCausalLM": ("dory", "dory-once"),
     "Dots1ForCausalLM": ("dots1",),
     "Ernie4_5_MoeForCausalLM": (
         "ernie-moe",

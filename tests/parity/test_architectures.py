@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -42,6 +43,7 @@ MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an o
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
 ZAYA = {"scaled embeddings", "a mix of the last tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
+DORY = {"attention with a gate", "learned factors", "gates", "a step to the output"}
 INKLING = {"attention with numbers by distance", "a convolution added", "experts"}
 CALLED = {
     "afmoe": {"attention with a gate"},
@@ -123,6 +125,7 @@ CALLED = {
     "qwen3.5-attending": {"attention with a gate"},
     "qwen3.5-seeing": {"attention with a gate", "a gated delta rule"},
     "qwen3.5-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
+    **{"dory": {*DORY, "a stream kept", "a blend of streams"}, "dory-once": DORY},
     **{name: {"a gated delta rule"} for name in ("lara-mini", "lara-mini-plain")},
     "qwen4": {*MIXED, "n-grams"},
     "qwen4-plain": MIXED,
@@ -220,6 +223,23 @@ def test_a_head_may_lack_the_last_tokens(name: str, field: str, tmp_path: Path) 
     (logits,) = ours.run((0, 0, LENGTH))
     assert_close(logits[:, :-7], expected_logits(model, prompt))
     assert logits[:, -7:].max() == -torch.inf
+
+
+def test_published_files_of_dory_number_attention_and_network_one_by_one(tmp_path: Path) -> None:
+    model = tiny.make("dory", tmp_path)
+    names = {"self_attn.": (0, "mixer."), "mlp.": (1, "mixer."), "lambda_1": (0, "attn_alpha")}
+    names["lambda_2"] = (1, "mlp_alpha")
+    published = {}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        base, _, rest = name.partition(".layers.")
+        number, _, rest = rest.partition(".")
+        for ours, (behind, theirs) in names.items():
+            if rest.startswith(ours):
+                name = f"{base}.layers.{2 * int(number) + behind}.{theirs}{rest.removeprefix(ours)}"
+        published[name] = tensor
+    assert "backbone.layers.9.mixer.suv_up" in published
+    save_file(published, tmp_path / "model.safetensors")
+    check_whole(model, PagedDecoder(tmp_path))
 
 
 def test_n_grams_end_where_a_text_ends_within_a_prompt(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ..spec.model import ModelSpec, checked
 from . import classic as hf_classic
 from . import deepseek4 as hf_deepseek4
 from . import dense as hf_dense
+from . import dory as hf_dory
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
 from . import hub as hf_hub
@@ -162,6 +163,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DeepseekForCausalLM": DecoderFamily("deepseek", hf_latent.deepseek),
     "FlintForCausalLM": DecoderFamily("flint", hf_recent.flint),
     "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
+    "DoryForCausalLM": DecoderFamily("dory", hf_dory.dory),
     "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
     "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
     "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),
