@@ -34,7 +34,7 @@ from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .recurrent import RGLRU, GatedDelta, Mamba, Mamba2, Recurrent, ShortConv
 from .rotary import RotaryTables
-from .scaled_sum import GatedSum, ScaledSum
+from .scaled_sum import GatedSum, RatedSum, ScaledSum, StreamSum
 from .shared_block import SharedBlock, SharedWeights
 from .sublayer import P, Sublayer, scaled, summed
 
@@ -288,17 +288,19 @@ class _PartMaker:
         )
         return of_mixer, of_network
 
-    def sums(self) -> tuple[ScaledSum | GatedSum | None, ScaledSum | GatedSum | None]:
+    def sums(self) -> tuple[StreamSum | None, StreamSum | None]:
         """What adds the outputs of mixer and network to the stream, if these are no plain sums."""
         if self._spec.sums is None:
             return None, None
         of_mixer, of_network = (self._sum(f"{self.prefix}.{name}") for name in self._spec.sums)
         return of_mixer, of_network
 
-    def _sum(self, name: str) -> ScaledSum | GatedSum:
+    def _sum(self, name: str) -> StreamSum:
         hidden = self._model.hidden_size
         if temperature := self._spec.sum_temperature:
             return GatedSum(self._weights, name, hidden, temperature, self._context)
+        if rate := self._spec.sum_rate:
+            return RatedSum(self._weights, name, hidden, rate, self._context)
         return ScaledSum(self._weights, name, hidden, self._context)
 
     def sublayer(
@@ -306,7 +308,7 @@ class _PartMaker:
         part: P,
         norms: _PartNorms,
         conv: AddedConv | None,
-        total: ScaledSum | GatedSum | None,
+        total: StreamSum | None,
         scale: float,
         stream_scale: float,
     ) -> Sublayer[P]:

@@ -17,6 +17,7 @@ from ..model_config.spec.mlp import OWN_ACTIVATIONS, Activation, MLPSpec
 from ..model_config.spec.model import TaskAdapters
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch
+from .learned_factors import LearnedFactors
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear, check_arranged
 from .linear.quantized import Delta, Input, Stream, Unnormed, changed, multiplied
@@ -108,7 +109,7 @@ class MLP:
         self.out = Linear.of(
             weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=summed
         )
-        plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None and not spec.limit
+        plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None and not spec.limit and spec.scales is None
         gated = spec.gated and plain and self.out.input_scheme is None
         if gated and kind is not None and kind != "relu":
             self.input.gate = kind
@@ -120,7 +121,12 @@ class MLP:
         if spec.norm:
             # it norms what has the stream's dtype
             own = replace(context, dtype=context.stream)
-            self._norm = SplitNorm(weights, f"{prefix}.{spec.norm}", spec.inner, eps, own)
+            name = f"{prefix}.{spec.norm}" if spec.norm_weighted else None
+            self._norm = SplitNorm(weights, name, spec.inner, eps, own)
+        self._scales: LearnedFactors | None = None
+        if spec.scales is not None:
+            names = tuple(f"{prefix}.{name}" for name in spec.scales)
+            self._scales = LearnedFactors.of(weights, names, spec.inner, context, rate=1.0, power=1)
         self._factor: torch.Tensor | None = None
         if spec.factor:
             self._factor = context.empty(1, dtype=torch.float32)
@@ -160,6 +166,8 @@ class MLP:
             return up.call(what, lambda rows, _: gate(rows), self._inner) if isinstance(up, Traced) else gate(up)
         if not self._gated:
             return up
+        if self._scales is not None:
+            up = changed(up, "learned factors", self._scales)
         if self._gate_scale != 1.0:
             up = changed(up, "a gate with a factor", self._scale_)
         if self._gate_cutoff is not None:

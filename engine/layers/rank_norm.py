@@ -15,8 +15,8 @@ from .norm import RMSNorm
 class SplitNorm:
     """An RMS norm of what workers that split a layer have columns of: the input of its last product."""
 
-    def __init__(self, weights: WeightMap, name: str, size: int, eps: float, context: LayerContext) -> None:
-        """``size``: the columns that are here."""
+    def __init__(self, weights: WeightMap, name: str | None, size: int, eps: float, context: LayerContext) -> None:
+        """``size``: the columns that are here. Without a ``name`` there are no weights."""
         self._norm = RMSNorm(weights, name, size, eps, context)
         self._eps, self._ranks = eps, context.ranks
 

@@ -1,5 +1,5 @@
 """Learned scales and biases of each channel of the residual stream, and of what is added to it (ZAYA); learned gates of
-such a sum (Muse Spark)."""
+such a sum (Muse Spark); learned rates at which the stream moves to the output (Dory)."""
 
 from typing import Any, Final
 
@@ -75,3 +75,26 @@ class GatedSum:
         beta = torch.sigmoid(weight)
         alpha = (torch.sigmoid(-weight) * (1 + beta)).clamp(min=self._LEAST).sqrt()
         return alpha * stream.float() + beta * output.float()
+
+
+class RatedSum:
+    """stream + abs(rate · r) · (output - stream), with a learned r of each channel (nGPT, arXiv:2410.01131)."""
+
+    def __init__(self, weights: WeightMap, name: str, hidden: int, rate: float, context: LayerContext) -> None:
+        self._learned = context.empty(hidden, dtype=torch.float32)
+        self._rate, self._hidden, self._dtype = rate, hidden, context.stream
+        weights.add(name, self._learned)
+
+    def __call__(self, output: Stream, stream: Stream) -> Stream:
+        """[tokens, hidden] each → a new stream."""
+        if isinstance(stream, Traced):
+            assert isinstance(output, Traced)
+            return stream.call("a step to the output", self._summed, self._hidden, output)
+        assert isinstance(output, torch.Tensor)
+        return self._summed(stream, output).to(self._dtype)
+
+    def _summed(self, stream: torch.Tensor, output: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        return torch.lerp(stream.float(), output.float(), (self._learned * self._rate).abs())
+
+
+StreamSum = ScaledSum | GatedSum | RatedSum

@@ -1,6 +1,8 @@
 """Tensors that files divide otherwise than this decoder: queries, keys and values in chunks of float8 (MiMo-V2.5),
-embeddings of the first and of the last tokens apart (Molmo 2), rows of gates and ups in turn (Inkling)."""
+embeddings of the first and of the last tokens apart (Molmo 2), rows of gates and ups in turn (Inkling); and layers that
+files number otherwise (Dory)."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -12,12 +14,22 @@ from ..quantization.formats import FP8_BLOCK
 from .linear.weights import WeightError
 
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
+_BLOCK = re.compile(r"\.(\d+)\.(mixer|attn_alpha|mlp_alpha)(?=\.|\Z)")
+_RATES = {"attn_alpha": "lambda_1", "mlp_alpha": "lambda_2"}
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def as_divided(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors as the decoder divides them. Raises :class:`WeightError` for parts that do not fit."""
+    if model.blocks_apart:
+        tensors = ((_BLOCK.sub(_in_pairs, name), tensor) for name, tensor in tensors)
     return _whole_heads(model, _whole_embeddings(model, _gates_apart(model, tensors)))
+
+
+def _in_pairs(block: re.Match[str]) -> str:
+    """The name of a block's part within the layer that it is one of two of."""
+    number, part = int(block[1]), block[2]
+    return f".{number // 2}.{_RATES.get(part) or ('self_attn', 'mlp')[number % 2]}"
 
 
 def _gates_apart(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

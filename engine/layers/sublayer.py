@@ -13,7 +13,7 @@ from .linear.quantized import Delta, Input, Stream, Unnormed, multiplied
 from .mlp import MLP
 from .norm import Norm, joined
 from .per_layer import scaled_
-from .scaled_sum import GatedSum, ScaledSum
+from .scaled_sum import StreamSum
 
 
 class _Part(Protocol):
@@ -41,7 +41,7 @@ class Sublayer(Generic[P]):
         stream_scale: float,
         renews: bool,
         conv: AddedConv | None = None,
-        total: ScaledSum | GatedSum | None = None,
+        total: StreamSum | None = None,
     ) -> None:
         self.part = part
         self.into = into

@@ -20,7 +20,7 @@ def stage_ends(spec: ModelSpec, size: int) -> dict[int, int]:
     :class:`ConfigError` for a model that is not cut into ``size`` stages."""
     if type(spec) is not ModelSpec:
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not given out")
-    if spec.loops > 1 or spec.blends:
+    if spec.runs or spec.blends:
         raise ConfigError("layers that run several times, or use the stream of earlier ones, are not given out")
     if len(spec.layers) < size:
         raise ConfigError(f"{len(spec.layers)} layers are fewer than {size} workers")

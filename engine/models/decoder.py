@@ -78,9 +78,6 @@ class Decoder:
         self._streams: Streams | HyperStreams | MixedStreams | BlockResiduals | None = None
         self._make_layers(of_layers, inputs)
         self.head = Head(self.weights, config, context, self._embedding.words)
-        each_loop = len(config.layers) // config.loops
-        self._loop_starts = range(each_loop, len(config.layers), each_loop) if config.loop_norm else range(0)
-        """Layers before which the last norm stands too."""
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
         self._programs: Programs | None = None
 
@@ -91,13 +88,19 @@ class Decoder:
         match config.streams:
             case None:
                 blocks: dict[int, SharedWeights] = {}
-                stored = [
-                    Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks)
-                    if config.layers[at].picture_gates is None
-                    else PictureLayer(self.weights, at, config, context)
-                    for at in numbers[: len(numbers) // config.loops]
-                ]
-                self._layers = [*stored, *(self._again(stored, at, of_layers) for at in numbers[len(stored) :])]
+                stored: dict[int, Layer | PictureLayer] = {}
+                layers: list[Layer | PictureLayer] = []
+                for at in numbers:
+                    if (earlier := stored.get(config.stored(at))) is not None:
+                        layers.append(self._again(earlier, at, of_layers))
+                        continue
+                    layers.append(
+                        Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks)
+                        if config.layers[at].picture_gates is None
+                        else PictureLayer(self.weights, at, config, context)
+                    )
+                    stored[config.stored(at)] = layers[-1]
+                self._layers = layers
             case AltUpSpec() as altup:
                 assert inputs is not None, "streams are corrected by an embedding of each layer"
                 self._streams = Streams(self.weights, altup, config, context)
@@ -112,9 +115,8 @@ class Decoder:
                 self._streams = BlockResiduals(self.weights, kept, config, context)
                 self._layers = [BlockResidualLayer(self.weights, at, kept, config, rotary, context) for at in numbers]
 
-    def _again(self, stored: Sequence[Layer | PictureLayer], at: int, context: LayerContext) -> Layer:
-        """The layer numbered ``at`` of a later loop."""
-        layer = stored[at % len(stored)]
+    def _again(self, layer: Layer | PictureLayer, at: int, context: LayerContext) -> Layer:
+        """The layer that runs again, numbered ``at``."""
         assert isinstance(layer, Layer), "layers of pictures do not loop"
         return layer.again(self.weights, at, self.config, self._rotary, context)
 
@@ -192,10 +194,10 @@ class Decoder:
         for number, layer in enumerate(self._layers):
             if number in tapped:
                 delta, residual = None, changed(_summed(delta, residual), "a stream for drafts", _take, batch)
+            if number in self.config.normed_before:
+                delta, residual = None, self._between_loops(_summed(delta, residual))
             if number in self._blended:
                 delta, residual = None, self._blend(number, _summed(delta, residual), batch)
-            if number in self._loop_starts:
-                delta, residual = None, self._between_loops(_summed(delta, residual))
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = changed(residual, "features of media", partial(_add, number), batch)

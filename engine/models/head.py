@@ -31,6 +31,11 @@ class Head:
         self.norm: Norm | Unnormalised = Unnormalised()
         if config.final_norm:
             self.norm = make_norm(weights, config.final_norm, config.layers[-1].norms, config, context)
+        self._scales: torch.Tensor | None = None
+        """Factors on the logit of each token, float32 [vocabulary]."""
+        if config.logit_scales:
+            self._scales = context.empty(config.vocab_size, dtype=torch.float32)
+            weights.add(config.logit_scales, self._scales)
         self._adapted: AdaptedLinear | None = None
         if not config.unsaid and config.head_transform is None:
             self._adapted = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
@@ -82,10 +87,13 @@ class Head:
     @property
     def finishes(self) -> bool:
         """Whether :meth:`finished` changes anything."""
-        return self._config.logits_divisor != 1.0 or bool(self._config.logits_softcap or self._config.silent)
+        config = self._config
+        return config.logits_divisor != 1.0 or bool(config.logits_softcap or config.silent or config.logit_scales)
 
     def finished(self, logits: torch.Tensor) -> torch.Tensor:
         """Scaled, capped and silenced in place, as the model asks."""
+        if self._scales is not None:
+            logits.mul_(self._scales)
         if self._config.logits_divisor != 1.0:
             logits.div_(self._config.logits_divisor)
         if cap := self._config.logits_softcap:

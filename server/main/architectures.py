@@ -18,7 +18,8 @@ from stentor.engine.model_config.spec.model import ModelSpec, checked
 from stentor.engine.model_config.towers.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.towers.vision_hf import NATIVE_TOWERS
 
-from .tested import FORMATS, MEDIA, PARITY
+from .tested import MEDIA, PARITY
+from .tested_formats import FORMATS
 
 _SMALL: Final[Mapping[str, object]] = {
     "vocab_size": 320,
@@ -83,6 +84,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "CodeGenForCausalLM": {"rotary_dim": 8},
     "CohereCompassForCausalLM": {"rope_parameters": {"full_attention": None}},
     "CohereCompassForConditionalGeneration": {"rope_parameters": {"full_attention": None}},
+    "DoryForCausalLM": {"n_input_layers": 1, "n_output_layers": 1},
     "ZayaForCausalLM": {"num_experts_per_tok": 1},
     **{name: {"dense_mlp_idx": 1} for name in ("InklingForCausalLM", "InklingForConditionalGeneration")},
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},

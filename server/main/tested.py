@@ -4,12 +4,13 @@ A row for each architecture with a parity test; a test compares both tables with
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 PARITY_FILE: Final = "tests/parity/test_architectures.py"
 PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
+    "Apertus1p5TextForCausalLM": ("apertus1.5",),
     "AXK1ForCausalLM": ("axk1",),
     "AXK2ForCausalLM": ("axk2", "axk2-groups"),
     "ArceeForCausalLM": ("arcee",),
@@ -59,6 +60,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "deepseek-v3-dense",
     ),
     "DiffLlamaForCausalLM": ("diffllama", "diffllama-biased"),
+    "DoryForCausalLM": ("dory", "dory-once"),
     "Dots1ForCausalLM": ("dots1",),
     "Ernie4_5_MoeForCausalLM": (
         "ernie-moe",
@@ -69,7 +71,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "ernie-biased",
     ),
     "Exaone4ForCausalLM": ("exaone4",),
-    "ExaoneForCausalLM": ("exaone",),
+    "ExaoneForCausalLM": ("exaone", "exaone-saved"),
     "ExaoneMoeForCausalLM": ("exaone-moe",),
     "FalconH1ForCausalLM": (
         "falcon-h1",
@@ -87,6 +89,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "FlexOlmoForCausalLM": ("flex-olmo",),
     "FlintForCausalLM": ("flint", "flint-plain"),
     "GPTNeoXJapaneseForCausalLM": ("gpt-neox-japanese",),
+    "LaraMiniForCausalLM": ("lara-mini", "lara-mini-plain"),
     "Kolibri1ForCausalLM": ("kolibri1",),
     "MuseGlimmerForConditionalGeneration": ("muse-glimmer",),
     "MuseSparkForConditionalGeneration": ("muse-spark",),
@@ -295,10 +298,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "qwen4-plain",
     ),
     "RecurrentGemmaForCausalLM": ("recurrent-gemma",),
-    "SarvamMLAForCausalLM": ("sarvam-mla",),
+    "SarvamMLAForCausalLM": ("sarvam-mla", "sarvam-mla-saved"),
     "Grok1ForCausalLM": ("grok2",),
     "Grok1ModelForCausalLM": ("grok1",),
-    "SarvamMoEForCausalLM": ("sarvam-moe",),
+    "SarvamMoEForCausalLM": ("sarvam-moe", "sarvam-moe-saved"),
     "SeedOssForCausalLM": ("seed-oss",),
     "SmolLM3ForCausalLM": ("smollm3",),
     "Step3TextForCausalLM": ("step3",),
@@ -348,6 +351,7 @@ are the tests' parameters."""
 
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
 MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
+    "Apertus1p5ForConditionalGeneration": ("apertus1p5",),
     "AriaForConditionalGeneration": ("aria",),
     "AudioFlamingo3ForConditionalGeneration": ("audio_flamingo_3",),
     "AyaVisionForConditionalGeneration": ("aya_vision",),
@@ -467,36 +471,3 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
 """By architecture: the tiny models for which :data:`MEDIA_FILE` does the same with media in their prompts."""
-
-
-class FormatCheck(NamedTuple):
-    format: str
-    file: str
-    """Test that compares logits with those of the stored values."""
-    names: tuple[str, ...]
-    """Names of its checkpoints."""
-
-
-_CHECKPOINTS: Final = "tests/engine/quantization/test_checkpoints.py"
-_EXPERTS: Final = "tests/engine/quantization/test_experts.py"
-FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
-    "LlamaForCausalLM": (
-        FormatCheck("FP8", _CHECKPOINTS, ("fp8", "compressed-fp8")),
-        FormatCheck("GPTQ", _CHECKPOINTS, ("gptq", "gptq-v2", "gptq-act-order", "gptq8")),
-        FormatCheck("AWQ", _CHECKPOINTS, ("awq",)),
-        FormatCheck("int8", _CHECKPOINTS, ("compressed-int8",)),
-        FormatCheck("ternary", _CHECKPOINTS, ("bitnet", "bitnet-divided", "bitnet-online")),
-        FormatCheck("MXFP4", _CHECKPOINTS, ("compressed-mxfp4",)),
-        FormatCheck("NVFP4", _CHECKPOINTS, ("compressed-nvfp4", "modelopt-nvfp4")),
-    ),
-    "Qwen3MoeForCausalLM": (
-        FormatCheck("FP8", _EXPERTS, ("fp8",)),
-        FormatCheck("GPTQ", _EXPERTS, ("gptq",)),
-        FormatCheck("AWQ", _EXPERTS, ("awq",)),
-        FormatCheck("int8", _EXPERTS, ("int8", "gptq8")),
-        FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
-    ),
-    "Mistral4ForCausalLM": (FormatCheck("FP8", _EXPERTS, ("mistral4",)),),
-    "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
-}
-"""By architecture: formats of weights other than unquantised ones and GGUF's."""

@@ -125,7 +125,7 @@ def _layers(spec: ModelSpec) -> Iterator[Fact]:
     yield "vocabulary", f"{spec.vocab_size:,} tokens, {head}"
     yield "context", f"{spec.max_position:,} tokens"
     runs = [(layer, len(list(alike))) for layer, alike in groupby(spec.layers)]
-    again = f", {len(spec.layers) // spec.loops} that run {spec.loops} times" if spec.loops > 1 else ""
+    again = f", runs of {len(set(spec.runs))} stored ones" if spec.runs else ""
     yield "layers", f"{len(spec.layers)} of {spec.hidden_size} columns{again}"
     for layer, count in runs[:MOST_KINDS]:
         yield "", f"{count} of {_layer(layer, both_ways=spec.bidirectional)}"

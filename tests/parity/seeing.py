@@ -13,6 +13,7 @@ from stentor.tests.parity.inklings import INKLINGS
 from stentor.tests.parity.looking import LOOKING, answer_without_pictures
 from stentor.tests.parity.marking import MARKING
 from stentor.tests.parity.muses import MUSES
+from stentor.tests.parity.newer_media import NEWER
 from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED, lighton_ocr
@@ -428,6 +429,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     **VIEWING,
     **LOOKING,
     **MARKING,
+    **NEWER,
 }
 
 

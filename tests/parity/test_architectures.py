@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -43,10 +44,11 @@ MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "
 KEPT = {"streams of embeddings", "a mix of streams", "an output for the stream", "the mix of streams"}
 ZAYA = {"scaled embeddings", "a mix of the last tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
+DORY = {"attention with a gate", "learned factors", "gates", "a step to the output"}
 INKLING = {"attention with numbers by distance", "a convolution added", "experts"}
 CALLED = {
     "afmoe": {"attention with a gate"},
-    "apertus": {"xIELU"},
+    **{name: {"xIELU"} for name in ("apertus", "apertus1.5")},
     **{name: {"attention with a gate"} for name in ("beam", "beam-turned", "muse-glimmer")},
     "muse-spark": {"attention with a gate", "a gated sum", "a norm of scaled outputs", "experts"},
     "bitnet": {"gates"},
@@ -57,7 +59,10 @@ CALLED = {
     "gemma4-small": {"a layer's own inputs", "attention to another layer's keys"},
     **{f"{name}-normed": {"attention with layer norms of heads"} for name in ("cohere", "phi", "stablelm")},
     **{name: {"latent attention"} for name in latent.architectures(tiny.SHAPE)},
-    **{name: {"latent attention"} for name in ("sarvam-mla", "pangu-ultra", "pangu-ultra-corrected", "mistral-large3")},
+    **{
+        name: {"latent attention"}
+        for name in ("sarvam-mla", "sarvam-mla-saved", "pangu-ultra", "pangu-ultra-corrected", "mistral-large3")
+    },
     "dbrx": {"clipped queries, keys and values"},
     "dbrx-plain": {"clipped queries, keys and values"},
     "deepseek-v3.2": {"sparse latent attention"},
@@ -124,6 +129,8 @@ CALLED = {
     "qwen3.5-attending": {"attention with a gate"},
     "qwen3.5-seeing": {"attention with a gate", "a gated delta rule"},
     "qwen3.5-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
+    **{"dory": {*DORY, "a stream kept", "a blend of streams"}, "dory-once": DORY},
+    **{name: {"a gated delta rule"} for name in ("lara-mini", "lara-mini-plain")},
     "qwen4": {*MIXED, "n-grams"},
     "qwen4-plain": MIXED,
     **dict.fromkeys(("zaya", "zaya-windows"), ZAYA),
@@ -210,14 +217,33 @@ def test_a_pass_is_one_program_but_for_what_has_no_instruction(
     assert set(decoder.calls) == CALLED.get(request.node.callspec.params["pair"], set())
 
 
-def test_inklings_head_may_have_rows_that_stand_for_no_token(tmp_path: Path) -> None:
-    config = tiny.ARCHITECTURES["inkling"]()
-    config.unpadded_vocab_size = tiny.VOCAB - 7
-    model, ours = tiny.make_of(config, "inkling", tmp_path), PagedDecoder(tmp_path)
+@pytest.mark.parametrize(("name", "field"), [("inkling", "unpadded_vocab_size"), ("apertus1.5", "output_vocab_size")])
+def test_a_head_may_lack_the_last_tokens(name: str, field: str, tmp_path: Path) -> None:
+    """Inkling's has rows for them, which stand for no token; Apertus 1.5's has none."""
+    config = tiny.ARCHITECTURES[name]()
+    setattr(config, field, tiny.VOCAB - 7)
+    model, ours = tiny.make_of(config, name, tmp_path), PagedDecoder(tmp_path)
     ours.add(0, prompt := prompt_of(1))
     (logits,) = ours.run((0, 0, LENGTH))
     assert_close(logits[:, :-7], expected_logits(model, prompt))
     assert logits[:, -7:].max() == -torch.inf
+
+
+def test_published_files_of_dory_number_attention_and_network_one_by_one(tmp_path: Path) -> None:
+    model = tiny.make("dory", tmp_path)
+    names = {"self_attn.": (0, "mixer."), "mlp.": (1, "mixer."), "lambda_1": (0, "attn_alpha")}
+    names["lambda_2"] = (1, "mlp_alpha")
+    published = {}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        base, _, rest = name.partition(".layers.")
+        number, _, rest = rest.partition(".")
+        for ours, (behind, theirs) in names.items():
+            if rest.startswith(ours):
+                name = f"{base}.layers.{2 * int(number) + behind}.{theirs}{rest.removeprefix(ours)}"
+        published[name] = tensor
+    assert "backbone.layers.9.mixer.suv_up" in published
+    save_file(published, tmp_path / "model.safetensors")
+    check_whole(model, PagedDecoder(tmp_path))
 
 
 def test_n_grams_end_where_a_text_ends_within_a_prompt(tmp_path: Path) -> None:

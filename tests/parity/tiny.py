@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import classic, families, hub, hybrids, inklings, latent, recent, singular, variants
+from stentor.tests.parity import classic, families, hub, hybrids, inklings, latent, newer, recent, singular, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -130,6 +130,7 @@ ARCHITECTURES: dict[str, Build] = {
     **recent.configs(SHAPE),
     **singular.configs(SHAPE),
     **inklings.configs(SHAPE),
+    **newer.configs(SHAPE),
 }
 
 

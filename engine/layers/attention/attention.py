@@ -19,6 +19,7 @@ from ...model_config.spec.model import Backbone
 from ..added_conv import AddedConv
 from ..elementwise import elementwise
 from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
+from ..learned_factors import LearnedFactors
 from ..linear.layer_context import LayerContext
 from ..linear.parts import BeforePart, tiles
 from ..linear.quantized import Delta, Input, Stream, changed
@@ -70,7 +71,8 @@ class Attention:
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
             size = spec.heads * spec.value_dim
-            self._out_norm = SplitNorm(weights, f"{prefix}.{spec.out_norm}", size, self._eps, context)
+            name = f"{prefix}.{spec.out_norm}" if spec.out_norm_weighted else None
+            self._out_norm = SplitNorm(weights, name, size, self._eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         self._interleaved = spec.rope is not None and spec.rope.interleaved
         self._query_scales: torch.Tensor | None = None
@@ -98,6 +100,12 @@ class Attention:
             weights.add(f"{prefix}.{spec.gate_bias}", self._gate_bias)
         self._sizes: tuple[int, ...] = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
         self._index: BlockIndex | RegionIndex | None = None
+        self._of_gates, self._of_queries = (
+            LearnedFactors.of(weights, (f"{prefix}.{name}",), spec.q_size, context, rate=rate, power=2)
+            if name
+            else None
+            for name, rate in ((spec.gate_scales, spec.gate_rate), (spec.query_scales, spec.query_rate))
+        )
         if spec.index is not None:
             kind = BlockIndex if isinstance(spec.index, BlockIndexSpec) else RegionIndex
             self._index = kind(weights, layer, model, spec, rotary, context)
@@ -176,6 +184,8 @@ class Attention:
         if spec.gated:
             if spec.gate:
                 queries, gate = q.split((spec.q_size, spec.gates), dim=1)
+                if self._of_gates is not None:
+                    gate = self._of_gates(gate)
                 gate = gate.unflatten(1, (spec.heads, -1))
                 if self._gate_bias is not None:
                     gate = gate + self._gate_bias.to(gate.dtype)[:, None]
@@ -273,7 +283,9 @@ class Attention:
         if self._spec.rope is not None:
             cos, sin = (self._cos, self._sin) if batch.rotation is None else batch.rotation
             kernels.rotary_(q, k, cos, sin, batch.positions, interleaved=self._interleaved)
-        return (norms[0].plain(q), norms[1].plain(k)) if norms is not None and last else (q, k)
+        if norms is not None and last:
+            q, k = norms[0].plain(q), norms[1].plain(k)
+        return (q if self._of_queries is None else self._of_queries(q.flatten(1)).view(q.shape)), k
 
     def _scaled(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Queries [tokens, heads, head_dim] scaled by position."""

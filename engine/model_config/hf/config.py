@@ -6,13 +6,14 @@ Missing fields have their architecture's default in transformers.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..config_fields import Fields, UnknownArchitectureError
 from ..spec.model import ModelSpec, checked
 from . import classic as hf_classic
 from . import deepseek4 as hf_deepseek4
 from . import dense as hf_dense
+from . import dory as hf_dory
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
 from . import hub as hf_hub
@@ -60,7 +61,16 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
     if (found := next((name for name in named if name in known), None)) is None:
         nearest = _nearest(named[0], known) if named else ""
         raise UnknownArchitectureError(f"its architecture {', '.join(map(repr, named))} is not native here{nearest}")
-    return found
+    return _LENT.get((found, fields.text("model_type", "")), found)
+
+
+_LENT: Final[Mapping[tuple[str, str], str]] = {
+    ("Glm4MoeForCausalLM", "sarvam_moe"): "SarvamMoEForCausalLM",
+    ("DeepseekV3ForCausalLM", "sarvam_mla"): "SarvamMLAForCausalLM",
+    ("LlamaForCausalLM", "exaone"): "ExaoneForCausalLM",
+}
+"""Architectures by what transformers writes for them: a class of another family, beside a model type of their own. The
+tensors have the names that published files have."""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -96,6 +106,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Qwen3_5ForCausalLM": DecoderFamily("qwen3_5_text", hf_hybrid.qwen3_5),
     "Qwen3_5MoeForCausalLM": DecoderFamily("qwen3_5_moe_text", hf_hybrid.qwen3_5_moe),
     "Qwen4ExpForCausalLM": DecoderFamily("qwen4_exp_text", hf_hybrid.qwen4),
+    "LaraMiniForCausalLM": DecoderFamily("lara_mini", hf_hybrid.lara_mini),
     "Qwen3NextForCausalLM": DecoderFamily("qwen3_next", hf_hybrid.qwen3_next),
     "Gemma3ForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
     "Gemma3TextForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
@@ -135,6 +146,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "ArceeForCausalLM": DecoderFamily("arcee", hf_variants.arcee),
     "NemotronForCausalLM": DecoderFamily("nemotron", hf_variants.nemotron),
     "ApertusForCausalLM": DecoderFamily("apertus", hf_variants.apertus),
+    "Apertus1p5TextForCausalLM": DecoderFamily("apertus1p5_text", hf_variants.apertus15),
     "Starcoder2ForCausalLM": DecoderFamily("starcoder2", hf_variants.starcoder2),
     "StableLmForCausalLM": DecoderFamily("stablelm", hf_variants.stablelm),
     "PhiForCausalLM": DecoderFamily("phi", hf_variants.phi),
@@ -153,6 +165,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DeepseekForCausalLM": DecoderFamily("deepseek", hf_latent.deepseek),
     "FlintForCausalLM": DecoderFamily("flint", hf_recent.flint),
     "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
+    "DoryForCausalLM": DecoderFamily("dory", hf_dory.dory),
     "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
     "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
     "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),

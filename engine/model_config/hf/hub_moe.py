@@ -43,6 +43,8 @@ _GROK_NAMES: Final = replace(
 _GROK_NORMS: Final = Norms(
     mixer_in="pre_attn_norm", mixer_out="post_attn_norm", mlp_in="pre_moe_norm", mlp_out="post_moe_norm"
 )
+_SARVAM: Final = {"attention_bias": "use_qkv_bias", "n_shared_experts": "num_shared_experts"}
+"""Names of Ling's fields that transformers writes."""
 _ONE_GROUP: Final[Mapping[str, object]] = {"n_group": 1, "topk_group": 1}
 
 
@@ -136,6 +138,7 @@ def ling2(fields: Fields, name: str) -> ModelSpec:
 
 def sarvam_moe(fields: Fields, name: str) -> ModelSpec:
     """Sarvam 30B: a Ling 2.0 whose heads rotate as a whole."""
+    fields = renamed(fields, _SARVAM)
     return _ling2(Fields({"routed_scaling_factor": 2.5, **fields.values}), name)
 
 
@@ -152,8 +155,9 @@ def sarvam_mla(fields: Fields, name: str) -> ModelSpec:
     """Sarvam 105B: a DeepSeek-V3 without a latent of queries."""
     check_silu(fields)
     expect(fields, {"score_function": "sigmoid", "moe_layer_freq": 1})
+    fields = renamed(fields, _SARVAM)
     shared = fields.integer("num_shared_experts", 1, least=0)
-    defaults = {"q_lora_rank": None, "num_experts": 128, "intermediate_size": 16384, "routed_scaling_factor": 2.5}
+    defaults = {"q_lora_rank": None, "intermediate_size": 16384, "routed_scaling_factor": 2.5}
     fields = Fields({**defaults, **fields.values})
     # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)

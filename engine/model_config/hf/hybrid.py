@@ -12,7 +12,7 @@ from ..spec.mtp_form import QWEN
 from ..spec.recurrent import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import NGramSpec, StreamMixSpec, hash_multipliers, primes_from
 from ..spec.token_input import TokenInputSpec
-from .common import attention_bias, check_silu, common, gelu_tanh, slide, window_of
+from .common import attention_bias, check_silu, common, gelu_tanh, slide, window_of, with_defaults
 from .dense import granite
 from .moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .rope import rope_from_hf
@@ -36,6 +36,8 @@ _LFM3_ROPE = {
     "full_attention": {"rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.5},
 }
 """Of a file that says nothing of it."""
+_LARA_LAYERS = (*("linear_attention", "sliding_attention", "linear_attention", "full_attention", "sliding_attention"),)
+"""Of a file that lists none, over and over."""
 _INDEX = tuple(f"indexer.{part}.weight" for part in ("index_qk_proj", "q_layernorm", "k_layernorm"))
 """Of Qwen4."""
 _MOST_ROWS = 1 << 31
@@ -163,6 +165,24 @@ def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
     return with_layers(spec, mlp=moe)
 
 
+def lara_mini(fields: Fields, name: str) -> ModelSpec:
+    """LARA mini: layers with the gated delta rule, with a window and without, of which those with a window rotate;
+    experts beside one that every token uses."""
+    check_silu(fields)
+    fields = Fields({"intermediate_size": 1, "num_experts_per_tok": 4, **fields.values})  # no layer uses the first
+    fields = with_defaults(fields, moe_intermediate_size=512, tie_word_embeddings=True)
+    spec = with_mixers(attention_bias(fields, common(fields, name, head_dim=128)), qk_norm="head")
+    router = RouterSpec(fields.integer("num_experts_per_tok"), renormalize=fields.flag("norm_topk_prob", True))
+    shared = shared_experts(spec, "mlp.shared_expert", fields.integer("shared_expert_intermediate_size", 512))
+    spec = with_layers(spec, mlp=replace(experts_of(fields, spec, router, experts=128), shared=shared))
+    kinds = kinds_of(fields, ("linear_attention", "sliding_attention", "full_attention"))
+    kinds = kinds or tuple(_LARA_LAYERS[at % len(_LARA_LAYERS)] for at in range(len(spec.layers)))
+    spec = with_mixers(spec, [kind == "full_attention" for kind in kinds], rope=None)
+    spec = slide(spec, window_of(fields, 512), [kind == "sliding_attention" for kind in kinds])
+    delta = _delta(fields, "fused", k_heads=8, v_heads=16)
+    return mixed(spec, [kind != "linear_attention" for kind in kinds], delta)
+
+
 def qwen4(fields: Fields, name: str) -> ModelSpec:
     """Qwen3.5 with experts, several residual streams, and embeddings of n-grams in some layers.
 
@@ -250,18 +270,23 @@ def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpe
     values = {"partial_rotary_factor": 0.25, **fields.values}
     spec = attention_bias(fields, common(Fields(values), name, head_dim=256))
     spec = replace(with_mixers(spec, qk_norm="head", gated=True), norm_plus_one=True)
-    delta = GatedDeltaSpec(
-        k_heads=fields.integer("linear_num_key_heads", 16),
-        v_heads=fields.integer("linear_num_value_heads", 32),
+    delta = _delta(fields, stored, k_heads=16, v_heads=32)
+    period = fields.integer("full_attention_interval", 4)
+    kinds = kinds_of(fields, ("linear_attention", "full_attention"))
+    attends = [kind == "full_attention" for kind in kinds]
+    return mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+
+
+def _delta(fields: Fields, stored: DeltaStorage, *, k_heads: int, v_heads: int) -> GatedDeltaSpec:
+    """Qwen's gated delta rule; the numbers of heads are defaults."""
+    return GatedDeltaSpec(
+        k_heads=fields.integer("linear_num_key_heads", k_heads),
+        v_heads=fields.integer("linear_num_value_heads", v_heads),
         k_dim=fields.integer("linear_key_head_dim", 128),
         v_dim=fields.integer("linear_value_head_dim", 128),
         width=fields.integer("linear_conv_kernel_dim", 4),
         stored=stored,
     )
-    period = fields.integer("full_attention_interval", 4)
-    kinds = kinds_of(fields, ("linear_attention", "full_attention"))
-    attends = [kind == "full_attention" for kind in kinds]
-    return mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
 
 
 def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:

@@ -30,6 +30,7 @@ _NO_DENSE_MLP: Final = 1
 """Stands for the width of dense MLPs in a model that has none: all of its layers are mixtures of experts."""
 _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
 _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
+    "apertus1p5_text": _sizes(266_752, 4096, 14_336, 32, 32, None, 65_536),
     "aria_text": _sizes(32_000, 4096, 4096, 32, 32, None, 2048),
     "chameleon": _sizes(65_536, 4096, 11_008, 32, 32, 32, 4096),
     "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),

@@ -243,6 +243,7 @@ class MediaFamily(NamedTuple):
 
 
 _FAMILIES: Final[Mapping[str, MediaFamily]] = {
+    "Apertus1p5ForConditionalGeneration": MediaFamily("apertus1p5", "apertus1p5_text", "images, audio"),
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),

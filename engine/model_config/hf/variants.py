@@ -202,6 +202,15 @@ def apertus(fields: Fields, name: str) -> ModelSpec:
     return with_layers(_ungated(with_mixers(spec, qk_norm="head")), norms=norms)
 
 
+def apertus15(fields: Fields, name: str) -> ModelSpec:
+    """Apertus 1.5: an Apertus whose head may lack the last tokens, which stand for pictures and sounds."""
+    spec = apertus(fields, name)
+    said = fields.integer("output_vocab_size", spec.vocab_size, most=spec.vocab_size)
+    if said < spec.vocab_size and spec.tie_embeddings:
+        raise ConfigError("tie_word_embeddings is true, expected false: a head of output_vocab_size rows is its own")
+    return replace(spec, unsaid=spec.vocab_size - said)
+
+
 def starcoder2(fields: Fields, name: str) -> ModelSpec:
     fields = _with_default(fields, tie_word_embeddings=True)
     spec = common(fields, name, eps=1e-5, activation="gelu_pytorch_tanh", eps_field="norm_epsilon")

@@ -102,6 +102,14 @@ class AttentionSpec:
     """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
     gate_bias: str = ""
     """Stored name of a bias for the gates of each head (Beam); "": none."""
+    gate_scales: str = ""
+    """Stored name of a learned r of each number of a separate gate, which is multiplied by (``gate_rate`` · r)² (Dory);
+    "": none."""
+    gate_rate: float = 1.0
+    query_scales: str = ""
+    """Stored name of a learned r of each number of the queries, which are multiplied by (``query_rate`` · r)² behind
+    rotation and norms (Dory); "": none."""
+    query_rate: float = 1.0
     gate_activation: Literal["sigmoid", "softplus", "softplus2", "silu"] = "sigmoid"
     """Of all gates (Laguna: softplus); softplus2: log2(1 + 2^x) (K2 Horizon)."""
     temperature_beta: float = 0.0
@@ -151,6 +159,8 @@ class AttentionSpec:
     out: str = "o_proj"
     out_norm: str = ""
     """Stored name of an RMS norm of all heads' output before ``out`` (BitNet); "": none."""
+    out_norm_weighted: bool = True
+    """Whether it has weights."""
 
     @property
     def q_size(self) -> int:
@@ -266,7 +276,9 @@ class AttentionSpec:
             yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
         if self.distance_bias is not None:
             yield f"{self.distance_bias.stored}.weight", (self.distance_bias.buckets, self.heads)
-        if self.out_norm:
+        for which in filter(None, (self.gate_scales, self.query_scales)):
+            yield f"{prefix}.{self.name}.{which}", (self.q_size,)
+        if self.out_norm and self.out_norm_weighted:
             yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
 
     def _stored(self, shapes: Iterator[tuple[str, tuple[int, ...]]], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -390,6 +402,10 @@ class AttentionSpec:
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.gate_bias and not self.gate:
             raise ConfigError("a bias of gates that are stored among queries is not known")
+        if self.gate_scales and (not self.gate or self.gate_by_head):
+            raise ConfigError("learned factors on gates that are not stored apart, one a number, are not known")
+        if self.query_scales and not (self.gated and self.rotated_first):
+            raise ConfigError("learned factors on queries without gates, or that rotate behind norms, are not known")
         if self.temperature_beta and self.temperature_power:
             raise ConfigError("queries that are scaled by a logarithm and a power of the position are not known")
         if (self.temperature_beta or self.temperature_power) and self.temperature_floor < 1:

@@ -137,6 +137,9 @@ class LayerSpec:
     sum_temperature: float = 0.0
     """If not 0, :attr:`sums` are gated instead: b · output + √(1 - b²) · stream by channel, where b = sigmoid(gate /
     temperature) (Muse Spark)."""
+    sum_rate: float = 0.0
+    """If not 0, :attr:`sums` are steps from the stream to the output instead: stream + |rate · r| · (output - stream)
+    with a learned r of each channel, which has the stored name itself (Dory)."""
     block: SharedBlockSpec | None = None
     """What is added to the mixer's input alone (Zamba2)."""
     unused: tuple[str, ...] = ()
@@ -189,8 +192,8 @@ class LayerSpec:
         for conv in self.out_convs or ():
             yield from conv.shapes(prefix)
         for name in self.sums or ():
-            if self.sum_temperature:
-                yield f"{prefix}.{name}.gate", (hidden,)
+            if self.sum_temperature or self.sum_rate:
+                yield f"{prefix}.{name}.gate" if self.sum_temperature else f"{prefix}.{name}", (hidden,)
                 continue
             for which in ("hidden_states", "residual"):
                 yield f"{prefix}.{name}.{which}_scale", (hidden,)
@@ -215,7 +218,7 @@ class LayerSpec:
         if self.block is not None and (self.mixer is None or not self.norms.mixer_in or self.norms.renews):
             raise ConfigError("a shared block without a mixer behind it that has a norm is not known")
         apart = self.mixer is None or self.mlp is None or self.parallel or self.norms.renews
-        if self.sums is not None and apart:
+        if self.sums is not None and apart and not (self.norms.renews and self.sum_rate):
             raise ConfigError("scaled sums in layers without two parts, one behind the other, are not known")
         if self.out_convs is not None:
             for conv in self.out_convs:

@@ -66,6 +66,10 @@ class MLPSpec:
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     norm: str = ""
     """Stored name of an RMS norm of the last product's input (BitNet); "": none."""
+    norm_weighted: bool = True
+    """Whether it has weights."""
+    scales: tuple[str, str] | None = None
+    """Stored names of learned factors on each gate and each up (Dory); None: none."""
     factor: str = ""
     """Stored name of a learned factor on its output (Inkling); "": none."""
     alternating: str = ""
@@ -97,8 +101,9 @@ class MLPSpec:
             yield from projection.shapes(prefix)
         if self.activation == "xielu":
             yield from ((f"{prefix}.{self.act}.{which}", (1,)) for which in ("alpha_p", "alpha_n"))
-        if self.norm:
+        if self.norm and self.norm_weighted:
             yield f"{prefix}.{self.norm}.weight", (self.inner,)
+        yield from ((f"{prefix}.{name}", (self.inner,)) for name in self.scales or ())
         if self.factor:
             yield f"{prefix}.{self.factor}", (1,)
 
@@ -106,6 +111,8 @@ class MLPSpec:
         """Raise :class:`ConfigError` for contradictory fields."""
         if self.gate_last and (not self.gated or len(self.into) > 1):
             raise ConfigError("a gate that is stored behind what it gates, and not fused with it, is not known")
+        if self.scales and (not self.gated or not self.norm):
+            raise ConfigError("learned factors on gates and ups without a norm behind them are not known")
         if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
         plain = self.gated and self.gate_scale == 1 and self.gate_cutoff is None and not self.limit

@@ -87,9 +87,9 @@ class Backbone:
     """Prefix of a layer's number in tensor names."""
     sublayers: int = 1
     """Layers that files number as one (LongCat); names of their parts have different endings."""
-    loops: int = 1
-    """Times that the stored layers run, each time with caches of their own (Nanbeige 4.2, Ouro); :attr:`layers` has
-    them as often."""
+    runs: tuple[int, ...] = ()
+    """The stored layer that each layer is, if some run several times, each time with caches of their own (Nanbeige 4.2,
+    Ouro; Dory, of which some alone do); empty: each is stored."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
     streams: StreamsSpec | None = None
@@ -113,8 +113,11 @@ class Backbone:
 
     def layer_prefix(self, layer: int) -> str:
         """Prefix of the names of a layer's tensors."""
-        stored = len(self.layers) // self.loops
-        return f"{self.prefix}.{layer % stored // self.sublayers}"
+        return f"{self.prefix}.{self.stored(layer) // self.sublayers}"
+
+    def stored(self, layer: int) -> int:
+        """The stored layer that a layer is."""
+        return self.runs[layer] if self.runs else layer
 
     def cache_index(self, layer: int) -> int:
         """A layer's index among the caches, in order of the layers with a cache."""
@@ -171,8 +174,12 @@ class ModelSpec(Backbone):
     """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
     blends: tuple[Blend, ...] = ()
     """In order; what is kept before a layer has none of that layer's."""
-    loop_norm: bool = False
-    """Whether the last norm also stands between two loops."""
+    normed_before: tuple[int, ...] = ()
+    """Layers before which the last norm also stands: those that begin a loop."""
+    blocks_apart: bool = False
+    """Whether files may number attention and network of a layer one by one, as ``mixer`` (Dory)."""
+    logit_scales: str = ""
+    """Stored name of a learned factor on each token's logit (Dory); "": none."""
     unused: tuple[str, ...] = ()
     """Stored names of tensors that files may have and the model does not use."""
     scales_media: bool = False
@@ -227,6 +234,8 @@ class ModelSpec(Backbone):
             names = [(transform.dense, transform.bias), (transform.norm, biased)]
             found |= {f"{name}.bias": (self.hidden_size,) for name, has in names if has}
             found[f"{transform.norm}.weight"] = (self.hidden_size,)
+        if self.logit_scales:
+            found[self.logit_scales] = (self.vocab_size,)
         if self.head_bias:
             found["lm_head.bias"] = (self.vocab_size,)
         if not self.tie_embeddings:
@@ -322,7 +331,10 @@ def looped(spec: ModelSpec, loops: int, *, norm: bool) -> ModelSpec:
     """The spec with its layers run ``loops`` times; ``norm``: whether the last norm also stands between them."""
     if loops * len(spec.layers) > MOST_LAYERS:
         raise ConfigError(f"{len(spec.layers)} layers run {loops} times, expected at most {MOST_LAYERS} in all")
-    return replace(spec, layers=spec.layers * loops, loops=loops, loop_norm=norm)
+    count = len(spec.layers)
+    starts = range(count, loops * count, count)
+    runs = tuple(range(count)) * loops if loops > 1 else ()
+    return replace(spec, layers=spec.layers * loops, runs=runs, normed_before=tuple(starts) if norm else ())
 
 
 def dense_mlp(spec: Backbone) -> MLPSpec:
@@ -344,7 +356,7 @@ def checked(spec: B) -> B:
         raise ConfigError(f"tie_word_embeddings is true, expected false: a head that is the embedding has no {part}")
     if isinstance(spec, ModelSpec) and (before := spec.head_transform) and before.activation in OWN_ACTIVATIONS:
         raise ConfigError(f"{before.activation} before the head is not known")
-    if spec.loops > 1 and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
+    if spec.runs and any(not isinstance(layer.mixer, AttentionSpec) or layer.block for layer in spec.layers):
         raise ConfigError("layers that run several times with another mixer than attention are not known")
     if isinstance(spec, ModelSpec) and not all(
         0 <= each.source < each.layer < len(spec.layers) for each in spec.blends

@@ -13,12 +13,12 @@ from ..config_fields import ConfigError
 from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
-DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank", "full_rank", "full_gates"]
+DeltaStorage = Literal["by_head", "by_part", "fused", "apart", "low_rank", "full_rank", "full_gates"]
 """``by_head``: queries, keys, values and gates by key head, then two numbers a value head (Qwen3-Next). ``by_part``:
-all convolved channels, then gates, then numbers (Qwen3.5). ``apart``: a matrix each, and three convolutions (OLMo
-Hybrid). ``low_rank``: the same, with low-rank gates and decays, separate decays of key channels, and sigmoid gates
-(Kimi Linear, arXiv:2510.26692). ``full_rank``: as that, with gates and decays from a matrix each (Ling 3.0).
-``full_gates``: with low-rank decays, and gates from a matrix (Kimi K3)."""
+all convolved channels, then gates, then numbers (Qwen3.5). ``fused``: these as one matrix (LARA mini). ``apart``: a
+matrix each, and three convolutions (OLMo Hybrid). ``low_rank``: the same, with low-rank gates and decays, separate
+decays of key channels, and sigmoid gates (Kimi Linear, arXiv:2510.26692). ``full_rank``: as that, with gates and
+decays from a matrix each (Ling 3.0). ``full_gates``: with low-rank decays, and gates from a matrix (Kimi K3)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
 """``gated``: the norm's input is multiplied by gates. ``ungated``: its output is. ``none``: gates only."""
 
@@ -166,6 +166,8 @@ class GatedDeltaSpec(WithoutCache):
             case "by_part":
                 stored = ("in_proj_qkv", self.channels), ("in_proj_z", values)
                 stored += ("in_proj_b", heads), ("in_proj_a", heads)
+            case "fused":
+                stored = (("in_proj", sum(self.split)),)
             case "apart":
                 stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_proj", values)
                 stored += ("b_proj", heads), ("a_proj", heads)
@@ -209,7 +211,8 @@ class GatedDeltaSpec(WithoutCache):
     @property
     def norm(self) -> str:
         """The name of the gated norm."""
-        return f"{self.name}.{'o_norm' if self._apart else 'norm'}"
+        kind = "o_norm" if self._apart else "out_norm" if self.stored == "fused" else "norm"
+        return f"{self.name}.{kind}"
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Shapes of its stored tensors, by name."""

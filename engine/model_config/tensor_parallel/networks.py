@@ -21,6 +21,8 @@ def split_network(
     """
     match spec:
         case MLPSpec():
+            if spec.scales:
+                raise ConfigError("a network with learned factors on gates and ups is not split")
             own = _own_units(spec, rank, prefix, hidden, block_of, "inner units")
             if spec.norm and own[1] * rank.size != spec.inner:
                 raise ConfigError(f"{spec.inner} inner units with a norm do not divide among {rank.size} workers")

@@ -94,6 +94,10 @@ def _cut_delta(spec: GatedDeltaSpec, rank: Rank, prefix: str, hidden: int) -> Cu
             ranges = [_by_key_head(spec, rank, 2 * spec.k_dim, spec.v_dim), _by_key_head(spec, rank, 0, 1)]
         case "by_part":
             ranges = [convolved, (of_values,), (heads,), (heads,)]
+        case "fused":
+            after = spec.channels, spec.channels + spec.values, spec.channels + spec.values + spec.v_heads
+            parts = zip(after, (of_values, heads, heads), strict=True)
+            ranges = [(*convolved, *((start + at, size) for start, (at, size) in parts))]
         case "apart":
             ranges = [*apart, (of_values,), (heads,), (heads,)]
         case "low_rank":  # the few columns that gates and decays are made of are whole in each

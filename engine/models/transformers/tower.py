@@ -352,7 +352,22 @@ def _mllama(
 
 def _chameleon(model: Any, pixel_values: torch.Tensor) -> torch.Tensor:
     """int64 [embeddings]: the tokens of a picture."""
-    tokens: torch.Tensor = model.get_image_tokens(pixel_values)
+    return _one(model.get_image_tokens(pixel_values))
+
+
+def _apertus(model: Any, pixel_values: torch.Tensor, image_sizes: torch.Tensor) -> torch.Tensor:
+    """int64 [embeddings]: the tokens of a picture."""
+    (tokens,) = model.model.get_image_tokens(pixel_values, image_sizes)
+    return _one(tokens)
+
+
+def _apertus_sounds(model: Any, input_values: torch.Tensor, padding_mask: torch.Tensor) -> torch.Tensor:
+    """int64 [embeddings]: the tokens of a sound."""
+    (tokens,) = model.model.get_audio_tokens(input_values, padding_mask)
+    return _one(tokens)
+
+
+def _one(tokens: torch.Tensor) -> torch.Tensor:
     return tokens.flatten().long()
 
 
@@ -397,6 +412,8 @@ def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
 
 
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
+    ("Apertus1p5ForConditionalGeneration", "audio"): _apertus_sounds,
+    ("Apertus1p5ForConditionalGeneration", "image"): _apertus,
     ("ChameleonForConditionalGeneration", "image"): _chameleon,
     ("FuyuForCausalLM", "image"): _fuyu,
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,

@@ -27,6 +27,7 @@ from stentor.engine.model_config.towers.media_spec import Modality, lacks_timm
 from ..decoding.decode_audio import SAMPLE_RATE
 from ..decoding.decode_video import Choose, DecodedVideo
 from ..refusal import Refusal
+from .apertus import ApertusProcessor
 from .audio import (
     AudioFlamingo3Processor,
     FunAsrNanoProcessor,
@@ -40,6 +41,7 @@ from .audio import (
     VoxtralProcessor,
 )
 from .grids import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
+from .images.apertus import ApertusImages
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
@@ -90,6 +92,7 @@ from .waveforms import VibeVoiceAsrProcessor
 transformers: Any = untyped_transformers
 
 _OWN: Final[Mapping[str, Any]] = {
+    "Apertus1p5Processor": ApertusProcessor,
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
     "Blip2Processor": Blip2Processor,
     "CLIPProcessor": LonePictures,
@@ -139,6 +142,7 @@ _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
+    "Apertus1p5Processor": ApertusImages,
     "Cohere2VisionProcessor": Cohere2VisionImages,
     "FuyuProcessor": FuyuImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
