@@ -373,6 +373,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "FastVlmForConditionalGeneration": ("fast_vlm",),
     "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
+    "OmniASRForConditionalGeneration": ("omniasr",),
     "MossTranscribeDiarizeForConditionalGeneration": ("moss_transcribe_diarize",),
     "MuseGlimmerForConditionalGeneration": ("muse_glimmer",),
     "MuseSparkForConditionalGeneration": ("muse_spark",),

@@ -81,6 +81,17 @@ def _vibevoice() -> Any:
     )
 
 
+def _omniasr() -> Any:
+    """With eight samples to an embedding."""
+    audio = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    audio |= {"conv_dim": [16, 16], "conv_kernel": [5, 3], "conv_stride": [4, 2]}
+    return transformers.OmniASRConfig(
+        text_config={"model_type": "llama", **TEXT},
+        audio_config={**audio, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2},
+        audio_token_id=_SOUND,
+    )
+
+
 def _glm_asr() -> Any:
     audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
     return transformers.GlmAsrConfig(
@@ -175,6 +186,24 @@ def _merged(random: torch.Generator, size: int) -> Picture:
     return Picture({**heard.tensors, "padding_mask": torch.ones(1, 1, dtype=torch.int64)}, tokens, modality="audio")
 
 
+def _waved(random: torch.Generator, size: int) -> Picture:
+    """Samples that two convolutions make embeddings."""
+    samples = (77, 40)[size]
+    values = torch.randn(1, 1, samples, generator=random)
+    return Picture({"input_values": values}, [_SOUND] * (((samples - 5) // 4 - 2) // 2 + 1), modality="audio")
+
+
+def _filled(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    """Samples of several sounds, filled up to the length of the longest, and a mask of what is theirs."""
+    lengths = [part["input_values"].shape[-1] for part in parts]
+    longest = max(lengths)
+    values = [
+        torch.nn.functional.pad(part["input_values"], (0, longest - part["input_values"].shape[-1])) for part in parts
+    ]
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return {"input_values": torch.cat(values), "padding_mask": mask.long()}
+
+
 def _sampled(random: torch.Generator, size: int) -> Picture:
     """Samples of which eight are an embedding, in pieces of three embeddings."""
     return Picture({"input_values": torch.randn(1, 1, 56, generator=random)}, [_SOUND] * 7, modality="audio")
@@ -214,6 +243,7 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
         Kind(_windowed("input_features_mask", _halved, _BEGIN, _END), _SOUND, cat()),
     ),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
+    "omniasr": (_omniasr, Kind(_waved, _SOUND, _filled)),
     "vibevoice_asr": (_vibevoice, Kind(_sampled, _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
     "granite_speech_plus": (

@@ -213,3 +213,14 @@ def qwen3_omni(folder: Path) -> None:
     videos = {"size": size, "fps": 2, "min_frames": 2, "max_frames": 8}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(videos))
     (folder / "config.json").write_text(json.dumps({"thinker_config": {"position_id_per_seconds": 13}}))
+
+
+def omniasr(folder: Path) -> None:
+    """With tokens of three languages, and that of none."""
+    names = ("auto", "eng_latn", "deu_latn", "zza_latn")
+    special = (*_CHATML_TOKENS, "<extra_id_0>", "<extra_id_1>", "<s>", *(f"<|lang:{name}|>" for name in names))
+    write_tokenizer(folder, special, "")
+    convolutions = {"conv_dim": [16, 16], "conv_kernel": [40, 10], "conv_stride": [20, 16]}
+    config = {"model_type": "omniasr", "audio_token_id": 261, "audio_config": convolutions}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_extractor(folder, "OmniASRProcessor", transformers.OmniASRFeatureExtractor())

@@ -105,6 +105,7 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
         **_sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
         "tie_word_embeddings": False,
     },
+    ("omniasr", "llama"): _sizes(11_984, 4096, 2816, 12, 8, 8, 8192, rms_norm_eps=1e-5),
     ("voxtral", "llama"): {
         **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),
         **{"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e8},

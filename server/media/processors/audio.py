@@ -268,7 +268,7 @@ class FunAsrNanoProcessor(OwnProcessor):
             raise ValueError(f"its frames have a window of kind {window!r}, expected {cls._WINDOW!r}")
         positions = (config.get("audio_config") or {}).get("max_position_embeddings") or 2049
         settings = {name: int(told[name]) for name in cls._SETTINGS if told.get(name)}
-        return cls(_sound_token(folder, config), int(positions), settings)
+        return cls(sound_token(folder, config), int(positions), settings)
 
     @property
     def feature_extractor(self) -> Any:
@@ -342,7 +342,7 @@ class UltravoxProcessor(OwnProcessor):
         audio = config.get("audio_config") or {}
         return cls(
             transformers.WhisperFeatureExtractor(feature_size=int(audio.get("num_mel_bins", 80))),
-            _sound_token(folder, config),
+            sound_token(folder, config),
             int(config.get("stack_factor") or 8),
             int(settings.get("audio_context_size") or 3000),
         )
@@ -381,7 +381,7 @@ class FunAudioChatProcessor(OwnProcessor):
         made = cls(transformers.WhisperFeatureExtractor.from_pretrained(folder))
         made._window = 2 * int(audio.get("n_window") or 100)
         made._group = int(audio.get("group_size") or 5)
-        made._placeholder = _sound_token(folder, config)
+        made._placeholder = sound_token(folder, config)
         return made
 
     @property
@@ -409,7 +409,7 @@ class FunAudioChatProcessor(OwnProcessor):
         return tensors, [(self._placeholder * int(tensors["audio_embeddings"][0])).join(self._around)]
 
 
-def _sound_token(folder: Path, config: Mapping[str, Any]) -> str:
+def sound_token(folder: Path, config: Mapping[str, Any]) -> str:
     """Raises ValueError where the model's files name none."""
     spec = media_spec(config)
     if spec is None or "audio" not in spec.placeholders:

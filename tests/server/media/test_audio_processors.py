@@ -15,6 +15,7 @@ from safetensors.numpy import load
 
 from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.waveforms import OmniASRProcessor
 from stentor.server.media.refusal import Refusal
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.audio.voices import tone
@@ -196,3 +197,23 @@ def test_a_model_that_sees_and_hears_takes_all_of_it(tmp_path: Path) -> None:
     video = processor.video(DecodedVideo(frames, [0, 1, 2, 3], VideoFacts(4, 2.0, 32, 16)))
     assert (video.replacement, video.grid) == ("<|video_pad|>" * 16, (2, 2, 4))
     assert video.interval == 13, "a second between pairs of frames"
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 1.37])
+def test_omniasr_hears_normed_samples_and_counts_its_encoder_s_positions(tmp_path: Path, seconds: float) -> None:
+    audio_models.omniasr(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    filled = np.pad(samples(seconds), (0, max(0, 220 - len(samples(seconds)))))
+    found = transformers.OmniASRFeatureExtractor.from_pretrained(tmp_path)(filled, sampling_rate=16_000)
+    check(heard.payload, {"input_values": found["input_values"]})
+    encoder = transformers.OmniASRAudioConfig(**json.loads((tmp_path / "config.json").read_text())["audio_config"])
+    with torch.device("meta"):
+        model = transformers.OmniASRAudioModel(encoder)
+    assert heard.replacement == "<extra_id_1>" * model._get_subsampling_output_length(torch.tensor(len(filled)))
+
+
+def test_omniasr_hears_no_other_rate(tmp_path: Path) -> None:
+    audio_models.omniasr(tmp_path)
+    transformers.OmniASRFeatureExtractor(sampling_rate=8000).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="sampling_rate is 8000, expected 16000"):
+        OmniASRProcessor.of(tmp_path)
