@@ -53,6 +53,8 @@ class Asking:
     end of the context."""
     positions_a_second: int = 20
     """Tokens of the context for a second of audio with its text, at most: Qwen3-ASR takes 13 for the audio."""
+    template: Mapping[str, object] = field(default_factory=dict)
+    """Arguments of the chat template."""
     languages: Mapping[str, str] = field(default_factory=dict)
     """The model's names of languages, by code; empty: it takes no hint."""
 
@@ -167,6 +169,15 @@ ASKING: Final[Mapping[str, Asking]] = {
     "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
     "GraniteSpeechForConditionalGeneration": _GRANITE,
     "GraniteSpeechPlusForConditionalGeneration": _GRANITE,
+    "Nemotron3_5TranscribeForConditionalGeneration": Asking(
+        seconds=40,
+        least_seconds=0.1,
+        says_before=(
+            "Audio transcription. Language: as spoken. Wording: verbatim, including fillers and repetitions. "
+            "Formatting: punctuation and capitalization. Output: transcript only."
+        ),
+        template={"enable_thinking": False},
+    ),
     "OmniASRForConditionalGeneration": Asking(
         text=f"<extra_id_1><extra_id_0>{LANGUAGE}<s>",
         named=f"<|lang:{LANGUAGE}|>",

@@ -244,7 +244,8 @@ class ChatTranscription:
             except TemplateError as error:
                 raise BadRequest(str(error), FIELD, "template_error") from None
         else:
-            fields = ChatRequest(messages=self._messages())
+            template = dict(asking.template) or None
+            fields = ChatRequest(messages=self._messages(), chat_template_kwargs=template)
             tokens = await render_messages(chat, fields, fields.messages, None, most_prompt_tokens(chat), media=text)
             tokens = [*tokens, *await chat.pool.encode(self._begun, False)]
         return tokens, chat.media.place(tokens, media, text.order, chat.pool.tokenizer)

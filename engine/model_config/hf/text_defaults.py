@@ -105,6 +105,12 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
         **_sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
         "tie_word_embeddings": False,
     },
+    ("nemo_speechlm", "nemotron_h"): {
+        **_sizes(131_072, 2688, 1856, 52, 32, 2, 262_144),
+        **{"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "mamba_num_heads": 64},
+        **{"moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128},
+        **{"num_experts_per_tok": 6, "routed_scaling_factor": 2.5},
+    },
     ("omniasr", "llama"): _sizes(11_984, 4096, 2816, 12, 8, 8, 8192, rms_norm_eps=1e-5),
     ("voxtral", "llama"): {
         **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),

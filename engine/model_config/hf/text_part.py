@@ -397,6 +397,8 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
         text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
     fields = Fields({**defaults, **text, **above})
     spec = readers[kind](fields, name)
+    if family.as_stored is not None:
+        spec = family.as_stored(spec)
     if kind == "gemma3_text":
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind.startswith("gemma4") and fields.text("use_bidirectional_attention", "") == "vision":

@@ -55,12 +55,14 @@ pytestmark = pytest.mark.anyio
 
 MOSS = "MossTranscribeDiarizeForConditionalGeneration"
 VIBEVOICE = "VibeVoiceAsrForConditionalGeneration"
+NEMOTRON = "Nemotron3_5TranscribeForConditionalGeneration"
 OMNIASR = "OmniASRForConditionalGeneration"
 QWEN3_ASR, VOXTRAL = "Qwen3ASRForConditionalGeneration", "VoxtralForConditionalGeneration"
 GRANITES = ("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration")
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
     MOSS: (audio_models.moss, "<|audio_pad|>"),
     VIBEVOICE: (audio_models.vibevoice, "<|box_start|>"),
+    NEMOTRON: (audio_models.nemotron_transcribe, "<unk>"),
     OMNIASR: (audio_models.omniasr, "<extra_id_1>"),
     QWEN3_ASR: (audio_models.qwen3_asr, "<|audio_pad|>"),
     VOXTRAL: (audio_models.voxtral, "[AUDIO]"),
@@ -471,6 +473,17 @@ async def test_a_language_without_a_token_is_refused(omniasr_model: Model) -> No
     answer = await post(omniasr_model.state, [("language", "fr")], tone(1))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "language")
     assert "it transcribes de, deu_latn, en, eng_latn, zza_latn" in answer.text
+
+
+async def test_nemotron_transcribe_is_asked_without_thinking(tmp_path: Path) -> None:
+    model = Model(tmp_path, NEMOTRON)
+    model.says = lambda _count: "Guten Tag."
+    answer = await post(model.state, [("language", "de")], tone(1))
+    assert answer.json()["text"] == "Guten Tag.", answer.text
+    model.close()
+    (prompt,) = model.prompts()
+    assert prompt.startswith("<|im_start|>user\nAudio transcription. Language: as spoken.")
+    assert prompt.endswith(" Output: transcript only.(13)<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_a_language_is_named_where_the_model_has_a_word_for_it() -> None:

@@ -217,3 +217,20 @@ def test_omniasr_hears_no_other_rate(tmp_path: Path) -> None:
     transformers.OmniASRFeatureExtractor(sampling_rate=8000).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="sampling_rate is 8000, expected 16000"):
         OmniASRProcessor.of(tmp_path)
+
+
+@pytest.mark.parametrize("seconds", [0.03, 1.0, 1.37])
+def test_nemotron_transcribe_hears_frames_that_fill_whole_embeddings(tmp_path: Path, seconds: float) -> None:
+    audio_models.nemotron_transcribe(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    assert processor.written == {"audio": "<|audio|>"}
+    heard = processor.audio(samples(seconds))
+    own = transformers.NemotronAsrStreamingFeatureExtractor.from_pretrained(tmp_path)
+    found = own(samples(seconds), sampling_rate=16_000, return_tensors="np")
+    missing = -found["input_features"].shape[1] % 8
+    features = np.pad(found["input_features"], ((0, 0), (0, missing), (0, 0)))
+    mask = np.pad(found["attention_mask"], ((0, 0), (0, missing)))
+    tensors = load(heard.payload)
+    assert (tensors["input_features_mask"] == mask).all()
+    assert np.abs(tensors["input_features"] - features).max() < 1e-3, "the window of torch is rounded otherwise"
+    assert heard.replacement == "<unk>" * -(-int(mask.sum()) // 8)

@@ -27,6 +27,13 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Whole(tmp_path_factory.mktemp(request.param), request.param)
 
 
+@pytest.mark.parametrize(("token", "expected"), [(131_071, 131_071), (131_072, 0)])
+def test_a_token_of_nemotron_transcribe_behind_the_vocabulary_is_told_as_its_first(token: int, expected: int) -> None:
+    spec = media_spec({"model_type": "nemo_speechlm", "audio_token_id": token, "text_config": {}})
+    assert spec is not None
+    assert spec.placeholders == {"audio": expected}
+
+
 @pytest.mark.parametrize(("token", "expected"), [(128_256, 128_255), (128_002, 128_002)])
 def test_a_token_of_ultravox_behind_the_vocabulary_is_told_as_its_last(token: int, expected: int) -> None:
     spec = media_spec({"model_type": "ultravox", "audio_token_index": token, "vocab_size": 128_256})
