@@ -373,6 +373,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "FastVlmForConditionalGeneration": ("fast_vlm",),
     "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
+    "MiDashengLMModel": ("midashenglm",),
     "Nemotron3_5TranscribeForConditionalGeneration": ("nemotron_transcribe",),
     "OmniASRForConditionalGeneration": ("omniasr",),
     "MossTranscribeDiarizeForConditionalGeneration": ("moss_transcribe_diarize",),

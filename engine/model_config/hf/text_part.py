@@ -43,6 +43,8 @@ _PREFIXES: Final = (
     ("language_model.", ""),
     ("language.", ""),
     ("llm.", ""),
+    ("decoder.model.", "model."),
+    ("decoder.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("model.transformer.blocks.", "model.layers."),
@@ -382,7 +384,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
     if text is None and fields.has("hidden_size"):
         text = fields.values
     elif text is not None:
-        kind = Fields(text).text("model_type", kind)
+        kind = kind if family.plain else Fields(text).text("model_type", kind)
         kind = _OTHER_NAMES.get(kind, kind)
     if text is None:
         raise ConfigError("text_config is missing, expected a table")
