@@ -28,6 +28,7 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.grids",
     "stentor.server.media.processors.pictures",
     "stentor.server.media.processors.slices",
+    "stentor.server.media.processors.sounds",
     "stentor.server.media.processors.tiled",
     "stentor.server.media.processors.audio",
     "stentor.server.media.processors.inkling",

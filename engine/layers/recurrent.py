@@ -202,6 +202,7 @@ class Mamba2(Recurrent):
         self._step_bias, self._a_log, self._d = (context.empty(spec.heads, dtype=torch.float32) for _ in range(3))
         for which, tensor in (("dt_bias", self._step_bias), ("A_log", self._a_log), ("D", self._d)):
             weights.add(f"{prefix}.{which}", tensor)
+            weights.alias(f"{prefix}._fp32_params.{which}", f"{prefix}.{which}")  # in files of NeMo
         self._norm: torch.Tensor | None = None
         if spec.norm != "none":
             self._norm = context.empty(spec.inner, dtype=torch.float32)

@@ -230,7 +230,7 @@ def compose(
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
     if isinstance(opened := auxiliary.transcription, OpenedChat):
         assert opened.asking is not None
-        transcription = ChatTranscriber(_chat_model(opened, "transcription", shared), opened.asking)
+        transcription = _transcriber(_chat_model(opened, "transcription", shared), opened.asking)
     else:
         transcription = opened
     return ServerState(
@@ -249,5 +249,9 @@ def compose(
         gateway=McpGateway(config.mcp),
         weights=WeightServices(control, admission, others, worker, metrics),
         transcription=transcription,
-        transcriber=None if main.asking is None else ChatTranscriber(chat, main.asking),
+        transcriber=None if main.asking is None else _transcriber(chat, main.asking),
     )
+
+
+def _transcriber(chat: ChatModel, asking: Asking) -> ChatTranscriber:
+    return ChatTranscriber(chat, asking.with_tokens(chat.pool.tokenizer.added_texts))

@@ -1,12 +1,13 @@
 """Transcription prompts of chat models, each in the format of its training."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from stentor.protocols.common.errors import refused
 
 from .languages import NAMES, code_of
+from .omnilingual import OMNILINGUAL
 
 LANGUAGE: Final = "{language}"
 """Placeholder in texts of an :class:`Asking` for the model's name of the language."""
@@ -15,6 +16,7 @@ SECONDS: Final = "{seconds}"
 Turns = Literal["", "marks", "json"]
 """How an answer says who speaks and when (:data:`.turns.READERS`); "": it does not."""
 _SHOWN_CHARS: Final = 64
+_SHOWN_LANGUAGES: Final = 200
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,17 @@ class Asking:
     """The whole prompt, if it is no conversation or another than the template's, with the placeholder of audio."""
     named: str = ""
     """How :attr:`says` and :attr:`text` name the language."""
+    unnamed: str = ""
+    """What stands in that place if a request names none."""
     diarizes: Turns = ""
     """The form of the turns of speakers, with times, in an answer; then audio is not cut at silences."""
     tokens_a_second: int = 25
     """Tokens of an answer for a second of audio, at most, besides some: a model that repeats itself would go on to the
     end of the context."""
+    positions_a_second: int = 20
+    """Tokens of the context for a second of audio with its text, at most: Qwen3-ASR takes 13 for the audio."""
+    template: Mapping[str, object] = field(default_factory=dict)
+    """Arguments of the chat template."""
     languages: Mapping[str, str] = field(default_factory=dict)
     """The model's names of languages, by code; empty: it takes no hint."""
 
@@ -56,8 +64,23 @@ class Asking:
         if not self.languages or code in self.languages:
             return code
         shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
-        known = ", ".join(sorted(self.languages))
+        known = ", ".join(sorted(self.languages)[:_SHOWN_LANGUAGES])
+        known += ", …" if len(self.languages) > _SHOWN_LANGUAGES else ""
         raise refused(param, f"the model does not transcribe `{shown}`; it transcribes {known}", "invalid_value")
+
+    def with_tokens(self, texts: Iterable[str]) -> "Asking":
+        """The same with the languages that ``texts``, of a vocabulary, name as :attr:`named` does, by what they call
+        them; codes remain that are called one of these. A model without :attr:`unnamed` names none by tokens."""
+        if not self.unnamed:
+            return self
+        before, _, behind = self.named.partition(LANGUAGE)
+        called = {
+            text.removeprefix(before).removesuffix(behind)
+            for text in texts
+            if text.startswith(before) and text.endswith(behind) and text != self.unnamed
+        }
+        known = {code: name for code, name in self.languages.items() if name in called}
+        return replace(self, languages={**{name: name for name in called}, **known})
 
     def start_of(self, language: str | None) -> str:
         """Beginning of the answer; ``language`` is a code."""
@@ -67,7 +90,7 @@ class Asking:
     def naming(self, text: str, language: str | None) -> str:
         """:attr:`says` or :attr:`text` for a language by its code."""
         called = self.languages.get(language or "")
-        return text.replace(LANGUAGE, self.named.replace(LANGUAGE, called) if called else "")
+        return text.replace(LANGUAGE, self.named.replace(LANGUAGE, called) if called else self.unnamed)
 
     def told_language(self, head: str) -> str | None:
         """The code of the language that the model has named before the marker."""
@@ -146,6 +169,23 @@ ASKING: Final[Mapping[str, Asking]] = {
     "GlmAsrForConditionalGeneration": Asking(says="Please transcribe this audio into text"),
     "GraniteSpeechForConditionalGeneration": _GRANITE,
     "GraniteSpeechPlusForConditionalGeneration": _GRANITE,
+    "Nemotron3_5TranscribeForConditionalGeneration": Asking(
+        seconds=40,
+        least_seconds=0.1,
+        says_before=(
+            "Audio transcription. Language: as spoken. Wording: verbatim, including fillers and repetitions. "
+            "Formatting: punctuation and capitalization. Output: transcript only."
+        ),
+        template={"enable_thinking": False},
+    ),
+    "OmniASRForConditionalGeneration": Asking(
+        text=f"<extra_id_1><extra_id_0>{LANGUAGE}<s>",
+        named=f"<|lang:{LANGUAGE}|>",
+        unnamed="<|lang:auto|>",
+        tokens_a_second=40,
+        positions_a_second=90,
+        languages=OMNILINGUAL,
+    ),
     "Qwen2AudioForConditionalGeneration": Asking(
         text="<|audio_bos|><|AUDIO|><|audio_eos|>Detect the language and recognize the speech:"
     ),

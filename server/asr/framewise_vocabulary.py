@@ -208,7 +208,12 @@ def framewise_vocabulary_of(folder: Path) -> FramewiseVocabulary:
     prompts = None if config.languages is None else language_prompts_of(folder, config.languages)
     rate = SAMPLE_RATE / config.samples_a_position
     if not has_letters(folder):
-        return FramewiseVocabulary(load_tokenizer(folder), config.blank, prompts, config.stream, rate)
+        tokenizer = load_tokenizer(folder)
+        space = _space_of(tokenizer)
+        # such a vocabulary has the full stops of all scripts, and the transcripts of OmniASR none
+        return FramewiseVocabulary(
+            tokenizer, config.blank, prompts, config.stream, rate, delimiter=space, marks_ends=space is None
+        )
     letters = letters_of(folder)
     tokenizer = letters.tokenizer
     if tokenizer.pad_token_id != config.blank:
@@ -228,3 +233,9 @@ def framewise_vocabulary_of(folder: Path) -> FramewiseVocabulary:
         ids=letters.ids,
         marks_ends=ends,
     )
+
+
+def _space_of(tokenizer: Tokenizer) -> int | None:
+    """The token between words of a ``tokenizer`` whose tokens are letters; None where words begin with a space."""
+    spaced = [piece for piece in tokenizer.backend.get_vocab(with_added_tokens=False) if piece.startswith(" ")]
+    return tokenizer.backend.token_to_id(" ") if spaced == [" "] else None

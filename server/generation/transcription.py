@@ -46,8 +46,6 @@ from .stream import ObservedGeneration, generation_request
 
 _SECONDS_AT_ONCE: Final = 240
 """Seconds of a transcription's audio that the engine has at the same time, if it takes several requests."""
-_POSITIONS_A_SECOND: Final = 20
-"""Tokens of the context for a second of audio with its text, at most: Qwen3-ASR takes 13 for the audio."""
 _TOKENS_BESIDE: Final = 64
 """Of an answer, besides those of its seconds (:attr:`..asr.asking.Asking.tokens_a_second`)."""
 _DETECTIONS: Final = 2
@@ -89,7 +87,7 @@ class ChatTranscriber:
     @property
     def window_bytes(self) -> int:
         """Bytes of audio in one request, at most: the model's limit, and the room of its context."""
-        fitting = most_prompt_tokens(self.chat) // _POSITIONS_A_SECOND
+        fitting = most_prompt_tokens(self.chat) // self.asking.positions_a_second
         return max(1, min(self.asking.seconds, fitting)) * BYTES_A_SECOND
 
 
@@ -246,7 +244,8 @@ class ChatTranscription:
             except TemplateError as error:
                 raise BadRequest(str(error), FIELD, "template_error") from None
         else:
-            fields = ChatRequest(messages=self._messages())
+            template = dict(asking.template) or None
+            fields = ChatRequest(messages=self._messages(), chat_template_kwargs=template)
             tokens = await render_messages(chat, fields, fields.messages, None, most_prompt_tokens(chat), media=text)
             tokens = [*tokens, *await chat.pool.encode(self._begun, False)]
         return tokens, chat.media.place(tokens, media, text.order, chat.pool.tokenizer)

@@ -8,6 +8,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
 from stentor.tests.parity.test_whisper import sound
@@ -49,8 +52,13 @@ _GRANITE: Final = {
     "max_position_embeddings": 24,
     "vocab_size": len(LETTERS),
 }
-_NESTED: Final = {"Lasr": _LASR, "GraniteSpeech5": _GRANITE}
-"""Fields of the encoder, where its configuration is a table of its own."""
+_OMNI: Final = {**_CONVOLUTIONS, **{name: SIZES[name] for name in SIZES if name.startswith(("hidden", "num", "inter"))}}
+_NESTED: Final = {
+    "Lasr": ("encoder_config", _LASR),
+    "GraniteSpeech5": ("encoder_config", _GRANITE),
+    "OmniASR": ("audio_config", _OMNI),
+}
+"""The table of the encoder, and its fields, where its configuration is one of its own."""
 KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "wav2vec2": ("Wav2Vec2", _CONVOLUTIONS),
     "wav2vec2, large": ("Wav2Vec2", {**_CONVOLUTIONS, **_LAYER_NORMS}),
@@ -80,6 +88,7 @@ KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "lasr": ("Lasr", {}),
     "granite speech 5": ("GraniteSpeech5", {}),
     "granite speech 5, halving once": ("GraniteSpeech5", {"subsample_layers": [2]}),
+    "omniasr": ("OmniASR", {}),
 }
 """By what it shows: the beginning of transformers' class names, and fields of its configuration."""
 
@@ -90,7 +99,9 @@ def tiny(kind: str) -> Any:
     name, changes = KINDS[kind]
     given = {**SIZES, **changes}
     if name in _NESTED:
-        given = {"vocab_size": len(LETTERS), "pad_token_id": 0, "encoder_config": {**_NESTED[name], **changes}}
+        table, sizes = _NESTED[name]
+        given = {"vocab_size": len(LETTERS), table: {**sizes, **changes}}
+        given |= {"blank_token_id": 2, "pad_token_id": 1} if name == "OmniASR" else {"pad_token_id": 0}
     config = getattr(transformers, f"{name}CTCConfig" if name in _NESTED else f"{name}Config")(**given)
     model = getattr(transformers, f"{name}ForCTC")(config).float().eval()
     with torch.no_grad():
@@ -112,7 +123,13 @@ def _spread(model: Any) -> None:
     factor = 2 / made.std(0).mean()
     head.weight.mul_(factor)
     head.bias.copy_(made.mean(0) * -factor)
-    head.bias[0] += 1.0
+    head.bias[blank_of(model)] += 1.0
+
+
+def blank_of(model: Any) -> int:
+    """The number of the token that says nothing."""
+    blank: int = getattr(model.config, "blank_token_id", model.config.pad_token_id)
+    return blank
 
 
 def extractor(model: Any) -> Any:
@@ -123,6 +140,8 @@ def extractor(model: Any) -> Any:
         return transformers.LasrFeatureExtractor(feature_size=model.config.encoder_config.num_mel_bins)
     if kind == "granite_speech5_ctc":
         return _GraniteFeatures(model.config.encoder_config.num_mel_bins)
+    if kind == "omniasr_ctc":
+        return transformers.OmniASRFeatureExtractor()
     return transformers.Wav2Vec2FeatureExtractor()
 
 
@@ -184,4 +203,20 @@ def write_letters(folder: Path, kind: str = "wav2vec2", letters: Sequence[str] =
     (folder / "vocab.json").write_text(json.dumps({letter: id for id, letter in enumerate(letters)}))
     named = {"tokenizer_class": "Wav2Vec2CTCTokenizer", "word_delimiter_token": "|", **settings}
     (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    return folder
+
+
+def write_omniasr(folder: Path, letters: Sequence[str]) -> Path:
+    """A folder with an OmniASR whose tokenizer has ``letters``, as its makers' files have: with a plain space."""
+    model = tiny("omniasr")
+    model.config.update({"vocab_size": len(letters), "blank_token_id": 0, "architectures": [type(model).__name__]})
+    model.config.save_pretrained(folder)
+    extractor(model).save_pretrained(folder)
+    backend = Backend(BPE({letter: id for id, letter in enumerate(letters)}, []))
+    backend.normalizer = normalizers.Strip()
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_next")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in letters[:4]])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ParakeetTokenizer"}))
     return folder

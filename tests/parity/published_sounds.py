@@ -1,4 +1,4 @@
-"""Tiny random models that hear, whose classes transformers does not have: Ultravox and FunAudioChat."""
+"""Tiny random models that hear, whose classes transformers does not have: Ultravox, FunAudioChat and MiDashengLM."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -189,10 +189,107 @@ def _apart(parts: Sequence[Tensors]) -> dict[str, Any]:
     return {"sounds": parts}
 
 
+class _Patch(torch.nn.Module):
+    """A layer of Dasheng's encoder."""
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (torch.nn.LayerNorm(width, 1e-6) for _ in range(2))
+        self.attn = torch.nn.ModuleDict(
+            {"qkv": torch.nn.Linear(width, 3 * width), "proj": torch.nn.Linear(width, width)}
+        )
+        self.mlp = torch.nn.ModuleDict({"fc1": torch.nn.Linear(width, inner), "fc2": torch.nn.Linear(inner, width)})
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        attention: Any = self.attn
+        network: Any = self.mlp
+        q, k, v = attention["qkv"](self.norm1(x)).view(len(x), 3, self.heads, -1).permute(1, 2, 0, 3)
+        scores = (q @ k.transpose(1, 2)) / q.shape[-1] ** 0.5
+        made = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+        x = x + attention["proj"](made.transpose(0, 1).flatten(1))
+        grown: torch.Tensor = network["fc2"](torch.nn.functional.gelu(network["fc1"](self.norm2(x))))
+        return x + grown
+
+
+class _Dasheng(torch.nn.Module):
+    """MiDashengLM's encoder and projector, as its makers' code describes them."""
+
+    def __init__(self, audio: Mapping[str, Any], stack: int, outputs: int) -> None:
+        super().__init__()
+        width, bins, window = audio["embed_dim"], audio["n_mels"], audio["target_length"] // 4
+        encoder: Any = torch.nn.Module()
+        encoder.init_bn = torch.nn.BatchNorm2d(bins)
+        encoder.patch_embed = torch.nn.ModuleDict({"proj": torch.nn.Conv2d(1, width, (bins, 4), (bins, 4))})
+        encoder.time_pos_embed = torch.nn.Parameter(torch.empty(1, width, 1, window))
+        encoder.freq_pos_embed = torch.nn.Parameter(torch.empty(1, width, 1, 1))
+        layers = (_Patch(width, audio["num_heads"], int(width * audio["mlp_ratio"])) for _ in range(audio["depth"]))
+        encoder.blocks = torch.nn.ModuleList(layers)
+        encoder.norm = torch.nn.LayerNorm(width, 1e-6)
+        self.audio_encoder, self.window, self.stack = encoder, window, stack
+        products = torch.nn.Linear(width * stack, outputs), torch.nn.GELU(), torch.nn.Linear(outputs, outputs)
+        self.audio_projector = torch.nn.ModuleDict({"net": torch.nn.Sequential(*products)})
+
+    def forward(self, sounds: Sequence[Mapping[str, torch.Tensor]]) -> torch.Tensor:
+        return torch.cat([self._sound(**sound) for sound in sounds])
+
+    def _sound(self, audio_values: torch.Tensor, audio_lens: torch.Tensor) -> torch.Tensor:
+        frames = int(audio_lens.sum())
+        values = audio_values.transpose(0, 1).flatten(1)[None, None, :, : frames + 1]
+        encoder = self.audio_encoder
+        x = encoder.init_bn(values.transpose(1, 2)).transpose(1, 2)
+        x = encoder.patch_embed["proj"](x)
+        seen = torch.arange(x.shape[-1]) < frames // 4
+        made = []
+        for part, known in zip(x.split(self.window, -1), seen.split(self.window), strict=True):
+            here = part + encoder.time_pos_embed[..., : part.shape[-1]] + encoder.freq_pos_embed
+            states = here[0, :, 0].T
+            for layer in encoder.blocks:
+                states = layer(states, known)
+            made.append(encoder.norm(states))
+        whole = torch.cat(made)
+        projector: Any = self.audio_projector
+        found: torch.Tensor = projector["net"](whole[: len(whole) // self.stack * self.stack].view(-1, self.stack * 32))
+        return found
+
+
+_DASHENG: Final = {
+    **{"embed_dim": 32, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0, "n_mels": 8, "target_length": 40},
+    **{"patch_size": [8, 4], "patch_stride": [8, 4]},
+}
+"""Windows of ten positions."""
+
+
+def midashenglm(folder: Path) -> Composed:
+    inner = {name: value for name, value in TEXT.items() if name != "rope_parameters"}
+    text = transformers.Qwen2Config(**inner, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+    stored = {**text.to_dict(), "model_type": "qwen2_5_omni_text"}
+    stored["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    config = {
+        **{"architectures": ["MiDashengLMModel"], "model_type": "midashenglm", "text_config": stored},
+        **{"audio_encoder_config": _DASHENG, "subsample_factor": 3, "audio_token_id": _SOUND},
+    }
+    model: Composed = randomised(
+        "midashenglm", lambda: Composed(transformers.Qwen2ForCausalLM(text), _Dasheng(_DASHENG, 3, 64), _SOUND)
+    )
+    model.save(folder, config, "decoder.", str)
+    return model
+
+
+def _patches(random: torch.Generator, size: int) -> Picture:
+    """Frames of one window, the last of which completes a patch that is not seen; or of two and a half."""
+    frames = ([23], [40, 40, 18])[size]
+    values = torch.randn(len(frames), 8, 40, generator=random)
+    values[-1, :, frames[-1] + 1 :] = 0
+    count = (sum(frames) + 1) // 4 // 3
+    return Picture({"audio_values": values, "audio_lens": torch.tensor(frames)}, [_SOUND] * count, modality="audio")
+
+
 _GROUPS: Final = Kind(_grouped, _SOUND, _apart)
 HEARING: Final[Mapping[str, Published]] = {
     "funaudiochat": Published("funaudiochat", _funaudiochat, _GROUPS),
     "funaudiochat_alone": Published("funaudiochat", partial(_funaudiochat, adds=False), _GROUPS),
+    "midashenglm": Published("midashenglm", midashenglm, Kind(_patches, _SOUND, _apart)),
     "ultravox": Published("ultravox", ultravox, Kind(_spoken, _SOUND, _windows)),
     "ultravox_0.4": Published("ultravox", partial(ultravox, middle=False), Kind(_spoken, _SOUND, _windows)),
 }

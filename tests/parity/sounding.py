@@ -81,6 +81,47 @@ def _vibevoice() -> Any:
     )
 
 
+def _omniasr() -> Any:
+    """With eight samples to an embedding."""
+    audio = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    audio |= {"conv_dim": [16, 16], "conv_kernel": [5, 3], "conv_stride": [4, 2]}
+    return transformers.OmniASRConfig(
+        text_config={"model_type": "llama", **TEXT},
+        audio_config={**audio, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2},
+        audio_token_id=_SOUND,
+    )
+
+
+def _nemotron() -> Any:
+    """With experts, and an encoder in chunks of six embeddings that sees two around them."""
+    sizes = {name: value for name, value in TEXT.items() if name != "num_hidden_layers"}
+    text = {
+        **sizes,
+        **{"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "mamba_num_heads": 8},
+        **{"mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "head_dim": 16, "model_type": "nemotron_h"},
+        **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+        **{"moe_shared_expert_intermediate_size": 40, "routed_scaling_factor": 1.5, "tie_word_embeddings": False},
+    }
+    encoder = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    encoder |= {"num_mel_bins": 8, "subsampling_factor": 4}
+    speakers = {
+        "model_type": "nemotron3_diarization",
+        "audio_config": encoder,
+        "head_config": {"hidden_size": 16, "num_speakers": 2, "audio_hidden_size": 32, "subsampling_factor": 4},
+        "streaming_config": {"num_speakers": 2, "subsampling_factor": 4, "speaker_cache_length": 8},
+        **{"chunk_length": 6, "chunk_left_context": 2, "chunk_right_context": 2, "fifo_length": 4},
+        "speaker_cache_update_period": 4,
+    }
+    words = {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    return transformers.Nemotron3_5TranscribeConfig(
+        text_config=text,
+        audio_config={"asr_config": encoder, "diarization_config": speakers},
+        word_timestamp_config={**words, "vocab_size": 20, "blank_token_id": 19},
+        audio_token_id=_SOUND,
+        tie_word_embeddings=False,
+    )
+
+
 def _glm_asr() -> Any:
     audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
     return transformers.GlmAsrConfig(
@@ -155,6 +196,15 @@ def _halved(frames: int) -> int:
     return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
 
+def _masked(random: torch.Generator, size: int) -> Picture:
+    """Frames of which four are an embedding, filled up to the longest."""
+    frames = (42, 15)[size]
+    mask = (torch.arange(44) < frames)[None]
+    features = torch.randn(1, 44, 8, generator=random) * mask[..., None]
+    tensors = {"input_features": features, "input_features_mask": mask}
+    return Picture(tensors, [_SOUND] * -(-frames // 4), modality="audio")
+
+
 def _conformed(random: torch.Generator, size: int) -> Picture:
     features = torch.randn(1, 20, 16, generator=random)
     return Picture({"input_features": features}, [_SOUND] * 8, modality="audio")
@@ -173,6 +223,24 @@ def _merged(random: torch.Generator, size: int) -> Picture:
     heard = _windowed("input_features_mask", lambda frames: ((frames + 1) // 2 + 1) // 2)(random, size)
     tokens = [*heard.tokens[:5], token("[INST]"), *heard.tokens[5:]]
     return Picture({**heard.tensors, "padding_mask": torch.ones(1, 1, dtype=torch.int64)}, tokens, modality="audio")
+
+
+def _waved(random: torch.Generator, size: int) -> Picture:
+    """Samples that two convolutions make embeddings."""
+    samples = (77, 40)[size]
+    values = torch.randn(1, 1, samples, generator=random)
+    return Picture({"input_values": values}, [_SOUND] * (((samples - 5) // 4 - 2) // 2 + 1), modality="audio")
+
+
+def _filled(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    """Samples of several sounds, filled up to the length of the longest, and a mask of what is theirs."""
+    lengths = [part["input_values"].shape[-1] for part in parts]
+    longest = max(lengths)
+    values = [
+        torch.nn.functional.pad(part["input_values"], (0, longest - part["input_values"].shape[-1])) for part in parts
+    ]
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return {"input_values": torch.cat(values), "padding_mask": mask.long()}
 
 
 def _sampled(random: torch.Generator, size: int) -> Picture:
@@ -214,6 +282,8 @@ SOUNDING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
         Kind(_windowed("input_features_mask", _halved, _BEGIN, _END), _SOUND, cat()),
     ),
     "glm_asr": (_glm_asr, Kind(_windowed("input_features_mask", lambda n: (n + 1) // 2 // 4), _SOUND, cat())),
+    "nemotron_transcribe": (_nemotron, Kind(_masked, _SOUND, cat())),
+    "omniasr": (_omniasr, Kind(_waved, _SOUND, _filled)),
     "vibevoice_asr": (_vibevoice, Kind(_sampled, _SOUND, cat())),
     "granite_speech": (_granite_speech, Kind(_conformed, _SOUND, cat())),
     "granite_speech_plus": (

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.config_fields import ConfigError
-from stentor.tests.parity.ctc_modules import KINDS, extractor, features, tiny, write_languages
+from stentor.tests.parity.ctc_modules import KINDS, blank_of, extractor, features, tiny, write_languages
 from stentor.tests.parity.test_framewise import opened
 from stentor.tests.parity.test_whisper import sound
 
@@ -37,7 +37,7 @@ def expected_of(model: Any, pcm: bytes) -> list[tuple[int, int, int, float]]:
     found, at = [], 0
     for token, run in groupby(likely.argmax(1).tolist()):
         length = len(list(run))
-        if token != model.config.pad_token_id:
+        if token != blank_of(model):
             found.append((token, at, at + length, float(likely[at : at + length, token].max())))
         at += length
     return found

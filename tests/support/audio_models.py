@@ -87,12 +87,16 @@ def write_tokenizer(
     template: str,
     named: Mapping[str, str] | None = None,
     plain: Sequence[str] = (),
+    first: Sequence[str] = (),
 ) -> None:
-    """Bytes, whose ids are their values; special tokens, of which some have names; and others that are told."""
-    backend = Backend(BPE({spelled: byte for byte, spelled in byte_alphabet().items()}, []))
+    """Special tokens that are the ``first``; bytes, whose ids are their values behind these; special tokens, of which
+    some have names; and others that are told."""
+    pieces = {text: id for id, text in enumerate(first)}
+    backend = Backend(BPE({**pieces, **{text: len(first) + byte for byte, text in byte_alphabet().items()}}, []))
     backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = ByteLevelDecoder()
-    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    named_pieces = (*first, *special)
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in named_pieces])
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
     backend.save(str(folder / "tokenizer.json"))
     config: dict[str, object] = {
@@ -213,3 +217,29 @@ def qwen3_omni(folder: Path) -> None:
     videos = {"size": size, "fps": 2, "min_frames": 2, "max_frames": 8}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(videos))
     (folder / "config.json").write_text(json.dumps({"thinker_config": {"position_id_per_seconds": 13}}))
+
+
+def omniasr(folder: Path) -> None:
+    """With tokens of three languages, and that of none."""
+    names = ("auto", "eng_latn", "deu_latn", "zza_latn")
+    special = (*_CHATML_TOKENS, "<extra_id_0>", "<extra_id_1>", "<s>", *(f"<|lang:{name}|>" for name in names))
+    write_tokenizer(folder, special, "")
+    convolutions = {"conv_dim": [16, 16], "conv_kernel": [40, 10], "conv_stride": [20, 16]}
+    config = {"model_type": "omniasr", "audio_token_id": 261, "audio_config": convolutions}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_extractor(folder, "OmniASRProcessor", transformers.OmniASRFeatureExtractor())
+
+
+def nemotron_transcribe(folder: Path) -> None:
+    """The token of sounds is behind the text model's vocabulary; a template thinks unless it is told not to."""
+    template = CHATML.replace("AUDIO", "<|audio|>").replace(
+        "<|im_start|>assistant\n{% endif %}",
+        "<|im_start|>assistant\n{{ '<think>' if enable_thinking | default(true) }}{% endif %}",
+    )
+    write_tokenizer(folder, (*_CHATML_TOKENS, "<|audio|>"), template, first=("<unk>",))
+    encoder = {"num_mel_bins": 8}
+    config = {"model_type": "nemo_speechlm", "audio_token_id": 261, "audio_config": {"asr_config": encoder}}
+    config["text_config"] = {"vocab_size": 261}
+    (folder / "config.json").write_text(json.dumps(config))
+    extractor = transformers.NemotronAsrStreamingFeatureExtractor(feature_size=8, mel_filters_dtype="bfloat16")
+    write_extractor(folder, "Nemotron3_5TranscribeProcessor", extractor)

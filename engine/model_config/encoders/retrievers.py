@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from ..config_fields import ConfigError, Fields
 from ..hf.config import BY_TYPE
-from ..hf.text_part import COLQWEN3, MediaFamily, described_part, text_reader
+from ..hf.media_families import MediaFamily
+from ..hf.text_part import COLQWEN3, described_part, text_reader
 from ..spec.encoder import EncoderConfig
 from ..spec.model import ModelSpec, checked, with_mixers
 from .hf import encoder_config_from_hf

@@ -26,6 +26,7 @@ def _sizes(
 _LLAMA: Final = _sizes(32_000, 4096, 11_008, 32, 32, None, 2048)
 _QWEN2: Final = _sizes(151_936, 4096, 22_016, 32, 32, 32, 32_768)
 _QWEN2_VL: Final = _sizes(152_064, 8192, 29_568, 80, 64, 8, 32_768, rope_theta=1e6, rms_norm_eps=1e-5)
+_QWEN2_5_OMNI: Final = _sizes(152_064, 3584, 18_944, 28, 28, 4, 32_768, rope_theta=1e6)
 _NO_DENSE_MLP: Final = 1
 """Stands for the width of dense MLPs in a model that has none: all of its layers are mixtures of experts."""
 _ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
@@ -77,7 +78,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "persimmon": _sizes(262_144, 4096, 16_384, 36, 64, None, 16_384),
     "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),
     "qwen2": _QWEN2,
-    "qwen2_5_omni_text": _sizes(152_064, 3584, 18_944, 28, 28, 4, 32_768, rope_theta=1e6),
+    "qwen2_5_omni_text": _QWEN2_5_OMNI,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen2_vl_text": _QWEN2_VL,
     **dict.fromkeys(("keye_text", "qwen3"), _QWEN2),
@@ -106,6 +107,14 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
         **_sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
         "tie_word_embeddings": False,
     },
+    ("midashenglm", "qwen2"): _QWEN2_5_OMNI,
+    ("nemo_speechlm", "nemotron_h"): {
+        **_sizes(131_072, 2688, 1856, 52, 32, 2, 262_144),
+        **{"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "mamba_num_heads": 64},
+        **{"moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128},
+        **{"num_experts_per_tok": 6, "routed_scaling_factor": 2.5},
+    },
+    ("omniasr", "llama"): _sizes(11_984, 4096, 2816, 12, 8, 8, 8192, rms_norm_eps=1e-5),
     ("voxtral", "llama"): {
         **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),
         **{"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e8},

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec
@@ -24,6 +24,7 @@ from . import moe_variants as hf_moe_variants
 from . import nemotron_omni
 from . import recent as hf_recent
 from . import variants as hf_variants
+from .media_families import OF_SOUNDS, MediaFamily
 from .mistral_names import usual_name
 from .rope import media_axes
 from .text_defaults import text_defaults
@@ -42,6 +43,8 @@ _PREFIXES: Final = (
     ("language_model.", ""),
     ("language.", ""),
     ("llm.", ""),
+    ("decoder.model.", "model."),
+    ("decoder.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("model.transformer.blocks.", "model.layers."),
@@ -228,24 +231,9 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
 """Model types in published files that stand for others."""
 
 
-class MediaFamily(NamedTuple):
-    """A model that takes media."""
-
-    model_type: str
-    text: str
-    """Default model type of its text part."""
-    takes: str = "images"
-    """The media besides text that tests cover; "": text alone is served."""
-    whole_prompts: bool = False
-    """Whether all tokens of a prompt see each other (:attr:`..spec.model.ModelSpec.whole_prompts`)."""
-    tied_by_text: bool = False
-    """Whether the head belongs to the text part's class, so that only ``text_config`` says whether it is tied."""
-
-
 _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Apertus1p5ForConditionalGeneration": MediaFamily("apertus1p5", "apertus1p5_text", "images, audio"),
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
-    "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
     "BeeForConditionalGeneration": MediaFamily("bee", "qwen3"),
     "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
@@ -266,8 +254,6 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
     "Exaone4_5_ForConditionalGeneration": MediaFamily("exaone4_5", "exaone4"),
     "FastVlmForConditionalGeneration": MediaFamily("fast_vlm", "qwen2"),
-    "FunAsrNanoForConditionalGeneration": MediaFamily("fun_asr_nano", "qwen3", "audio"),
-    "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
     "FuyuForCausalLM": MediaFamily("fuyu", "persimmon"),
     "Gemma3ForConditionalGeneration": MediaFamily("gemma3", "gemma3_text"),
     "Gemma3nForConditionalGeneration": MediaFamily("gemma3n", "gemma3n_text", "audio"),
@@ -279,13 +265,10 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Glm4vForConditionalGeneration": MediaFamily("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": MediaFamily("glm4v_moe", "glm4v_moe_text", "images, video"),
     "Glm5NextForConditionalGeneration": MediaFamily("glm5_next", "glm5_next_text"),
-    "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),
     "GlmOcrForConditionalGeneration": MediaFamily("glm_ocr", "glm_ocr_text"),
     "GotOcr2ForConditionalGeneration": MediaFamily("got_ocr2", "qwen2"),
     "Granite4VisionForConditionalGeneration": MediaFamily("granite4_vision", _GRANITE4),
     "GraniteDoclingForConditionalGeneration": MediaFamily("granite_docling", "granite_docling_text"),
-    "GraniteSpeechForConditionalGeneration": MediaFamily("granite_speech", "granite", "audio"),
-    "GraniteSpeechPlusForConditionalGeneration": MediaFamily("granite_speech_plus", "granite", "audio"),
     "H2OVLChatModel": MediaFamily("h2ovl_chat", "llama"),
     "HunYuanVLForConditionalGeneration": MediaFamily("hunyuan_vl", "hunyuan_vl_text"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
@@ -320,8 +303,6 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "MiMoV2ForCausalLM": MediaFamily("mimo_v2", "mimo_v2", takes=""),
     "MolmoForCausalLM": MediaFamily("molmo", "molmo"),
     "Molmo2ForConditionalGeneration": MediaFamily("molmo2", "molmo2_text", "images, video"),
-    "MossTranscribeDiarizeForConditionalGeneration": MediaFamily("moss_transcribe_diarize", "qwen3", "audio"),
-    "MusicFlamingoForConditionalGeneration": MediaFamily("musicflamingo", "qwen2", "audio"),
     "MllamaForConditionalGeneration": MediaFamily("mllama", "mllama_text_model"),
     "MuseGlimmerForConditionalGeneration": MediaFamily("muse_glimmer", "muse_glimmer_text"),
     "MuseSparkForConditionalGeneration": MediaFamily("muse_spark", "muse_spark_text"),
@@ -343,7 +324,6 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
     "PerceptionLMForConditionalGeneration": MediaFamily("perception_lm", "llama", "images, video"),
     "QianfanOCRForConditionalGeneration": MediaFamily("qianfan_ocr", "qwen3"),
-    "Qwen2AudioForConditionalGeneration": MediaFamily("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": MediaFamily("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
     "Qwen2_5OmniForConditionalGeneration": MediaFamily("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
     "Qwen2_5OmniThinkerForConditionalGeneration": MediaFamily(
@@ -351,7 +331,6 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     ),
     "Qwen2VLForConditionalGeneration": MediaFamily("qwen2_vl", "qwen2_vl_text", "images, video"),
     "Qwen2_5_VLForConditionalGeneration": MediaFamily("qwen2_5_vl", "qwen2_5_vl_text", "images, video"),
-    "Qwen3ASRForConditionalGeneration": MediaFamily("qwen3_asr", "qwen3", "audio"),
     "Qwen3OmniMoeForConditionalGeneration": MediaFamily(
         "qwen3_omni_moe", "qwen3_omni_moe_text", "images, video, audio"
     ),
@@ -369,12 +348,9 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "Step5ForConditionalGeneration": MediaFamily("step5_vl", "step5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
-    "UltravoxModel": MediaFamily("ultravox", "llama", "audio"),
-    "VibeVoiceAsrForConditionalGeneration": MediaFamily("vibevoice_asr", "qwen2", "audio", tied_by_text=True),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
     "VideoLlavaForConditionalGeneration": MediaFamily("video_llava", "llama", "images, video"),
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
-    "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
 }
 ALIASES: Final[Mapping[str, str]] = {
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
@@ -385,8 +361,9 @@ ALIASES: Final[Mapping[str, str]] = {
     "SkyworkR1VChatModel": "InternVLChatModel",
 }
 """Architectures whose files are those of others, but for the names of architecture and model type."""
-_SHARED: Final = {name: _FAMILIES[other] for name, other in ALIASES.items()}
-MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
+_NAMED: Final = {**_FAMILIES, **OF_SOUNDS}
+_SHARED: Final = {name: _NAMED[other] for name, other in ALIASES.items()}
+MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_NAMED, **_SHARED}
 """By architecture."""
 _TYPED_HERE: Final = (
     *_SHARED,
@@ -410,7 +387,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
     if text is None and fields.has("hidden_size"):
         text = fields.values
     elif text is not None:
-        kind = Fields(text).text("model_type", kind)
+        kind = kind if family.plain else Fields(text).text("model_type", kind)
         kind = _OTHER_NAMES.get(kind, kind)
     if text is None:
         raise ConfigError("text_config is missing, expected a table")
@@ -425,6 +402,8 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
         text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
     fields = Fields({**defaults, **text, **above})
     spec = readers[kind](fields, name)
+    if family.as_stored is not None:
+        spec = family.as_stored(spec)
     if kind == "gemma3_text":
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind.startswith("gemma4") and fields.text("use_bidirectional_attention", "") == "vision":

@@ -71,6 +71,7 @@ Features = Literal[
     "SeamlessM4TFeatureExtractor",
     "LasrFeatureExtractor",
     "GraniteSpeech5FeatureExtractor",
+    "OmniASRFeatureExtractor",
 ]
 """transformers' class that makes the modules' input of samples. That of Granite Speech 5 needs torchaudio, so ours has
 its place."""
@@ -112,11 +113,17 @@ class ModulesFamily(NamedTuple):
     sizes: Callable[[Fields], tuple[int, int]]
     """Samples of a position, and fewest samples."""
     vocab_size: int = 32
+    blank: str = "pad_token_id"
+    """The field with the number of the blank."""
 
 
 def _waves(fields: Fields, strides: tuple[int, ...] = _STRIDES, kernels: tuple[int, ...] = _KERNELS) -> tuple[int, int]:
     """Of convolutions over samples."""
     return _adapted(fields, *_seen(_whole(fields, "conv_stride", strides), _whole(fields, "conv_kernel", kernels)))
+
+
+def _nested_waves(fields: Fields) -> tuple[int, int]:
+    return _waves(Fields(fields.table("audio_config") or {}))
 
 
 def _frames(fields: Fields) -> tuple[int, int]:
@@ -196,6 +203,9 @@ MODULES: Final[Mapping[str, ModulesFamily]] = {
     "LasrForCTC": ModulesFamily("lasr_ctc", "LasrFeatureExtractor", _convolved_frames, 512),
     "GraniteSpeech5ForCTC": ModulesFamily(
         "granite_speech5_ctc", "GraniteSpeech5FeatureExtractor", _halved_frames, 16_384
+    ),
+    "OmniASRForCTC": ModulesFamily(
+        "omniasr_ctc", "OmniASRFeatureExtractor", _nested_waves, 10_288, blank="blank_token_id"
     ),
 }
 """By name in ``architectures``."""
@@ -305,9 +315,8 @@ def modules_ctc_config_from_hf(
 ) -> FramewiseConfig:
     """As :func:`parakeet_ctc_config_from_hf`, for an ``architecture`` of :data:`MODULES`."""
     encoder, vocab_size = modules_encoder(architecture, config)
-    return FramewiseConfig(
-        architecture, vocab_size, _blank(Fields(config), "pad_token_id", 0, vocab_size), encoder, None
-    )
+    blank = _blank(Fields(config), MODULES[architecture].blank, 0, vocab_size)
+    return FramewiseConfig(architecture, vocab_size, blank, encoder, None)
 
 
 def _transducer(fields: Fields, durations: tuple[int, ...]) -> TransducerSpec:

@@ -1,14 +1,19 @@
 """Reads the config.json of models whose audio encoder runs on our own layers. Torch-free."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
-from ..spec.layer import LayerSpec
+from ..spec.layer import LayerSpec, Norms
+from ..spec.mlp import MLPSpec
 from ..speech.encoder_decoder import MOST_POSITIONS
+from ..speech.fast_conformer import HOP
 from ..speech.whisper import MOST_MEL_BINS, whisper_layer
-from .audio_spec import AudioSpec, SoundGroups
-from .vision_fields import activation_of
+from .audio_spec import PATCH_FRAMES, AudioSpec, SoundGroups
+from .vision_fields import activation_of, attention_of
 from .vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
 
 _MOST_STACKED: Final = 1 << 10
@@ -31,7 +36,7 @@ def audio_spec_from_hf(config: Mapping[str, object], hidden: int) -> AudioSpec:
     """
     whole = Fields(config)
     kind = whole.text("model_type", "")
-    audio = whole.table("audio_config")
+    audio = whole.table("audio_encoder_config" if kind == "midashenglm" else "audio_config")
     if kind not in _READERS or audio is None:
         raise ConfigError(f"the encoder of sounds of {kind or 'a model without model_type'} is not native")
     spec = _READERS[kind](whole, Fields(audio), hidden)
@@ -136,8 +141,50 @@ def _funaudiochat(whole: Fields, audio: Fields, hidden: int) -> AudioSpec:
     )
 
 
+def _dasheng(whole: Fields, audio: Fields, hidden: int) -> AudioSpec:
+    """MiDashengLM's encoder, a transformer over patches of all bins and four frames."""
+    bins = audio.integer("n_mels", 64, most=MOST_MEL_BINS)
+    for name in ("patch_size", "patch_stride"):
+        if list(audio.numbers(name)) != [bins, PATCH_FRAMES]:
+            raise ConfigError(f"{name} of the encoder is {audio.get(name)}, expected {[bins, PATCH_FRAMES]}")
+    for name, expected in (("input_channels", 1), ("hop_length", HOP), ("sample_rate", SAMPLE_RATE)):
+        if audio.integer(name, expected) != expected:
+            raise ConfigError(f"{name} of the encoder is {audio.get(name)}, expected {expected}")
+    if audio.get("init_values") is not None or not audio.flag("center", True):
+        raise ConfigError("init_values is set or center is false in the encoder, which has no native form")
+    width = audio.integer("embed_dim", 768)
+    mixer = attention_of(audio.integer("num_heads", 12), width, bias=audio.flag("qkv_bias", True))
+    mixer = replace(mixer, fused=True, name="attn", into="qkv", out="proj", output_bias=True)
+    inner = int(width * audio.positive("mlp_ratio", 4.0))
+    layer = LayerSpec(
+        mixer,
+        MLPSpec(inner, "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False),
+        Norms(mixer_in="norm1", mlp_in="norm2", kind="layer", bias=True),
+    )
+    return AudioSpec(
+        architecture=whole.text("model_type"),
+        vocab_size=0,
+        hidden_size=width,
+        layers=(layer,) * audio.integer("depth", 12, most=MOST_LAYERS),
+        max_position=max(1, audio.integer("target_length", 1012, most=MOST_POSITIONS) // PATCH_FRAMES),
+        norm_eps=1e-6,
+        prefix="blocks",
+        mel_bins=bins,
+        patched=True,
+        stack=whole.integer("subsample_factor", 5, most=_MOST_STACKED),
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct("audio_projector.net.0", hidden, True, "gelu"),
+                ProjectorProduct("audio_projector.net.2", hidden, True),
+            )
+        ),
+        final_norm="norm",
+    )
+
+
 _READERS: Final[Mapping[str, Callable[[Fields, Fields, int], AudioSpec]]] = {
     "funaudiochat": _funaudiochat,
+    "midashenglm": _dasheng,
     "ultravox": _ultravox,
 }
 """By the model type of the whole model."""

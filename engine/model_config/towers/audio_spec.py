@@ -31,19 +31,33 @@ class SoundGroups:
             yield f"{product}.weight", (self.product.outputs, inputs)
 
 
+BATCH_NORM = ("running_mean", "running_var", "weight", "bias")
+"""Stored parts of a batch norm."""
+PATCH_FRAMES = 4
+"""Frames of a position, where it is a product of a patch."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AudioSpec(Backbone):
-    """Whisper's encoder (arXiv:2212.04356) over a sound of any length. ``max_position``: positions of a window, of two
-    frames each."""
+    """Whisper's encoder (arXiv:2212.04356) over a sound of any length. ``max_position``: positions of a window, of
+    :attr:`frames_a_position` each."""
 
     mel_bins: int
     stack: int = 1
-    """Adjacent positions that are joined to one embedding; the last group is padded with zeros."""
+    """Adjacent positions that are joined to one embedding; the last group is padded with zeros, or left out if they are
+    :attr:`patched`, where groups go on from window to window."""
+    patched: bool = False
+    """Whether a position is a product of :data:`PATCH_FRAMES` frames whose bins a batch norm has normed (Dasheng,
+    arXiv:2406.06992), instead of what two convolutions make of frames."""
     projector: ProjectorSpec
     learned: bool = True
     """Whether positions are stored; otherwise they are sinusoids."""
     final_norm: str = "layer_norm"
     groups: SoundGroups | None = None
+
+    @property
+    def frames_a_position(self) -> int:
+        return PATCH_FRAMES if self.patched else 2
 
     @property
     def joined_size(self) -> int:
@@ -56,8 +70,13 @@ class AudioSpec(Backbone):
         found: dict[str, tuple[int, ...]] = {}
         if self.learned:
             found["embed_positions.weight"] = self.max_position, hidden
-        for name, inputs in (("conv1", self.mel_bins), ("conv2", hidden)):
-            found |= {f"{name}.weight": (hidden, 3 * inputs), f"{name}.bias": (hidden,)}
+        if self.patched:
+            found |= {f"init_bn.{part}": (self.mel_bins,) for part in BATCH_NORM}
+            found |= {"patch_embed.proj.weight": (hidden, PATCH_FRAMES * self.mel_bins)}
+            found |= {"patch_embed.proj.bias": (hidden,), "freq_pos_embed": (hidden,)}
+        else:
+            for name, inputs in (("conv1", self.mel_bins), ("conv2", hidden)):
+                found |= {f"{name}.weight": (hidden, 3 * inputs), f"{name}.bias": (hidden,)}
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", hidden))
         found |= {f"{self.final_norm}.{last}": (hidden,) for last in ("weight", "bias")}

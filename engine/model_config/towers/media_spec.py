@@ -73,6 +73,8 @@ _OPENCUA_PICTURE: Final = 151_664
 """``<|media_placeholder|>`` of OpenCUA."""
 _FUYU_PICTURE: Final = 71_011
 """``|SPEAKER|`` of Fuyu."""
+_NEMO_VOCAB: Final = 131_072
+"""Tokens of Nemotron 3.5 Transcribe, where files leave it out."""
 _PHI4_PICTURE: Final = 200_010
 """``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
 PICTURE_TOKENS: Final[Mapping[object, str]] = {
@@ -223,7 +225,10 @@ def _changed_layers(config: Mapping[str, object]) -> tuple[int, ...]:
 
 def _within(token: int, config: Mapping[str, object]) -> int:
     """The token; or, if Ultravox's is behind the text model's vocabulary, the last token of that, which transformers'
-    tokenizers reserve."""
+    tokenizers reserve, and if Nemotron 3.5 Transcribe's is, token 0, as which transformers embeds it."""
+    text = config.get("text_config")
+    if config.get("model_type") == "nemo_speechlm" and isinstance(text, Mapping):
+        return token if token < Fields(text).integer("vocab_size", _NEMO_VOCAB) else 0
     most = config.get("vocab_size")
     outside = config.get("model_type") == "ultravox" and isinstance(most, int) and token >= most
     return most - 1 if outside and isinstance(most, int) else token

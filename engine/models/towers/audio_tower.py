@@ -1,4 +1,5 @@
-"""Audio encoders on our own layers: Whisper's (arXiv:2212.04356) with a projector, as in Ultravox and FunAudioChat."""
+"""Audio encoders on our own layers: Whisper's (arXiv:2212.04356) with a projector, as in Ultravox and FunAudioChat, and
+Dasheng's (arXiv:2406.06992)."""
 
 import math
 import re
@@ -18,15 +19,16 @@ from ...layers.norm import joined
 from ...layers.rotary import RotaryTables
 from ...model_config.config_fields import ConfigError
 from ...model_config.towers.audio_hf import audio_spec_from_hf
-from ...model_config.towers.audio_spec import AudioSpec
+from ...model_config.towers.audio_spec import BATCH_NORM, PATCH_FRAMES, AudioSpec
 from ...model_config.towers.vision_spec import ProjectorSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
 from .vision_projector import Projector, stored_as_multiplied
 
-_ENCODER: Final = re.compile(r"\A(?:(?:continuous_)?audio_tower\.)?(?:model\.encoder\.)?")
+_ENCODER: Final = re.compile(r"\A(?:(?:continuous_)?audio_tower\.|audio_encoder\.)?(?:model\.encoder\.)?")
 _UNUSED: Final = re.compile(
-    r"\A(?:(?:audio_tower\.)?(?:model\.decoder|proj_out)|audio_invert_tower|continuous_audio_tower\.audio_bos_eos_token)\."
+    r"\A(?:(?:audio_tower\.)?(?:model\.decoder|proj_out)|audio_invert_tower|continuous_audio_tower\.audio_bos_eos_token"
+    r"|audio_encoder\.front_end|audio_encoder\.init_bn\.num_batches_tracked)(?:\.|\Z)"
 )
 """Tensors of the rest of a Whisper model, and of a speech decoder."""
 _UNITS: Final = re.compile(r"\Aaudio_tower\.(?:embed_tokens|output_matching)\.")
@@ -36,6 +38,7 @@ _POSITIONS: Final = 1500
 """Positions of windows that go through the layers together."""
 _MOST_SILENT: Final = 2
 """Most embeddings of a sound behind those of its frames."""
+_BATCH_EPS: Final = 1e-5
 _LONGEST: Final = 10_000.0
 """Positions of the slowest wave for one radian."""
 
@@ -50,9 +53,11 @@ class AudioTower(Tower):
         self.spec = spec
         weights, context, hidden = self.weights, self._context, spec.hidden_size
         plain = replace(context, quantized=None)
+        self._patches = _Patches(weights, spec, plain) if spec.patched else None
+        convolutions = () if spec.patched else (("conv1", spec.mel_bins), ("conv2", hidden))
         self._convolutions = [
             Linear(weights, {name: hidden}, 3 * inputs, plain, bias=True, activation="gelu", dtype=context.stream)
-            for name, inputs in (("conv1", spec.mel_bins), ("conv2", hidden))
+            for name, inputs in convolutions
         ]
         if spec.learned:
             self._positions = self._table("embed_positions", spec.max_position)
@@ -79,7 +84,7 @@ class AudioTower(Tower):
         if values is None or lengths is None:
             given = ", ".join(payload.tensors) or "no tensors"
             raise ValueError(f"a sound comes as {given}, expected audio_values and audio_lens")
-        spec, most = self.spec, 2 * self.spec.max_position
+        spec, most = self.spec, self.spec.frames_a_position * self.spec.max_position
         if values.dim() != 3 or values.shape[1] != spec.mel_bins or not 0 < values.shape[2] <= most:
             raise ValueError(
                 f"audio_values has shape {list(values.shape)}, expected [windows, {spec.mel_bins}, frames] of at most "
@@ -88,6 +93,10 @@ class AudioTower(Tower):
         counts: list[int] = lengths.flatten().tolist()
         if len(counts) != len(values) or not all(0 < count <= values.shape[2] for count in counts):
             raise ValueError(f"audio_lens is {counts}, expected 1 to {values.shape[2]} for {len(values)} windows")
+        if self._patches is not None:
+            hidden = torch.cat([self._patched(window, count) for window, count in zip(values, counts, strict=True)])
+            hidden = hidden[: len(hidden) // spec.stack * spec.stack]
+            return Encoded(self._projector(self._final_norm.plain(hidden).view(-1, spec.joined_size)))
         if self._groups is None:
             found = [self._window(window, count) for window, count in zip(values, counts, strict=True)]
             return Encoded(torch.cat(found))
@@ -107,6 +116,13 @@ class AudioTower(Tower):
         hidden = self._final_norm.plain(self._through_layers(x, [len(x)], real))
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, count - len(hidden)))
         return self._projector(hidden.view(-1, spec.joined_size))
+
+    def _patched(self, values: torch.Tensor, frames: int) -> torch.Tensor:
+        """values [mel bins, frames] → [positions, hidden]. A frame stands behind those of the sound, and a patch that
+        it completes is not seen by others."""
+        assert self._patches is not None
+        x = self._patches(values[:, : frames + 1])
+        return self._through_layers(x + self._positions[: len(x)], [len(x)], frames // PATCH_FRAMES)
 
     def _embedded(self, values: torch.Tensor, seen: int, frames: int) -> torch.Tensor:
         """values [mel bins, frames], of which ``seen`` are read → [⌈frames / 2⌉, hidden]"""
@@ -132,6 +148,35 @@ class AudioTower(Tower):
         hidden = joined(delta, residual, None)
         assert isinstance(hidden, torch.Tensor)
         return hidden
+
+
+class _Patches:
+    """Products of patches of all bins, whose values are normed bin by bin."""
+
+    def __init__(self, weights: WeightMap, spec: AudioSpec, context: LayerContext) -> None:
+        hidden, self._context = spec.hidden_size, context
+        self._norm = [torch.empty(spec.mel_bins, device=context.place) for _ in BATCH_NORM]
+        for part, tensor in zip(BATCH_NORM, self._norm, strict=True):
+            weights.add(f"init_bn.{part}", tensor)
+        self._product = Linear(
+            weights,
+            {"patch_embed.proj": hidden},
+            PATCH_FRAMES * spec.mel_bins,
+            context,
+            bias=True,
+            dtype=context.stream,
+        )
+        self._everywhere = context.empty(hidden, dtype=context.stream)
+        """Added at each position: there is one row of patches."""
+        weights.add("freq_pos_embed", self._everywhere)
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """values [mel bins, frames] → [frames // :data:`PATCH_FRAMES`, hidden]"""
+        mean, variance, weight, bias = self._norm
+        x = (values.T.to(mean.device, torch.float32) - mean) * (variance + _BATCH_EPS).rsqrt() * weight + bias
+        count = len(x) // PATCH_FRAMES
+        patches = x[: count * PATCH_FRAMES].view(count, PATCH_FRAMES, -1).transpose(1, 2).flatten(1)
+        return self._product(patches.to(self._context.dtype)) + self._everywhere
 
 
 class _Groups:
@@ -204,7 +249,11 @@ def _named(spec: AudioSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iter
                 continue
             if name == f"{spec.groups.unit[0]}.weight":
                 tensor = tensor[spec.groups.row : spec.groups.row + 1]
-        if tensor.dim() == 3:
+        if spec.patched and name == "time_pos_embed":
+            name, tensor = "embed_positions.weight", tensor.flatten(0, 2).T
+        elif spec.patched and name in known:
+            tensor = tensor.view(known[name])  # a convolution with stride equal to its size, or one position
+        elif tensor.dim() == 3:
             tensor = tensor.transpose(1, 2).flatten(1)
         # errors should give the stored name of an unknown tensor
         made = stored_as_multiplied(spec.projector, spec.joined_size, 1, name, tensor)

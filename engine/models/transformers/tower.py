@@ -44,8 +44,18 @@ _UNLISTED: Final[Mapping[str, str]] = {
 """Classes by model type that transformers does not list as multimodal."""
 _VISION_TOWER: Final = ("model.vision_tower.",)
 """Prefix of the vision tower's tensor names."""
-_UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {"phi4_multimodal": ("model.embed_tokens_extend.audio_embed.",)}
-"""Prefixes of an encoder that is not used, by model type."""
+_UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {
+    "nemo_speechlm": (
+        "ctc_timestamp.",
+        "perception.preprocessor.",
+        "perception.encoder.diarization_model.preprocessor.",
+        "perception.encoder.diarization_model.sortformer_modules.hidden_to_spks.",
+    ),
+    "phi4_multimodal": ("model.embed_tokens_extend.audio_embed.",),
+}
+"""Prefixes of parts that are not used, by model type."""
+_IN_FLOAT32: Final = ("nemo_speechlm",)
+"""Model types whose encoders compute in float32, whatever the model's type is."""
 _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "phi4_multimodal": {
         **{"image_embed.img_projection.0.": "image_embed.img_projection_up."},
@@ -56,6 +66,8 @@ _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Parts of published names that transformers' classes call otherwise, by model type."""
 _OF_TEXTS: Final = ("text_model", "text_projection")
+_MADE: Final = ("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq", "_extra_state")
+"""Endings of tensors that modules make themselves, or that are of training."""
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -135,7 +147,7 @@ class TransformersTower:
         seen = (each for each in tensors if not each[0].startswith(self._unseen)) if self._unseen else tensors
         usual = ((self._usual(name), tensor) for name, tensor in seen)
         named = module_tensors(self._model, self._conversions, self._tensors, usual)
-        self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))
+        self.weights.load(named, ignore=_MADE)
 
     def _usual(self, stored: str) -> str:
         for part, usual in self._renamed.items():
@@ -182,7 +194,8 @@ class TransformersTower:
         return _read(found)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device, self.dtype) if tensor.dtype in _FLOATS else tensor.to(self._device)
+        dtype = torch.float32 if self._model.config.model_type in _IN_FLOAT32 else self.dtype
+        return tensor.to(self._device, dtype) if tensor.dtype in _FLOATS else tensor.to(self._device)
 
 
 def _class_of(described: Mapping[str, object]) -> Any:
@@ -209,6 +222,9 @@ def _take_out_decoder(model: Any) -> None:
     if model.config.model_type == "phi4_multimodal":  # likewise
         sounds = inner.embed_tokens_extend.audio_embed
         texts = [inner.embed_tokens, inner.layers, inner.norm, sounds, model.get_output_embeddings()]
+    if model.config.model_type == "nemo_speechlm":  # beside what times words
+        texts = [inner.language_model, model.get_output_embeddings()]
+        texts += [inner.word_timestamp_encoder, model.word_timestamp_head]
     for module in texts or (model.get_decoder(), model.get_output_embeddings()):
         path = next((path for path, each in model.named_modules() if each is module and path), "")
         if module is None or not path:

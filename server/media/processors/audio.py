@@ -268,7 +268,7 @@ class FunAsrNanoProcessor(OwnProcessor):
             raise ValueError(f"its frames have a window of kind {window!r}, expected {cls._WINDOW!r}")
         positions = (config.get("audio_config") or {}).get("max_position_embeddings") or 2049
         settings = {name: int(told[name]) for name in cls._SETTINGS if told.get(name)}
-        return cls(_sound_token(folder, config), int(positions), settings)
+        return cls(sound_token(folder, config), int(positions), settings)
 
     @property
     def feature_extractor(self) -> Any:
@@ -342,7 +342,7 @@ class UltravoxProcessor(OwnProcessor):
         audio = config.get("audio_config") or {}
         return cls(
             transformers.WhisperFeatureExtractor(feature_size=int(audio.get("num_mel_bins", 80))),
-            _sound_token(folder, config),
+            sound_token(folder, config),
             int(config.get("stack_factor") or 8),
             int(settings.get("audio_context_size") or 3000),
         )
@@ -381,7 +381,7 @@ class FunAudioChatProcessor(OwnProcessor):
         made = cls(transformers.WhisperFeatureExtractor.from_pretrained(folder))
         made._window = 2 * int(audio.get("n_window") or 100)
         made._group = int(audio.get("group_size") or 5)
-        made._placeholder = _sound_token(folder, config)
+        made._placeholder = sound_token(folder, config)
         return made
 
     @property
@@ -409,7 +409,7 @@ class FunAudioChatProcessor(OwnProcessor):
         return tensors, [(self._placeholder * int(tensors["audio_embeddings"][0])).join(self._around)]
 
 
-def _sound_token(folder: Path, config: Mapping[str, Any]) -> str:
+def sound_token(folder: Path, config: Mapping[str, Any]) -> str:
     """Raises ValueError where the model's files name none."""
     spec = media_spec(config)
     if spec is None or "audio" not in spec.placeholders:
@@ -417,6 +417,17 @@ def _sound_token(folder: Path, config: Mapping[str, Any]) -> str:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     found: str = tokenizer.convert_ids_to_tokens(spec.placeholders["audio"])
     return found
+
+
+def _to_bfloat16(values: Any) -> Any:
+    """The nearest values of bfloat16, ties to even ones."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return nearest.view(np.float32).astype(np.float64)
+
+
+_ROUNDED: Final[Mapping[str, Callable[[Any], Any]]] = {"float32": np.asarray, "bfloat16": _to_bfloat16}
+"""What the type of window and filters makes of these."""
 
 
 class ParakeetSounds:
@@ -428,13 +439,14 @@ class ParakeetSounds:
             int(settings.get(name) or told[name])
             for name in ("hop_length", "n_fft", "sampling_rate", "win_length", "feature_size")
         )
+        self._rounded = _ROUNDED[settings.get("mel_filters_dtype") or "float32"]
         emphasis = settings.get("preemphasis", 0.97)
         self._emphasis = 0.0 if emphasis is None else float(emphasis)
         beside = self._fft - window
-        self._window = np.pad(np.hanning(window), (beside // 2, beside - beside // 2))
+        self._window = self._rounded(np.pad(np.hanning(window), (beside // 2, beside - beside // 2)))
         rate = self.sampling_rate
-        self._filters = mel_filter_bank(
-            self._fft // 2 + 1, bands, 0.0, rate / 2, rate, norm="slaney", mel_scale="slaney"
+        self._filters = self._rounded(
+            mel_filter_bank(self._fft // 2 + 1, bands, 0.0, rate / 2, rate, norm="slaney", mel_scale="slaney")
         )
 
     @classmethod
@@ -448,8 +460,9 @@ class ParakeetSounds:
             told |= files.read(name).get("feature_extractor") or {}
         return cls(**told)
 
-    def __call__(self, samples: Any) -> tuple[dict[str, Any], int]:
-        """Tensors of a sound, and how many embeddings the encoder makes of it."""
+    def frames(self, samples: Any) -> tuple[Any, int]:
+        """Log-mel frames, float64 [frames, bands], and how many are the sound's: the last one is not. Raises
+        ValueError."""
         waveform = np.asarray(samples, np.float64)
         frames = len(waveform) // self._hop
         if frames < 2:
@@ -464,7 +477,11 @@ class ParakeetSounds:
             mel_floor=0.0,
             dtype=np.dtype(np.float64),
         )
-        values = np.log(mel + 2.0**-24).T  # [frames, bands]; the last frame is not the sound's
+        return np.log(mel + 2.0**-24).T, frames
+
+    def __call__(self, samples: Any) -> tuple[dict[str, Any], int]:
+        """Tensors of a sound, and how many embeddings the encoder makes of it. Raises ValueError."""
+        values, frames = self.frames(samples)
         there = values[:frames]
         values = (values - there.mean(0)) / (there.std(0, ddof=1) + 1e-5)
         mask = np.arange(len(values)) < frames

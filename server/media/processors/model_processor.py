@@ -85,6 +85,7 @@ from .pictures import (
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
+from .sounds import SOUND_PROCESSORS
 from .tiled import DeepseekVL2Processor, MolmoProcessor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
 from .videos_of_models import VIDEOS
 from .waveforms import VibeVoiceAsrProcessor
@@ -140,6 +141,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "VideoLlama3Processor": VideoLlama3Processor,
     "VoxtralProcessor": VoxtralProcessor,
     **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
+    **SOUND_PROCESSORS,
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Apertus1p5Processor": ApertusImages,

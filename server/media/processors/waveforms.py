@@ -1,7 +1,7 @@
 """Processors of models whose encoders take samples of sounds in place of frames. Run in the child."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,12 +9,71 @@ import numpy as np
 import soxr
 
 from ..decoding.decode_audio import SAMPLE_RATE
+from .audio import sound_token
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 from .processor_name import FILES
 
 _RATIOS: Final = (2, 2, 4, 5, 5, 8)
 """By which the layers of VibeVoice's encoders shorten a sound, where files leave them out."""
+
+_KERNELS: Final = (10, 3, 3, 3, 3, 2, 2)
+_STRIDES: Final = (5, 2, 2, 2, 2, 2, 2)
+"""Of the convolutions of OmniASR's encoder, where files leave them out."""
+_EPSILON: Final = 1e-5
+
+
+class OmniASRProcessor(OwnProcessor):
+    """A sound with a mean of 0 and a deviation of 1, filled up with silence to what the first position sees."""
+
+    def __init__(
+        self,
+        audio_token: str = "",
+        kernels: Sequence[int] = _KERNELS,
+        strides: Sequence[int] = _STRIDES,
+        *,
+        normed: bool = True,
+    ) -> None:
+        """``kernels`` and ``strides``: of the encoder's convolutions."""
+        super().__init__()
+        self.audio_token, self._normed = audio_token, normed
+        self._convolutions = list(zip(kernels, strides, strict=True))
+
+    @classmethod
+    def of(cls, folder: Path) -> "OmniASRProcessor":
+        """From the files of a model."""
+        files, told = ModelFiles(folder), dict[str, Any]()
+        for name in reversed(FILES):
+            whole = files.read(name)
+            told |= {**whole, **(whole.get("feature_extractor") or {})}
+        if (rate := told.get("sampling_rate") or SAMPLE_RATE) != SAMPLE_RATE:
+            raise ValueError(f"sampling_rate is {rate}, expected {SAMPLE_RATE}")
+        config = files.read("config.json")
+        audio = config.get("audio_config") or {}
+        kernels, strides = audio.get("conv_kernel") or _KERNELS, audio.get("conv_stride") or _STRIDES
+        return cls(sound_token(folder, config), kernels, strides, normed=told.get("do_normalize") is not False)
+
+    @property
+    def feature_extractor(self) -> Any:
+        """Itself: it also is the feature extractor."""
+        return self
+
+    def _process_audio(self, audio: Any, **_: Any) -> Any:
+        (samples,) = audio
+        fewest = 1
+        for kernel, stride in reversed(self._convolutions):
+            fewest = (fewest - 1) * stride + kernel
+        wave = np.pad(np.asarray(samples, np.float32), (0, max(0, fewest - len(samples))))
+        if self._normed:
+            wave = (wave - wave.mean()) / np.sqrt(wave.var() + np.float32(_EPSILON))
+        count = len(wave)
+        for kernel, stride in self._convolutions:
+            count = (count - kernel) // stride + 1
+        return {"input_values": wave[None, None]}, [self.audio_token * count]
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return []
 
 
 class VibeVoiceAsrProcessor(OwnProcessor):

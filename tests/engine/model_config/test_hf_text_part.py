@@ -96,7 +96,7 @@ def test_fields_that_a_model_with_code_of_its_own_omits_are_those_of_its_decoder
     assert text_alone(model_spec_from_hf(whole)) == text_alone(model_spec_from_hf(made))
 
 
-@pytest.mark.parametrize("name", ["VoxtralForConditionalGeneration", "GlmAsrForConditionalGeneration"])
+@pytest.mark.parametrize("name", [f"{each}ForConditionalGeneration" for each in ("GlmAsr", "OmniASR", "Voxtral")])
 def test_fields_that_a_text_part_omits_are_those_of_the_whole_model_s_class(name: str) -> None:
     kind = MEDIA_FAMILIES[name].model_type
     whole = {"architectures": [name], "model_type": kind, "text_config": {"model_type": "llama"}}

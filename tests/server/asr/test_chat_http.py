@@ -55,11 +55,15 @@ pytestmark = pytest.mark.anyio
 
 MOSS = "MossTranscribeDiarizeForConditionalGeneration"
 VIBEVOICE = "VibeVoiceAsrForConditionalGeneration"
+NEMOTRON = "Nemotron3_5TranscribeForConditionalGeneration"
+OMNIASR = "OmniASRForConditionalGeneration"
 QWEN3_ASR, VOXTRAL = "Qwen3ASRForConditionalGeneration", "VoxtralForConditionalGeneration"
 GRANITES = ("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration")
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
     MOSS: (audio_models.moss, "<|audio_pad|>"),
     VIBEVOICE: (audio_models.vibevoice, "<|box_start|>"),
+    NEMOTRON: (audio_models.nemotron_transcribe, "<unk>"),
+    OMNIASR: (audio_models.omniasr, "<extra_id_1>"),
     QWEN3_ASR: (audio_models.qwen3_asr, "<|audio_pad|>"),
     VOXTRAL: (audio_models.voxtral, "[AUDIO]"),
     **dict.fromkeys(GRANITES, (audio_models.granite_speech, "<|audio|>")),
@@ -138,6 +142,13 @@ def qwen_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 @pytest.fixture(scope="module")
 def voxtral_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     model = Model(tmp_path_factory.mktemp("voxtral"), VOXTRAL)
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def omniasr_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    model = Model(tmp_path_factory.mktemp("omniasr"), OMNIASR)
     yield model
     model.close()
 
@@ -441,6 +452,38 @@ async def test_models_of_chat_are_asked_in_words(tmp_path: Path, architecture: s
     whole = "<|im_start|>user\n(18){}<|im_end|>\n<|im_start|>assistant\n"
     words = ("can you transcribe the speech into a written format?", "translate the speech to English")
     assert model.prompts() == [whole.format(each) for each in words]
+
+
+@pytest.mark.parametrize(
+    ("language", "written"),
+    [(None, "auto"), ("de", "deu_latn"), ("English", "eng_latn"), ("zza_Latn", "zza_latn")],
+)
+async def test_omniasr_is_told_the_language_by_a_token(
+    omniasr_model: Model, language: str | None, written: str
+) -> None:
+    omniasr_model.begin()
+    omniasr_model.says = lambda _count: "guten tag"
+    answer = await post(omniasr_model.state, [("language", language)] if language else [], tone(1))
+    assert answer.json()["text"] == "guten tag", answer.text
+    assert omniasr_model.prompts() == [f"(50)<extra_id_0><|lang:{written}|><s>"]
+
+
+async def test_a_language_without_a_token_is_refused(omniasr_model: Model) -> None:
+    omniasr_model.begin()
+    answer = await post(omniasr_model.state, [("language", "fr")], tone(1))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "language")
+    assert "it transcribes de, deu_latn, en, eng_latn, zza_latn" in answer.text
+
+
+async def test_nemotron_transcribe_is_asked_without_thinking(tmp_path: Path) -> None:
+    model = Model(tmp_path, NEMOTRON)
+    model.says = lambda _count: "Guten Tag."
+    answer = await post(model.state, [("language", "de")], tone(1))
+    assert answer.json()["text"] == "Guten Tag.", answer.text
+    model.close()
+    (prompt,) = model.prompts()
+    assert prompt.startswith("<|im_start|>user\nAudio transcription. Language: as spoken.")
+    assert prompt.endswith(" Output: transcript only.(13)<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_a_language_is_named_where_the_model_has_a_word_for_it() -> None:

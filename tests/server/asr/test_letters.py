@@ -15,7 +15,7 @@ from stentor.protocols.ipc.pooling import Pooled
 from stentor.server.asr.framewise_vocabulary import FramewiseVocabulary
 from stentor.server.asr.options import TranscriptionOptions
 from stentor.server.asr.transcribe import transcribe_turn
-from stentor.tests.parity.ctc_modules import LETTERS, write_languages, write_letters
+from stentor.tests.parity.ctc_modules import LETTERS, write_languages, write_letters, write_omniasr
 from stentor.tests.server.asr.scripted import Said, Script, engine_of, model_of, sound
 from stentor.tests.server.asr.test_framewise import opened
 from stentor.tests.server.asr.test_http import EXTENSIONS, model_in, post, state_with
@@ -69,6 +69,21 @@ async def test_words_and_their_times_are_those_of_transformers_offsets(
     assert found.text == " ".join(theirs.text.split()) == "DON'T GO YO"
     segments = [(each.text, each.start, each.end) for each in found.segments or ()]
     assert segments == [(" DON'T GO", 0.08, 0.42), (" YO", 1.2, 1.26)]
+
+
+async def test_letters_of_omniasr_s_tokenizer_are_words_as_those_of_a_vocabulary_file(tmp_path: Path) -> None:
+    letters = [" " if each == "|" else each for each in LETTERS] + ["."]
+    vocabulary = opened(write_omniasr(tmp_path, letters))
+    granularities = [("timestamp_granularities[]", each) for each in ("word", "segment")]
+    answer = await post(state_with(hears(*SAID), vocabulary), [("response_format", "verbose_json"), *granularities])
+    found = check_object(sdk.TranscriptionVerbose, answer.content, EXTENSIONS)
+    words = [(word.word, word.start, word.end) for word in found.words or ()]
+    assert words == [("DON'T", 0.08, 0.26), ("GO", 0.34, 0.42), ("YO", 1.2, 1.26)]
+    assert [each.text for each in found.segments or ()] == [" DON'T GO", " YO"]
+    turn = await transcribe_turn(
+        model_of(hears(*SAID), vocabulary), sound(3), TranscriptionOptions(), after=vocabulary.encode("DONT")
+    )
+    assert turn.text == "DONT GO YO"
 
 
 async def test_windows_are_joined_by_a_space(vocabulary: FramewiseVocabulary) -> None:

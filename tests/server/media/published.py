@@ -268,6 +268,11 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         {"<image>": "<unused>"},
     ),
+    "midashenglm": _Files(
+        _CONTENT,
+        {"preprocessor_config.json": {"processor_class": "MiDashengLMProcessor", "do_normalize": False}},
+        {"<video>": "<|AUDIO|>", "[INST]": "<|audio_bos|>", "[/INST]": "<|audio_eos|>"},
+    ),
     "ultravox": _Files(
         _CONTENT,
         {"processor_config.json": {"processor_class": "UltravoxProcessor", "audio_context_size": 80}},

@@ -15,6 +15,7 @@ from safetensors.numpy import load
 
 from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.waveforms import OmniASRProcessor
 from stentor.server.media.refusal import Refusal
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.audio.voices import tone
@@ -196,3 +197,40 @@ def test_a_model_that_sees_and_hears_takes_all_of_it(tmp_path: Path) -> None:
     video = processor.video(DecodedVideo(frames, [0, 1, 2, 3], VideoFacts(4, 2.0, 32, 16)))
     assert (video.replacement, video.grid) == ("<|video_pad|>" * 16, (2, 2, 4))
     assert video.interval == 13, "a second between pairs of frames"
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 1.37])
+def test_omniasr_hears_normed_samples_and_counts_its_encoder_s_positions(tmp_path: Path, seconds: float) -> None:
+    audio_models.omniasr(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    filled = np.pad(samples(seconds), (0, max(0, 220 - len(samples(seconds)))))
+    found = transformers.OmniASRFeatureExtractor.from_pretrained(tmp_path)(filled, sampling_rate=16_000)
+    check(heard.payload, {"input_values": found["input_values"]})
+    encoder = transformers.OmniASRAudioConfig(**json.loads((tmp_path / "config.json").read_text())["audio_config"])
+    with torch.device("meta"):
+        model = transformers.OmniASRAudioModel(encoder)
+    assert heard.replacement == "<extra_id_1>" * model._get_subsampling_output_length(torch.tensor(len(filled)))
+
+
+def test_omniasr_hears_no_other_rate(tmp_path: Path) -> None:
+    audio_models.omniasr(tmp_path)
+    transformers.OmniASRFeatureExtractor(sampling_rate=8000).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="sampling_rate is 8000, expected 16000"):
+        OmniASRProcessor.of(tmp_path)
+
+
+@pytest.mark.parametrize("seconds", [0.03, 1.0, 1.37])
+def test_nemotron_transcribe_hears_frames_that_fill_whole_embeddings(tmp_path: Path, seconds: float) -> None:
+    audio_models.nemotron_transcribe(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    assert processor.written == {"audio": "<|audio|>"}
+    heard = processor.audio(samples(seconds))
+    own = transformers.NemotronAsrStreamingFeatureExtractor.from_pretrained(tmp_path)
+    found = own(samples(seconds), sampling_rate=16_000, return_tensors="np")
+    missing = -found["input_features"].shape[1] % 8
+    features = np.pad(found["input_features"], ((0, 0), (0, missing), (0, 0)))
+    mask = np.pad(found["attention_mask"], ((0, 0), (0, missing)))
+    tensors = load(heard.payload)
+    assert (tensors["input_features_mask"] == mask).all()
+    assert np.abs(tensors["input_features"] - features).max() < 1e-3, "the window of torch is rounded otherwise"
+    assert heard.replacement == "<unk>" * -(-int(mask.sum()) // 8)

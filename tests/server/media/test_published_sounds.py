@@ -1,6 +1,7 @@
 """Models whose code comes with their checkpoints: what the server makes of sounds for them, beside their encoders."""
 
 import asyncio
+import math
 
 import numpy as np
 import pytest
@@ -25,6 +26,13 @@ from stentor.tests.server.media.published import Whole
 @pytest.fixture(scope="module")
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.mark.parametrize(("token", "expected"), [(131_071, 131_071), (131_072, 0)])
+def test_a_token_of_nemotron_transcribe_behind_the_vocabulary_is_told_as_its_first(token: int, expected: int) -> None:
+    spec = media_spec({"model_type": "nemo_speechlm", "audio_token_id": token, "text_config": {}})
+    assert spec is not None
+    assert spec.placeholders == {"audio": expected}
 
 
 @pytest.mark.parametrize(("token", "expected"), [(128_256, 128_255), (128_002, 128_002)])
@@ -65,7 +73,7 @@ def test_a_sound_is_windows_of_frames_and_as_many_placeholders_as_embeddings(
     assert whole.family.processor.written == {"audio": "<|audio|>"}
 
 
-@pytest.mark.parametrize("whole", ["funaudiochat", "ultravox"], indirect=True)
+@pytest.mark.parametrize("whole", ["funaudiochat", "midashenglm", "ultravox"], indirect=True)
 def test_a_sound_is_about_the_same_in_bfloat16_with_weights_packed_for_a_cpu(whole: Whole) -> None:
     checkpoint = open_checkpoint(whole.folder)
     assert checkpoint.described is not None
@@ -162,3 +170,44 @@ def test_as_many_embeddings_as_a_sound_cannot_have_are_refused(whole: Whole, cou
     payload = save(tensors, {"modality": "audio"})
     with pytest.raises(ValueError, match=f"audio_embeddings is {count}, expected what"):
         whole.tower.encode(read_payload(payload))
+
+
+@pytest.mark.parametrize("whole", ["midashenglm"], indirect=True)
+@pytest.mark.parametrize(("seconds", "frames"), [(0.001, [12]), (0.2345, [23]), (0.979, [40, 40, 17])])
+def test_midashenglm_hears_decibels_in_windows(whole: Whole, seconds: float, frames: list[int]) -> None:
+    samples = np.random.default_rng(3).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+    heard = whole.family.processor.audio(samples)
+    tensors = load(heard.payload)
+    assert tensors["audio_lens"].tolist() == frames
+    wave = torch.zeros(max(1920, len(samples)), dtype=torch.float64)
+    wave[: len(samples)] = torch.from_numpy(samples.astype(np.float64))
+    power = (
+        torch.stft(wave, 512, 160, window=torch.hann_window(512, dtype=torch.float64), return_complex=True).abs() ** 2
+    )
+    edges = torch.linspace(0, 2595 * math.log10(1 + 8000 / 700), 10, dtype=torch.float64)
+    hertz = 700 * (10 ** (edges / 2595) - 1)
+    slopes = hertz[None] - torch.linspace(0, 8000, 257, dtype=torch.float64)[:, None]
+    filters = torch.minimum(-slopes[:, :-2] / hertz.diff()[:-1], slopes[:, 2:] / hertz.diff()[1:]).clamp(min=0)
+    loud = 10 * (filters.T @ power).clamp(min=1e-10).log10()
+    loud = torch.maximum(loud, loud.max() - 120)
+    found = np.concatenate([*tensors["audio_values"]], axis=1)[:, : loud.shape[1]]
+    assert found == pytest.approx(loud[:, : found.shape[1]].numpy(), abs=1e-3)
+    count = (sum(frames) + 1) // 4 // 3
+    assert heard.replacement == "<|AUDIO|>" * count
+    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
+    assert whole.family.processor.written == {"audio": "<|AUDIO|>"}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"patch_size": [8, 2]}, r"patch_size of the encoder is \[8, 2\], expected \[8, 4\]"),
+        ({"hop_length": 200}, "hop_length of the encoder is 200, expected 160"),
+        ({"init_values": 1e-5}, "init_values is set"),
+        ({"center": False}, "center is false"),
+    ],
+)
+def test_an_encoder_of_midashenglm_of_another_form_is_refused(change: dict[str, object], why: str) -> None:
+    encoder = {"n_mels": 8, "patch_size": [8, 4], "patch_stride": [8, 4], **change}
+    with pytest.raises(ConfigError, match=why):
+        audio_spec_from_hf({"model_type": "midashenglm", "audio_encoder_config": encoder}, 64)
