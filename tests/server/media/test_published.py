@@ -25,7 +25,8 @@ from stentor.engine.models.towers.vision_tower import native_tower
 from stentor.server.app.media import spec_in
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.processed_cache import ProcessedMedia
-from stentor.server.media.processors.model_processor import ModelProcessor, ProcessorError
+from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.templates.placeholders import INDEX
 from stentor.tests.server.media.families import PROCESSED
