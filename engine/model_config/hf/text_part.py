@@ -276,6 +276,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
     "LlavaNextVideoForConditionalGeneration": MediaFamily("llava_next_video", "llama", "images, video"),
     "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
+    "LlavaOnevision2ForConditionalGeneration": MediaFamily("llava_onevision2", "qwen3"),
     "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
     "MiniCPMO": MediaFamily("minicpmo", "minicpmv_text"),
     "MiniCPMV": MediaFamily("minicpmv", "minicpmv_text"),

@@ -20,7 +20,7 @@ from .audio import (
     UltravoxProcessor,
     VoxtralProcessor,
 )
-from .grids import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
+from .grids import DotsVLProcessor, ImagePadProcessor, KimiVLProcessor, OpenCUAProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
@@ -86,7 +86,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Idefics2Processor": Idefics2Processor,
     "InklingProcessor": InklingProcessor,
     "InternVLChatProcessor": InternVLChatProcessor,
-    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeProcessor),
+    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor", "LlavaOnevision2Processor"), ImagePadProcessor),
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
@@ -146,6 +146,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "internvl_chat": "InternVLChatProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_vl": "KimiVLProcessor",
+    "llava_onevision2": "LlavaOnevision2Processor",
     "minicpmo": "MiniCPMOProcessor",
     "minicpmv": "MiniCPMVProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",

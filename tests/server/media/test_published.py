@@ -52,6 +52,7 @@ PROMPTS = {
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
     "keye": "<|vision_start|>{}<|vision_end|>",
+    "llava_onevision2": "<|vision_start|>{}<|vision_end|>",
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
