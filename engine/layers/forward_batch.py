@@ -277,7 +277,8 @@ class ForwardBatch:
     adapter_rows: AdapterRows | None = None
     """The adapter of each row, of a task or a request; None: no row has one."""
     rotation: tuple[torch.Tensor, torch.Tensor] | None = None
-    """Cosines and sines that replace the layers' rotary tables, float32 [positions, rotating pairs] each."""
+    """Cosines and sines that replace the layers' rotary tables, float32 [positions, rotating pairs] each,
+    or [positions, head_dim] for :func:`.rotary.rotate_apart_`."""
     taps: Taps | None = None
     """None: nothing is copied."""
     drawn: Sequence[bool] = ()

@@ -255,3 +255,29 @@ def distance_buckets(distance: torch.Tensor, buckets: int, farthest: int, *, bot
     far = exact + (torch.log(away.float().clamp(min=1) / exact) / math.log(farthest / exact) * (half - exact)).long()
     near = torch.where(away < exact, away, far.clamp(max=half - 1))
     return near + (distance > 0) * half if both_ways else near
+
+
+def rotate_apart_(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    interleaved: bool,
+) -> None:
+    """Rotate heads of q and k [tokens, heads, head_dim] in place, the two numbers of a pair by angles of their own.
+
+    ``cos``, ``sin``: float32 [positions, head_dim], of the first numbers of all pairs before those of the second.
+    ``interleaved``: a pair are neighbours, not numbers of both halves. Computed in float32, rounded once.
+    """
+    pairs = q.shape[2] // 2
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(pairs), slice(pairs, None))
+    (cos_first, cos_second), (sin_first, sin_second) = (
+        each[positions].unsqueeze(1).split(pairs, dim=2) for each in (cos, sin)
+    )
+    for heads in (q, k):
+        a, b = heads[..., first].float(), heads[..., second].float()
+        turned = a * cos_first - b * sin_first, b * cos_second + a * sin_second
+        for part, values in zip((first, second), turned, strict=True):
+            heads[..., part] = values.to(heads.dtype)

@@ -14,7 +14,7 @@ from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 from ..model_config.config_fields import ConfigError
 from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.config import model_spec_from_gguf
-from ..model_config.hf.text_part import is_of_tower, text_name
+from ..model_config.hf.text_names import is_of_tower, text_name
 from ..model_config.registry import read_config
 from ..model_config.seq2seq.text import HONOURED, TextToTextConfig
 from ..model_config.spec.encoder import EncoderConfig

@@ -13,7 +13,7 @@ import torch
 
 from ..model_config.encoders.pooling import PoolingConfig
 from ..model_config.gguf.mmproj_file import ProjectorFile
-from ..model_config.hf.text_part import RETRIEVER, is_of_tower, text_name
+from ..model_config.hf.text_names import RETRIEVER, is_of_tower, text_name
 from ..model_config.spec.model import ModelSpec
 from ..model_config.speech.streamed import StreamedConfig
 from ..model_config.towers.vision_spec import VisionSpec

@@ -420,6 +420,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaForConditionalGeneration": ("llava", "pixtral"),
     "LlavaNextForConditionalGeneration": ("granite_vision",),
     "LlavaNextVideoForConditionalGeneration": ("llava_next_video", "llava_next_video_film"),
+    "LlavaOnevision2ForConditionalGeneration": ("llava_onevision2",),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "MiniCPMO": ("minicpmo",),
     "MiniCPMV": ("minicpmv_2_6", "minicpmv_4", "minicpmv_4_5"),

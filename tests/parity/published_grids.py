@@ -1,5 +1,5 @@
 """Tiny random models that see patches of pictures of any shape, whose classes transformers does not have: dots.ocr,
-Keye-VL, OpenCUA."""
+Keye-VL, LLaVA-OneVision 2, OpenCUA."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
 from stentor.tests.parity.composed import Composed, Published
@@ -190,6 +191,84 @@ def keye(folder: Path, *, newer: bool = False) -> Composed:
     return model
 
 
+class _TimedLayer(torch.nn.Module):
+    """Neighbouring numbers of a head turn together, each by its own angle."""
+
+    def __init__(self, hidden: int, inner: int, heads: int) -> None:
+        super().__init__()
+        self.layer_norm1, self.layer_norm2 = (torch.nn.LayerNorm(hidden, 1e-6) for _ in range(2))
+        parts = {"qkv": torch.nn.Linear(hidden, 3 * hidden), "proj": torch.nn.Linear(hidden, hidden)}
+        self.self_attn, self.heads = torch.nn.ModuleDict(parts), heads
+        self.mlp = torch.nn.ModuleDict({"fc1": torch.nn.Linear(hidden, inner), "fc2": torch.nn.Linear(inner, hidden)})
+
+    def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+        """angles [patches, head_dim]"""
+        q, k, v = self.self_attn["qkv"](self.layer_norm1(x)).unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
+        q, k = (each * angles.cos() + self._beside(each) * angles.sin() for each in (q, k))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        x = x + self.self_attn["proj"]((scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
+        found: torch.Tensor = x + self.mlp["fc2"](torch.nn.functional.gelu(self.mlp["fc1"](self.layer_norm2(x))))
+        return found
+
+    @staticmethod
+    def _beside(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+
+
+class _Timed(torch.nn.Module):
+    """The tower of LLaVA-OneVision 2, for pictures."""
+
+    def __init__(self, vision: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, self.head_dim = vision["hidden_size"], vision["hidden_size"] // vision["num_attention_heads"]
+        self.embeddings = torch.nn.ModuleDict({"patch_embedding": torch.nn.Conv2d(3, hidden, PATCH, PATCH, bias=False)})
+        self.layernorm_pre = torch.nn.LayerNorm(hidden, 1e-6)
+        sizes = hidden, vision["intermediate_size"], vision["num_attention_heads"]
+        layers = torch.nn.ModuleList([_TimedLayer(*sizes) for _ in range(vision["num_hidden_layers"])])
+        self.encoder = torch.nn.ModuleDict({"layers": layers})
+        products = torch.nn.Linear(4 * hidden, 4 * hidden), torch.nn.GELU(), torch.nn.Linear(4 * hidden, 64)
+        parts = {"ln_q": torch.nn.LayerNorm(hidden, 1e-6), "mlp": torch.nn.Sequential(*products)}
+        self.merger = torch.nn.ModuleDict(parts)
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
+        pieces = pixel_values.split(image_grid_thw.prod(1).tolist())
+        return torch.cat([self._picture(*each) for each in zip(pieces, image_grid_thw.tolist(), strict=True)])
+
+    def _picture(self, values: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+        x = self.embeddings["patch_embedding"](values.view(-1, 3, PATCH, PATCH)).flatten(1)
+        x, at = self.layernorm_pre(x), squares(*grid[1:]).float()
+        unit = self.head_dim // 32
+        frequencies = 10_000.0 ** (-torch.arange(6 * unit) / (6 * unit))
+        angles = torch.cat((torch.zeros(len(at), 4 * unit), *(at[:, each, None] * frequencies for each in (0, 1))), 1)
+        for layer in self.encoder["layers"]:  # type: ignore[union-attr]
+            x = layer(x, torch.cat((angles, angles), 1))
+        found: torch.Tensor = self.merger["mlp"](self.merger["ln_q"](x).view(-1, 4 * x.shape[1]))
+        return found
+
+
+def llava_onevision2(folder: Path) -> Composed:
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    vision = {**SIZES, "num_attention_heads": 2, "patch_size": PATCH, "spatial_merge_size": 2, "hidden_act": "gelu"}
+    config = {
+        **{"architectures": ["LlavaOnevision2ForConditionalGeneration"], "model_type": "llava_onevision2"},
+        **{"text_config": text.to_dict(), "vision_config": {**vision, "frame_windows_size": 4}},
+        **{"image_token_id": token("<|image_pad|>"), "video_token_id": token("<|video_pad|>")},
+    }
+
+    def make() -> Composed:
+        return Composed(transformers.Qwen3ForCausalLM(text), _Timed(vision), token("<|image_pad|>"))
+
+    model: Composed = randomised("llava_onevision2", make)
+    model.save(folder, config, "", lambda name: f"visual.{name}")
+    file, begins = folder / "model.safetensors", {"model.": "model.language_model.", "visual.": "model.visual."}
+    tensors = {}
+    for name, tensor in load_file(file).items():
+        begin = next((each for each in begins if name.startswith(each)), "")
+        tensors[begins.get(begin, "") + name.removeprefix(begin)] = tensor
+    save_file(tensors, file)
+    return model
+
+
 def _row_by_row(random: torch.Generator, size: int) -> Picture:
     whole = qwen_picture(random, size)
     pixels = torch.randn(int(whole.tensors["image_grid_thw"].prod()), 3, PATCH, PATCH, generator=random)
@@ -248,5 +327,6 @@ IN_GRIDS: Final[Mapping[str, Published]] = {
     "dots_ocr_biased": Published("dots_ocr", partial(dots_ocr, plain=False), _SHAPED),
     "keye": Published("keye", keye, _ROWS),
     "keye_vl1_5": Published("keye_vl1_5", partial(keye, newer=True), _ROWS),
+    "llava_onevision2": Published("llava_onevision2", llava_onevision2, _SHAPED),
     "opencua": Published("opencua", opencua, Kind(_with_plain_places, token("<|image_pad|>"), cat())),
 }

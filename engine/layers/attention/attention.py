@@ -26,7 +26,7 @@ from ..linear.quantized import Delta, Input, Stream, changed
 from ..linear.weights import WeightMap
 from ..norm import RMSNorm
 from ..rank_norm import SplitNorm, rms_over_ranks
-from ..rotary import RotaryTables
+from ..rotary import RotaryTables, rotate_apart_
 from .block_index import BlockIndex
 from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
@@ -282,7 +282,8 @@ class Attention:
             q, k = norms[0].plain(q), norms[1].plain(k)
         if self._spec.rope is not None:
             cos, sin = (self._cos, self._sin) if batch.rotation is None else batch.rotation
-            kernels.rotary_(q, k, cos, sin, batch.positions, interleaved=self._interleaved)
+            rotate = rotate_apart_ if cos.shape[1] == q.shape[2] else kernels.rotary_
+            rotate(q, k, cos, sin, batch.positions, interleaved=self._interleaved)
         if norms is not None and last:
             q, k = norms[0].plain(q), norms[1].plain(k)
         return (q if self._of_queries is None else self._of_queries(q.flatten(1)).view(q.shape)), k

@@ -1,7 +1,5 @@
-"""The text part of multimodal models: their config.json contains a decoder's, and their checkpoints its tensors under a
-prefix, beside those of media encoders."""
+"""The text part of multimodal models: their config.json contains a decoder's. :mod:`.text_names` names its tensors."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -25,42 +23,12 @@ from . import nemotron_omni
 from . import recent as hf_recent
 from . import variants as hf_variants
 from .media_families import OF_SOUNDS, MediaFamily
-from .mistral_names import usual_name
 from .rope import media_axes
 from .text_defaults import text_defaults
 from .thinker import thinker
 
 Reader = Callable[[Fields, str], ModelSpec]
 
-_PREFIXES: Final = (
-    ("language_model.lm_head.", "lm_head."),
-    ("thinker.lm_head.", "lm_head."),
-    ("thinker.model.language_model.", "model."),
-    ("thinker.model.", "model."),
-    ("model.language_model.lm_head.", "lm_head."),
-    ("model.language_model.model.", "model."),
-    ("language_model.model.blocks.", "model.layers."),
-    ("language_model.", ""),
-    ("language.", ""),
-    ("llm.", ""),
-    ("decoder.model.", "model."),
-    ("decoder.lm_head.", "lm_head."),
-    ("model.language_model.", "model."),
-    ("model.text_model.", "model."),
-    ("model.transformer.blocks.", "model.layers."),
-    ("model.transformer.ln_f.", "model.norm."),
-    ("model.transformer.ff_out.", "lm_head."),
-    ("model.transformer.wte.", "model.embed_tokens."),
-    ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
-    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
-    *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
-)
-"""Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""
-RETRIEVER: Final = "vlm."
-"""Prefix of a retriever's model."""
-_ENCODER: Final = f"{RETRIEVER}text_model."
-"""Prefix of an encoder as the text part."""
-_TOKEN_VECTORS: Final = ("embedding_proj_layer.", "custom_text_proj.")
 COLQWEN3: Final = ("colqwen3", "ops_colqwen3")
 """Model types of retrievers that are described as the Qwen3-VL within them."""
 _COLQWEN3_TOKENS: Final = {
@@ -70,8 +38,6 @@ _COLQWEN3_TOKENS: Final = {
     "vision_end_token_id": 151_653,
 }
 """Defaults."""
-_OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
-"""A text tower beside a vision tower, and the scores of both."""
 
 
 def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -> Reader:
@@ -293,6 +259,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "LlavaNextForConditionalGeneration": MediaFamily("llava_next", "llama"),
     "LlavaNextVideoForConditionalGeneration": MediaFamily("llava_next_video", "llama", "images, video"),
     "LlavaOnevisionForConditionalGeneration": MediaFamily("llava_onevision", "qwen2", "images, video"),
+    "LlavaOnevision2ForConditionalGeneration": MediaFamily("llava_onevision2", "qwen3"),
     "MiniCPMOcrForConditionalGeneration": MediaFamily("minicpm_ocr", "qwen3_5_text"),
     "MiniCPMO": MediaFamily("minicpmo", "minicpmv_text"),
     "MiniCPMV": MediaFamily("minicpmv", "minicpmv_text"),
@@ -413,38 +380,6 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
     return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING) and kind != _GRANITE4)
 
 
-_GENERATES: Final = re.compile(
-    r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
-    r"|\A(audio|action)_modality_embed\Z"
-    r"|\.(add_[qkv]_proj|to_add_out|norm_added_[qk])\.|moe_gen|_for_gen\."
-    r"|\.lora_[AB]\.(vision|speech)\."
-)
-"""Of parts that generate speech, pictures or actions, and adapters within the files (Phi-4-multimodal), which are
-ignored."""
-_ADAPTED: Final = ".base_layer."
-"""In the names of matrices that have adapters within the files."""
-_DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk]))\.")
-"""Names of Diffusers within attention (Cosmos 3)."""
-
-
-_DRAFTS: Final = ("mtp.", "mtp_dspark.", hf_inkling.DRAFTS)
-"""Heads that draft, beside the text model."""
-
-
-def is_of_tower(stored: str) -> bool:
-    """Whether a tensor belongs to a media encoder."""
-    return text_name(stored) is None and not _GENERATES.search(stored)
-
-
-_MOLMO: Final = re.compile(r"\A(model\.transformer\.blocks\.\d+)\.(?=att_proj\.|attn_out\.|[qk]_norm\.)")
-"""Tensors of attention that Molmo stores beside those of the network."""
-
-
-def _as_usual(part: re.Match[str]) -> str:
-    projected, out, normed = part.groups()
-    return f".self_attn.{f'{normed}_norm' if normed else f'{projected or out[0]}_proj'}."
-
-
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
     """The multimodal model in a config.json: all of it, or a retriever's model (ColPali, ColQwen3). Some have the model
     type of their architecture, whatever the file says."""
@@ -456,22 +391,3 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
     named = described.get("architectures")
     own = next((each for each in _TYPED_HERE if each in named), None) if isinstance(named, list | tuple) else None
     return described if own is None else {**described, "model_type": MEDIA_FAMILIES[own].model_type}
-
-
-def text_name(stored: str) -> str | None:
-    """A tensor's name in a text-only model; None if it belongs to another part."""
-    if _GENERATES.search(stored):
-        return None
-    stored = _DIFFUSERS.sub(_as_usual, stored).replace(_ADAPTED, ".")
-    stored = _MOLMO.sub(r"\1.self_attn.", stored)
-    if stored.startswith(_ENCODER):
-        return stored.removeprefix(_ENCODER)
-    stored = stored.removeprefix(RETRIEVER)
-    if stored.startswith(_TOKEN_VECTORS):
-        return f"linear.{stored.partition('.')[2]}"
-    if (usual := usual_name(stored) or hf_inkling.usual_name(stored)) is not None:
-        return usual
-    for prefix, own in _PREFIXES:
-        if stored.startswith(prefix):
-            return own + stored.removeprefix(prefix)
-    return stored if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)) else None

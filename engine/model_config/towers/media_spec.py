@@ -171,7 +171,7 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             words = config.get("vocabulary_map")
             token = words.get("<image>") if isinstance(words, Mapping) else None
             return token if isinstance(token, int) else None
-        case "ovis2_5" | "keye" | "keye_vl1_5", _:
+        case "ovis2_5" | "keye" | "keye_vl1_5" | "llava_onevision2", _:
             return _QWENS_PAD
         case "fuyu", _:
             return _FUYU_PICTURE

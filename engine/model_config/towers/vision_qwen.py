@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..hf.common import expect
 from ..spec.layer import LayerSpec, NormKind, Norms
 from ..spec.mlp import MLPSpec
 from ..spec.model import dense_mlp
+from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, layer_numbers, side_of, theta_of
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
@@ -258,6 +260,33 @@ def glm_ocr(model: VisionFields) -> VisionSpec:
         first_norm="",
         positions_last=False,
         projector=ProjectorSpec(products),
+    )
+
+
+def llava_onevision2(model: VisionFields) -> VisionSpec:
+    """LLaVA-OneVision 2 for pictures: patches of one frame, rotated by time, row and column; a norm before the layers
+    and none behind them."""
+    vision = model.vision
+    expect(vision, {"temporal_patch_size": 1, "hidden_act": "gelu"})
+    hidden, eps = vision.integer("hidden_size", 1024), vision.positive("layer_norm_eps", 1e-6)
+    mlp = MLPSpec(vision.integer("intermediate_size", 4096), "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    names = {"num_heads": vision.integer("num_attention_heads", 16), "temporal_patch_size": 1}
+    names |= {"depth": vision.integer("num_hidden_layers", 24), "in_channels": vision.integer("num_channels", 3)}
+    own = _with(model, **names)
+    spec = _qwen(own, mlp, hidden=hidden, depth=24, kind="layer", patch=14, merger=_QWEN2_MERGER, outputs=model.hidden)
+    layer, norm = spec.layers[0], spec.projector.norm
+    assert norm is not None
+    mixer = replace(layer.attention, rope=RopeConfig(interleaved=True))
+    layer = replace(layer, mixer=mixer, norms=replace(layer.norms, mixer_in="layer_norm1", mlp_in="layer_norm2"))
+    return replace(
+        spec,
+        layers=(layer,) * len(spec.layers),
+        prefix="encoder.layers",
+        norm_eps=eps,
+        patch_name="embeddings.patch_embedding",
+        first_norm="layernorm_pre",
+        rope=AxialRope(theta_of(vision), timed=True),
+        projector=replace(spec.projector, norm=replace(norm, eps=eps)),
     )
 
 

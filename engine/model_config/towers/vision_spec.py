@@ -47,6 +47,9 @@ class AxialRope:
     """Whether columns use the frequencies between those of rows (Pixtral), not the same."""
     alternating: bool = False
     """Whether pairs alternate between column and row, column first, in place of halves (Kimi-VL)."""
+    timed: bool = False
+    """Whether a quarter of the pairs rotates by the time of a frame, 0 in a picture, and the rest by row and column.
+    The two numbers of a pair rotate by angles of their own, as the makers of LLaVA-OneVision 2 trained it."""
 
 
 @dataclass(frozen=True)
@@ -381,5 +384,7 @@ class VisionSpec(Backbone):
             layer.check()
             if self.rope is not None and layer.attention.head_dim % 4:
                 raise ConfigError(f"heads of {layer.attention.head_dim} dimensions do not turn by row and column")
+            if self.rope is not None and self.rope.timed and layer.attention.head_dim % 32:
+                raise ConfigError(f"heads have {layer.attention.head_dim} dimensions, expected a multiple of 32")
         if self.positions not in ("none", "axial") and self.side**2 + self.class_token != self.max_position:
             raise ConfigError(f"{self.max_position} learned positions are no square")

@@ -53,7 +53,10 @@ def layout(grid: Grid, merge: int, window: int) -> Layout:
 def axial_rotation(
     rope: AxialRope, head_dim: int, rows: torch.Tensor, columns: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of patches, float32 [patches, head_dim / 2] each."""
+    """Cosines and sines of patches, float32 [patches, head_dim / 2] each; with :attr:`AxialRope.timed` [patches,
+    head_dim], of the first numbers of all pairs before those of the second."""
+    if rope.timed:
+        return _timed_rotation(rope, head_dim, rows, columns)
     pairs = torch.arange(0, head_dim, 4, dtype=torch.float32, device=rows.device)
     by_row = 1.0 / rope.theta ** (pairs / head_dim)
     by_column = 1.0 / rope.theta ** ((pairs + 2) / head_dim) if rope.columns_between else by_row
@@ -62,6 +65,19 @@ def axial_rotation(
         angles = torch.stack(halves[::-1], dim=2).flatten(1)
     else:
         angles = torch.cat(halves[::-1] if rope.columns_first else halves, dim=1)
+    return angles.cos(), angles.sin()
+
+
+def _timed_rotation(
+    rope: AxialRope, head_dim: int, rows: torch.Tensor, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """4, 6 and 6 of each 16 angles are those of time, row and column. All angles repeat in the second half of a head,
+    whose numbers form pairs with their neighbours."""
+    unit = head_dim // 32
+    frequencies = 1.0 / rope.theta ** (torch.arange(6 * unit, dtype=torch.float32, device=rows.device) / (6 * unit))
+    by_row, by_column = (torch.outer(places.float(), frequencies) for places in (rows, columns))
+    angles = torch.cat((by_row.new_zeros(len(rows), 4 * unit), by_row, by_column), dim=1).repeat(1, 2)
+    angles = torch.cat((angles[:, 0::2], angles[:, 1::2]), dim=1)
     return angles.cos(), angles.sin()
 
 

@@ -92,6 +92,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
     ),
     "qwen": (
+        (r"\.(?:self_)?attn\.", ".attn."),
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\Amerger\.", "projector."),
         (r"\Adeepstack_merger_list\.(\d+)\.", r"deepstack.\1.projector."),

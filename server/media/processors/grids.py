@@ -30,8 +30,8 @@ class DotsVLProcessor(GridProcessor):
     image_token = "<|imgpad|>"
 
 
-class KeyeProcessor(GridProcessor):
-    """Of Keye-VL and Keye-VL 1.5."""
+class ImagePadProcessor(GridProcessor):
+    """Of Keye-VL (1.5 too) and LLaVA-OneVision 2."""
 
     image_token = "<|image_pad|>"
 

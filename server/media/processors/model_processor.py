@@ -1,198 +1,25 @@
-"""transformers' processor of a model, built without unneeded parts. Runs in the child.
+"""A model's processor, for one piece of media at a time. Runs in the child."""
 
-transformers' own loader (``AutoProcessor``) requires torchvision for every model with videos. The image processors that
-use Pillow and numpy do not, so they are loaded here one by one, on every machine: the same picture then gives the same
-tensors everywhere.
-"""
-
-import inspect
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import transformers as untyped_transformers
 from PIL import Image
 from safetensors.numpy import save
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
 
-from stentor.engine.model_config.hf import nemotron_omni
-from stentor.engine.model_config.hf.text_part import described_part
 from stentor.engine.model_config.hf.thinker import thinker
 from stentor.engine.model_config.towers.media_spec import Modality, lacks_timm
 
 from ..decoding.decode_audio import SAMPLE_RATE
 from ..decoding.decode_video import Choose, DecodedVideo
 from ..refusal import Refusal
-from .apertus import ApertusProcessor
-from .audio import (
-    AudioFlamingo3Processor,
-    FunAsrNanoProcessor,
-    FunAudioChatProcessor,
-    GlmAsrProcessor,
-    GraniteSpeechProcessor,
-    MossTranscribeDiarizeProcessor,
-    MusicFlamingoProcessor,
-    Qwen3ASRProcessor,
-    UltravoxProcessor,
-    VoxtralProcessor,
-)
-from .grids import DotsVLProcessor, KeyeProcessor, KimiVLProcessor, OpenCUAProcessor
-from .images.apertus import ApertusImages
-from .images.cohere2 import Cohere2VisionImages
-from .images.fuyu import FuyuImages
-from .images.gemma4 import Gemma4UnifiedImages
-from .images.keye import KeyeImages
-from .images.kimi import KimiImages, KimiVLImages
-from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
-from .images.llama4 import Llama4Images
-from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
-from .images.minimax import MiniMaxM3Images
-from .images.molmo2 import Molmo2Images
-from .images.perception_lm import PerceptionLMImages
-from .images.phi4 import Phi4Images
-from .images.step import StepImages
-from .inkling import InklingProcessor
+from .load_processor import load
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import (
-    VideoSettings,
-)
-from .pictures import (
-    Blip2Processor,
-    ColModernVBertProcessor,
-    Cosmos3EdgeProcessor,
-    EagleProcessor,
-    FrameProcessor,
-    FuyuProcessor,
-    GotOcrProcessor,
-    H2OVLProcessor,
-    HunYuanVLProcessor,
-    Idefics2Processor,
-    InternVLChatProcessor,
-    LonePictures,
-    MuseProcessor,
-    NemotronOmniProcessor,
-    NemotronVLProcessor,
-    Ovis25Processor,
-    Phi4Processor,
-    PixtralProcessor,
-    SmolVLMProcessor,
-    VideoLlama3Processor,
-)
-from .processor_name import processor_name
+from .model_videos import VideoSettings
+from .processor_classes import ALIKE, class_name
 from .processor_options import LOW_DETAIL_PIXELS
-from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
-from .sounds import SOUND_PROCESSORS
-from .tiled import DeepseekVL2Processor, MolmoProcessor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
 from .videos_of_models import VIDEOS
-from .waveforms import VibeVoiceAsrProcessor
 
-transformers: Any = untyped_transformers
-
-_OWN: Final[Mapping[str, Any]] = {
-    "Apertus1p5Processor": ApertusProcessor,
-    "AudioFlamingo3Processor": AudioFlamingo3Processor,
-    "Blip2Processor": Blip2Processor,
-    "CLIPProcessor": LonePictures,
-    "ColModernVBertProcessor": ColModernVBertProcessor,
-    "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
-    "DeepseekVLV2Processor": DeepseekVL2Processor,
-    "DotsVLProcessor": DotsVLProcessor,
-    "Eagle2_5_VLProcessor": EagleProcessor,
-    "FunAsrNanoProcessor": FunAsrNanoProcessor,
-    "FunAudioChatProcessor": FunAudioChatProcessor,
-    "FuyuProcessor": FuyuProcessor,
-    "GlmAsrProcessor": GlmAsrProcessor,
-    "GotOcr2Processor": GotOcrProcessor,
-    "GraniteSpeechProcessor": GraniteSpeechProcessor,
-    "H2OVLProcessor": H2OVLProcessor,
-    "HunYuanVLProcessor": HunYuanVLProcessor,
-    "Idefics2Processor": Idefics2Processor,
-    "InklingProcessor": InklingProcessor,
-    "InternVLChatProcessor": InternVLChatProcessor,
-    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeProcessor),
-    "KimiVLProcessor": KimiVLProcessor,
-    "Lfm2VlProcessor": Lfm2VlProcessor,
-    **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
-    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
-    "MiniCPMV4_7Processor": CanvasSlicesProcessor,
-    "MolmoProcessor": MolmoProcessor,
-    "MossTranscribeDiarizeProcessor": MossTranscribeDiarizeProcessor,
-    **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
-    "MusicFlamingoProcessor": MusicFlamingoProcessor,
-    "NemotronVLProcessor": NemotronVLProcessor,
-    "OpenCUAProcessor": OpenCUAProcessor,
-    "Ovis2_5Processor": Ovis25Processor,
-    "Phi3VProcessor": Phi3VProcessor,
-    "Phi4MMProcessor": Phi4MMProcessor,
-    "Phi4MultimodalProcessor": Phi4Processor,
-    "PixtralProcessor": PixtralProcessor,
-    "NormedOnevisionProcessor": NormedOnevisionProcessor,
-    "Qwen3ASRProcessor": Qwen3ASRProcessor,
-    "Step3VLProcessor": transformers.Step3p7Processor,
-    "Siglip2Processor": LonePictures,
-    "SiglipProcessor": LonePictures,
-    "SmolVLMProcessor": SmolVLMProcessor,
-    "UltravoxProcessor": UltravoxProcessor,
-    "VibeVoiceAsrProcessor": VibeVoiceAsrProcessor,
-    "VideoLlama3Processor": VideoLlama3Processor,
-    "VoxtralProcessor": VoxtralProcessor,
-    **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
-    **SOUND_PROCESSORS,
-}
-OWN_IMAGES: Final[Mapping[str, Any]] = {
-    "Apertus1p5Processor": ApertusImages,
-    "Cohere2VisionProcessor": Cohere2VisionImages,
-    "FuyuProcessor": FuyuImages,
-    "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
-    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeImages),
-    "KimiVLProcessor": KimiVLImages,
-    "Kimi_K25Processor": KimiImages,
-    "Lfm2VlProcessor": Lfm2VlImages,
-    "Llama4Processor": Llama4Images,
-    "PerceptionLMProcessor": PerceptionLMImages,
-    "Phi4MultimodalProcessor": Phi4Images,
-    "MiniCPMOcrProcessor": MiniCPMOcrImages,
-    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
-    "MiniMaxM3VLProcessor": MiniMaxM3Images,
-    "Molmo2Processor": Molmo2Images,
-    **dict.fromkeys(("Step3VLProcessor", "Step3p7Processor"), StepImages),
-    "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
-    "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
-}
-"""Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
-another."""
-_UNNAMED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
-    "deepseek_vl_v2": "DeepseekVLV2Processor",
-    "dots_ocr": "DotsVLProcessor",
-    "eagle_2_5_vl": "Eagle2_5_VLProcessor",
-    "funaudiochat": "FunAudioChatProcessor",
-    "h2ovl_chat": "H2OVLProcessor",
-    "internvl_chat": "InternVLChatProcessor",
-    **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
-    "kimi_vl": "KimiVLProcessor",
-    "minicpmo": "MiniCPMOProcessor",
-    "minicpmv": "MiniCPMVProcessor",
-    "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
-    "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
-    nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
-    "molmo": "MolmoProcessor",
-    "opencua": "OpenCUAProcessor",
-    "ovis2_5": "Ovis2_5Processor",
-    "phi3_v": "Phi3VProcessor",
-    "phi4mm": "Phi4MMProcessor",
-    "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
-    "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
-    "step_vl": "Step3VLProcessor",
-    "ultravox": "UltravoxProcessor",
-}
-"""Processors by model type, if transformers has none and published files name none."""
-_ALIKE: Final[Mapping[str, str]] = dict.fromkeys(("ColQwen3Processor", "OpsColQwen3Processor"), "Qwen3VLProcessor")
-"""Processors whose code comes with files, by those that process pictures alike."""
 _COLQWEN3_TOKENS: Final = 1280
 """Most tokens of a picture of ColQwen3, whatever its files say, as in its makers' code."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches", "num_tiles"})
@@ -201,8 +28,6 @@ _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
 _SOUND_SECONDS: Final[Mapping[str, int]] = {"Gemma3nProcessor": 30}
 """Longest sound in seconds of processors that truncate longer ones silently."""
-_SETTINGS: Final = "processor_config.json"
-_OF_IMAGES: Final = "preprocessor_config.json"
 _SIZES: Final = ("size", "min_pixels", "max_pixels")
 _AT_MOST: Final = ("max_patches", "max_soft_tokens")
 """Options of which no request gets more than the model has."""
@@ -210,10 +35,6 @@ _OF_VIDEOS: Final = ("fps", "num_frames")
 UNKNOWN_OPTION: Final = "unknown_processor_option"
 _PIXEL_MASK: Final = "pixel_attention_mask"
 _DOT: Final = Image.new("RGB", (1, 1))
-
-
-class ProcessorError(Exception):
-    """The model's processor cannot be loaded; one line for the operator."""
 
 
 class ModelInputs(NamedTuple):
@@ -231,11 +52,11 @@ class ModelProcessor:
     """A model's processor, for one piece of media at a time."""
 
     def __init__(self, source: Source) -> None:
-        """``source``: the model's folder, or its replacement. Raises :class:`ProcessorError`."""
+        """``source``: the model's folder, or its replacement. Raises :class:`.processor_classes.ProcessorError`."""
         files = ModelFiles(source)
-        named = _class_name(files)
-        self._name = _ALIKE.get(named, named)
-        self._processor = _load(files, self._name)
+        named = class_name(files)
+        self._name = ALIKE.get(named, named)
+        self._processor = load(files, self._name)
         if named == "ColQwen3Processor":
             images = self._processor.image_processor
             images.size["longest_edge"] = _COLQWEN3_TOKENS * (images.patch_size * images.merge_size) ** 2
@@ -419,85 +240,3 @@ def _tensors(found: Mapping[str, Any], unused: Sequence[str]) -> dict[str, Any]:
 def _payload(tensors: Mapping[str, Any], modality: Modality) -> bytes:
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     return save(whole, metadata={"modality": modality})
-
-
-def _class_name(files: ModelFiles) -> str:
-    config = files.read("config.json")
-    model_type, said = described_part(config).get("model_type"), processor_name(files.source)
-    other = said not in _OWN and model_type != config.get("model_type")  # named by the code of another's files
-    if said is not None and not (other and not hasattr(transformers, said)):
-        return said
-    known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}
-    found = known.get(str(model_type))
-    if not isinstance(found, str):
-        raise ProcessorError(f"no file of {files} names a processor_class, and none is known for {model_type!r}")
-    return found
-
-
-def _load(files: ModelFiles, name: str) -> Any:
-    kind = _OWN.get(name) or getattr(transformers, name, None)
-    if kind is None:
-        raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
-    try:
-        source = files.source
-        if isinstance(source, Path) and (read := getattr(kind, "of", None)) is not None:
-            return read(source)  # by more than its settings
-        if isinstance(source, GivenFiles):
-            settings = files.read(_SETTINGS)
-        else:
-            settings, _ = kind.get_processor_dict(os.fspath(source))
-        parts: dict[str, Any] = {}
-        for part in sorted(kind.get_attributes(), key="video_processor".__eq__):  # it is made of the pictures' one
-            if part == "video_processor":
-                parts[part] = FrameProcessor(parts["image_processor"])
-            elif isinstance(source, GivenFiles):
-                parts[part] = _given_part(source, name, part)
-            else:
-                parts[part] = _part(source, name, part)
-        taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
-        return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
-    except ProcessorError:
-        raise
-    except Exception as error:  # any error of transformers, for the operator
-        raise ProcessorError(f"{name}: {' '.join(str(error).split())[:300]}") from error
-
-
-def _unchecked(kind: Any) -> Any:
-    """The same class without checks of its parts: to check a video processor's, transformers searches classes that need
-    torchvision."""
-    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
-
-
-def _part(folder: Path, name: str, part: str) -> Any:
-    path = os.fspath(folder)
-    match part:
-        case "image_processor" if name in OWN_IMAGES:
-            return OWN_IMAGES[name].from_pretrained(path)
-        case "image_processor":
-            return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", trust_remote_code=False)
-        case "tokenizer":
-            return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        case "feature_extractor" if name == "Qwen3ASRProcessor":  # its own needs torch, and makes the same features
-            return transformers.WhisperFeatureExtractor.from_pretrained(path)
-        case "feature_extractor" | "audio_processor":
-            return transformers.AutoFeatureExtractor.from_pretrained(path, trust_remote_code=False)
-        case _:
-            raise ProcessorError(f"it has a part {part}, which is not known here")
-
-
-def _given_part(given: GivenFiles, name: str, part: str) -> Any:
-    """A tokenizer with only the tokens of media."""
-    match part:
-        case "image_processor":
-            settings = dict(given.files[_OF_IMAGES])
-            kind = settings.pop("image_processor_type")
-            return (OWN_IMAGES.get(name) or getattr(transformers, kind))(**settings)
-        case "feature_extractor":
-            settings = dict(given.files[_SETTINGS]["feature_extractor"])
-            return getattr(transformers, settings.pop("feature_extractor_type"))(**settings)
-        case "tokenizer":
-            backend = Backend(WordLevel(given.tokens, unk_token=next(iter(given.tokens))))
-            backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in given.tokens])
-            return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=given.names)
-        case _:
-            raise ProcessorError(f"it has a part {part}, which is not known here")

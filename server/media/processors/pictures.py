@@ -1,5 +1,5 @@
-"""Processors of multimodal models whose own needs torchvision or another package, or comes with the checkpoint: the
-text of a picture or a video. Run in the child."""
+"""Processors of multimodal models whose own in transformers needs torchvision or another package: the text of a picture
+or a video. Run in the child."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,17 +10,8 @@ from transformers import Idefics3Processor
 from transformers.processing_utils import ProcessorMixin
 
 from stentor.engine.model_config.config_fields import Fields
-from stentor.engine.model_config.hf.deepseek_ocr import FIRST
-from stentor.engine.model_config.towers.vision_fields import side_of
 
-from ...text.templates.placeholders import AGAIN, NUMBER, SPACE
-from .audio import ParakeetSounds
-from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
-from .images.eagle import EagleImages
-from .images.h2ovl import H2OVLImages
-from .images.muse import MuseImages
-from .images.nemotron import NemotronOmniImages
-from .images.ovis import Ovis25Images
+from ...text.templates.placeholders import AGAIN, SPACE
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 
@@ -31,12 +22,6 @@ _UNITS: Final = (
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_OVIS_MARKS: Final = 2
-"""Embeddings around an image of Ovis 2.5, with the same placeholder token."""
-_MUSE_TOKENS: Final[Mapping[str, str]] = {
-    **{"image_token": "<|patch|>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>"}
-}
-_EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
 class PixtralProcessor(OwnProcessor):
@@ -130,168 +115,6 @@ class ColModernVBertProcessor(Idefics3Processor):
         super().__init__(image_processor, tokenizer, image_seq_len, chat_template)
 
 
-class Ovis25Processor(OwnProcessor):
-    image_token = "<image>"
-    video_token = "<video>"
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)
-
-    @classmethod
-    def of(cls, folder: Path) -> "Ovis25Processor":
-        """From the files of a model."""
-        vision = ModelFiles(folder).read("config.json").get("vit_config") or {}
-        names = {"hidden_stride": "merge_size"}
-        known = ("patch_size", "hidden_stride", "temporal_patch_size")
-        given = {names.get(name, name): vision[name] for name in known if name in vision}
-        return cls(Ovis25Images.from_pretrained(folder, **given))
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        return self._placeholders(image_inputs["image_grid_thw"][image_idx])
-
-    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
-        return self._placeholders(video_inputs["video_grid_thw"][video_idx])
-
-    def _placeholders(self, grid: Any) -> str:
-        found: str = "<|image_pad|>" * (int(grid.prod()) // self.image_processor.merge_size**2 + _OVIS_MARKS)
-        return found
-
-
-class EagleProcessor(OwnProcessor):
-    """Pictures are numbered: the template writes the number once, the prompt has it twice."""
-
-    image_token = f"<image-{NUMBER}>"
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)
-        self._tokens = 256
-
-    @classmethod
-    def of(cls, folder: Path) -> "EagleProcessor":
-        """From the files of a model."""
-        whole = Fields(ModelFiles(folder).read("config.json"))
-        vision = Fields(whole.table("vision_config") or {})
-        images = EagleImages.from_pretrained(folder)
-        if images.pad_during_tiling:
-            raise ValueError("pad_during_tiling is true, expected false")
-        made = cls(images)
-        patches = side_of(vision, "image_size", 224) // side_of(vision, "patch_size", 16)
-        made._tokens = int(patches * whole.positive("downsample_ratio", 0.5)) ** 2
-        return made
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        count = int(image_inputs["num_patches"][image_idx]) * self._tokens
-        return f"<image {NUMBER}><img>{_EAGLE_EMBEDDED * count}</img>"
-
-
-class NemotronVLProcessor(OwnProcessor):
-    """Tiles as InternVL has them, normed as the model's files say."""
-
-    image_token = "<image>"
-    embedded = image_token
-    """The token in whose place an embedding is."""
-    images: Any = transformers.GotOcr2ImageProcessorPil
-    names: Mapping[str, str] = {"image_mean": "norm_mean", "image_std": "norm_std", "max_patches": "max_num_tiles"}
-    """Fields of the model's files."""
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)
-        self._tokens = 256
-
-    @classmethod
-    def of(cls, folder: Path) -> "NemotronVLProcessor":
-        """From the files of a model."""
-        files = ModelFiles(folder)
-        whole = Fields(files.read("config.json"))
-        settings = Fields({**whole.values, **files.read("preprocessor_config.json")})
-        if not settings.flag("use_thumbnail", True):
-            raise ValueError("use_thumbnail is false, expected true")
-        vision = Fields(whole.table("vision_config") or {})
-        side = side_of(whole, "force_image_size", side_of(vision, "image_size", 512))
-        norms = {name: settings.numbers(cls.names[name]) for name in ("image_mean", "image_std")}
-        made = cls(
-            cls.images(
-                size={"height": side, "width": side},
-                crop_to_patches=True,
-                max_patches=settings.integer(cls.names["max_patches"], 12),
-                **{name: list(values) for name, values in norms.items() if values},
-            )
-        )
-        patch = side_of(vision, "patch_size", 16)
-        made._tokens = int(side // patch * whole.positive("downsample_ratio", 0.5)) ** 2
-        return made
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        count = int(image_inputs["num_patches"][image_idx]) * self._tokens
-        return f"<img>{self.embedded * count}</img>"
-
-
-class InternVLChatProcessor(NemotronVLProcessor):
-    """Of InternVL as first published, and of Qianfan-OCR."""
-
-    embedded = "<IMG_CONTEXT>"
-    names: Mapping[str, str] = {
-        "image_mean": "image_mean",
-        "image_std": "image_std",
-        "max_patches": "max_dynamic_patch",
-    }
-
-
-class H2OVLProcessor(InternVLChatProcessor):
-    """Of H2OVL-Mississippi, which cuts the one picture of a conversation into two grids."""
-
-    images: Any = H2OVLImages
-    in_company: Mapping[str, object] = {"use_msac": False}
-    """Options for pictures beside others."""
-
-    @classmethod
-    def of(cls, folder: Path) -> "NemotronVLProcessor":
-        made = super().of(folder)
-        whole = Fields(ModelFiles(folder).read("config.json"))
-        made.image_processor.use_msac = whole.flag("use_msac", True)
-        made.image_processor.min_patches = whole.integer("min_dynamic_patch", 1)
-        return made
-
-
-class DeepseekOcrProcessor(OwnProcessor):
-    image_token = "<image>"
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)
-
-    @classmethod
-    def of(cls, folder: Path) -> "DeepseekOcrProcessor":
-        """From the files of a model."""
-        files = ModelFiles(folder)
-        first = FIRST in (Fields(files.read("config.json")).texts("architectures") or ())
-        known = ("size", "tile_size", "min_patches", "max_patches")
-        given = {name: value for name, value in files.read("preprocessor_config.json").items() if name in known}
-        return cls((DeepseekOcrImages if first else DeepseekOcr2Images)(**given))
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
-
-
-class MuseProcessor(OwnProcessor):
-    """Of Muse Glimmer and Muse Spark: the patches of a picture between two marks."""
-
-    def __init__(self, image_processor: Any = None, names: Mapping[str, str] | None = None) -> None:
-        """``names``: the tokens of pictures that files name otherwise."""
-        super().__init__(image_processor)
-        self.image_token, self._begin, self._end = ({**_MUSE_TOKENS, **(names or {})}[name] for name in _MUSE_TOKENS)
-
-    @classmethod
-    def of(cls, folder: Path) -> "MuseProcessor":
-        """From the files of a model."""
-        told = ModelFiles(folder).read("tokenizer_config.json")
-        names = {name: said for name in _MUSE_TOKENS if isinstance(said := told.get(name), str)}
-        return cls(MuseImages.from_pretrained(folder), names)
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        count = int(image_inputs["image_grid_thw"][image_idx].prod()) // self.image_processor.merge_size**2
-        return f"{self._begin}{self.image_token * count}{self._end}"
-
-
 class Idefics2Processor(OwnProcessor):
     """A picture, or each of its parts, stands between marks; two pictures share one."""
 
@@ -360,55 +183,6 @@ class Phi4Processor(OwnProcessor):
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         found: str = self.image_token * int(image_inputs["num_img_tokens"][image_idx])
         return found
-
-
-class NemotronOmniProcessor(OwnProcessor):
-    """Pictures of any shape; videos as a picture of each two frames behind their times; sounds."""
-
-    image_token = "<image>"
-    video_token = "<video>"
-
-    def __init__(self, image_processor: Any = None, sounds: ParakeetSounds | None = None) -> None:
-        super().__init__(image_processor)
-        self._sounds = sounds
-        if sounds is not None:
-            self.audio_token = "<so_embedding>"
-
-    @classmethod
-    def of(cls, folder: Path) -> "NemotronOmniProcessor":
-        """From the files of a model."""
-        return cls(NemotronOmniImages.from_pretrained(folder), ParakeetSounds.of(ModelFiles(folder)))
-
-    @property
-    def feature_extractor(self) -> Any:
-        """The feature extractor of audio; None if the model takes none."""
-        return self._sounds
-
-    @property
-    def unused_input_names(self) -> list[str]:
-        return []
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        patches = int(image_inputs["image_grid_hw"][image_idx].prod())
-        return self._shown(patches // self.image_processor.merge**2)
-
-    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
-        stated, shown = video_inputs["video_metadata"][video_idx], self._shown(video_inputs["embeddings"])
-        of_a_frame = int(1000 / stated.fps)  # milliseconds
-        told = [
-            f"rame {number + 1} sampled at {index * of_a_frame / 1000:.2f} seconds"
-            for number, index in enumerate(stated.frames_indices)
-        ]
-        pairs = (told[first : first + 2] for first in range(0, len(told), 2))
-        return "\n".join(f"F{' and f'.join(pair)}: {shown}" for pair in pairs)
-
-    def _shown(self, count: int) -> str:
-        return f"<img>{self.image_token * count}</img>"
-
-    def _process_audio(self, audio: Any, **_: Any) -> Any:
-        assert self._sounds is not None
-        found, count = self._sounds(audio[0])
-        return found, [f"<so_start>{self.audio_token * count}<so_end>"]
 
 
 class Cosmos3EdgeProcessor(transformers.Cosmos3EdgeProcessor):  # type: ignore[misc]

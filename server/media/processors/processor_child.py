@@ -41,7 +41,8 @@ def main() -> int:
         setup = receive(connection, Setup)
         # to transformers, it is not installed: numpy does, in a fifth of the time and of the memory
         sys.modules["torch"] = None  # type: ignore[assignment]
-        from .model_processor import ModelProcessor, ProcessorError
+        from .model_processor import ModelProcessor
+        from .processor_classes import ProcessorError
 
         try:
             processor = ModelProcessor(setup.source)

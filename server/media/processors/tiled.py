@@ -20,7 +20,7 @@ from .images.phi3 import Phi3VImages
 from .images.phi4 import Phi4Images
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
-from .pictures import DeepseekOcrProcessor
+from .published import DeepseekOcrProcessor
 
 _PHI3_EMBEDDED: Final = "<|image|>"
 _PHI4_EMBEDDED: Final = "<|endoftext10|>"

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.hf.text_part import is_of_tower, text_name
+from stentor.engine.model_config.hf.text_names import is_of_tower, text_name
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.tensor_parallel.cuts import Rank

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.hf.text_part import text_name
+from stentor.engine.model_config.hf.text_names import text_name
 from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MoESpec

@@ -14,7 +14,8 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES, is_of_tower, text_name
+from stentor.engine.model_config.hf.text_names import is_of_tower, text_name
+from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec, dense_mlp
 from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec

@@ -17,7 +17,7 @@ from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.published_slices import QUERIES
 from stentor.tests.server.media.test_prompts import Family, family_in
-from stentor.tests.support.vision_models import CHATML, PATCH, SIDE, SPECIAL, write_tokenizer
+from stentor.tests.support.vision_models import CHATML, PATCH, QWEN, SIDE, SPECIAL, write_tokenizer
 
 _HALF: Final = [0.5, 0.5, 0.5]
 
@@ -156,6 +156,16 @@ _FILES: Final[Mapping[str, _Files]] = {
                 **{"auto_map": {"AutoImageProcessor": "image_processing_keye.SiglipImageProcessor"}},
                 **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
                 **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+    ),
+    "llava_onevision2": _Files(
+        QWEN,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "LlavaOnevision2Processor"},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF, "codec": {"backend": "av"}},
             }
         },
     ),

@@ -25,7 +25,8 @@ from stentor.engine.models.towers.vision_tower import native_tower
 from stentor.server.app.media import spec_in
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.processed_cache import ProcessedMedia
-from stentor.server.media.processors.model_processor import ModelProcessor, ProcessorError
+from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.templates.placeholders import INDEX
 from stentor.tests.server.media.families import PROCESSED
@@ -51,6 +52,7 @@ PROMPTS = {
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
     "keye": "<|vision_start|>{}<|vision_end|>",
+    "llava_onevision2": "<|vision_start|>{}<|vision_end|>",
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",

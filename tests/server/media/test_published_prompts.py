@@ -8,8 +8,9 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.phi4mm import with_tower_of_phi4
-from stentor.engine.model_config.hf.text_part import is_of_tower, text_name
-from stentor.server.media.processors.model_processor import ModelProcessor, ProcessorError
+from stentor.engine.model_config.hf.text_names import is_of_tower, text_name
+from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
 from stentor.tests.server.media.test_prompts import family_in

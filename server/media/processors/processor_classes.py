@@ -1,0 +1,191 @@
+"""The classes of processors, by the names that files of models say, or by model type. Imported in the child."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import transformers as untyped_transformers
+
+from stentor.engine.model_config.hf import nemotron_omni
+from stentor.engine.model_config.hf.text_part import described_part
+
+from .apertus import ApertusProcessor
+from .audio import (
+    AudioFlamingo3Processor,
+    FunAsrNanoProcessor,
+    FunAudioChatProcessor,
+    GlmAsrProcessor,
+    GraniteSpeechProcessor,
+    MossTranscribeDiarizeProcessor,
+    MusicFlamingoProcessor,
+    Qwen3ASRProcessor,
+    UltravoxProcessor,
+    VoxtralProcessor,
+)
+from .grids import DotsVLProcessor, ImagePadProcessor, KimiVLProcessor, OpenCUAProcessor
+from .images.apertus import ApertusImages
+from .images.cohere2 import Cohere2VisionImages
+from .images.fuyu import FuyuImages
+from .images.gemma4 import Gemma4UnifiedImages
+from .images.keye import KeyeImages
+from .images.kimi import KimiImages, KimiVLImages
+from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
+from .images.llama4 import Llama4Images
+from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
+from .images.minimax import MiniMaxM3Images
+from .images.molmo2 import Molmo2Images
+from .images.perception_lm import PerceptionLMImages
+from .images.phi4 import Phi4Images
+from .images.step import StepImages
+from .inkling import InklingProcessor
+from .model_files import ModelFiles
+from .pictures import (
+    Blip2Processor,
+    ColModernVBertProcessor,
+    Cosmos3EdgeProcessor,
+    FuyuProcessor,
+    GotOcrProcessor,
+    HunYuanVLProcessor,
+    Idefics2Processor,
+    LonePictures,
+    Phi4Processor,
+    PixtralProcessor,
+    SmolVLMProcessor,
+    VideoLlama3Processor,
+)
+from .processor_name import processor_name
+from .published import (
+    EagleProcessor,
+    H2OVLProcessor,
+    InternVLChatProcessor,
+    MuseProcessor,
+    NemotronOmniProcessor,
+    NemotronVLProcessor,
+    Ovis25Processor,
+)
+from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
+from .sounds import SOUND_PROCESSORS
+from .tiled import DeepseekVL2Processor, MolmoProcessor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
+from .waveforms import VibeVoiceAsrProcessor
+
+transformers: Any = untyped_transformers
+
+OWN: Final[Mapping[str, Any]] = {
+    "Apertus1p5Processor": ApertusProcessor,
+    "AudioFlamingo3Processor": AudioFlamingo3Processor,
+    "Blip2Processor": Blip2Processor,
+    "CLIPProcessor": LonePictures,
+    "ColModernVBertProcessor": ColModernVBertProcessor,
+    "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
+    "DeepseekVLV2Processor": DeepseekVL2Processor,
+    "DotsVLProcessor": DotsVLProcessor,
+    "Eagle2_5_VLProcessor": EagleProcessor,
+    "FunAsrNanoProcessor": FunAsrNanoProcessor,
+    "FunAudioChatProcessor": FunAudioChatProcessor,
+    "FuyuProcessor": FuyuProcessor,
+    "GlmAsrProcessor": GlmAsrProcessor,
+    "GotOcr2Processor": GotOcrProcessor,
+    "GraniteSpeechProcessor": GraniteSpeechProcessor,
+    "H2OVLProcessor": H2OVLProcessor,
+    "HunYuanVLProcessor": HunYuanVLProcessor,
+    "Idefics2Processor": Idefics2Processor,
+    "InklingProcessor": InklingProcessor,
+    "InternVLChatProcessor": InternVLChatProcessor,
+    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor", "LlavaOnevision2Processor"), ImagePadProcessor),
+    "KimiVLProcessor": KimiVLProcessor,
+    "Lfm2VlProcessor": Lfm2VlProcessor,
+    **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
+    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
+    "MiniCPMV4_7Processor": CanvasSlicesProcessor,
+    "MolmoProcessor": MolmoProcessor,
+    "MossTranscribeDiarizeProcessor": MossTranscribeDiarizeProcessor,
+    **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
+    "MusicFlamingoProcessor": MusicFlamingoProcessor,
+    "NemotronVLProcessor": NemotronVLProcessor,
+    "OpenCUAProcessor": OpenCUAProcessor,
+    "Ovis2_5Processor": Ovis25Processor,
+    "Phi3VProcessor": Phi3VProcessor,
+    "Phi4MMProcessor": Phi4MMProcessor,
+    "Phi4MultimodalProcessor": Phi4Processor,
+    "PixtralProcessor": PixtralProcessor,
+    "NormedOnevisionProcessor": NormedOnevisionProcessor,
+    "Qwen3ASRProcessor": Qwen3ASRProcessor,
+    "Step3VLProcessor": transformers.Step3p7Processor,
+    "Siglip2Processor": LonePictures,
+    "SiglipProcessor": LonePictures,
+    "SmolVLMProcessor": SmolVLMProcessor,
+    "UltravoxProcessor": UltravoxProcessor,
+    "VibeVoiceAsrProcessor": VibeVoiceAsrProcessor,
+    "VideoLlama3Processor": VideoLlama3Processor,
+    "VoxtralProcessor": VoxtralProcessor,
+    **dict.fromkeys((f"{each}Processor" for each in nemotron_omni.ARCHITECTURES), NemotronOmniProcessor),
+    **SOUND_PROCESSORS,
+}
+OWN_IMAGES: Final[Mapping[str, Any]] = {
+    "Apertus1p5Processor": ApertusImages,
+    "Cohere2VisionProcessor": Cohere2VisionImages,
+    "FuyuProcessor": FuyuImages,
+    "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
+    **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeImages),
+    "KimiVLProcessor": KimiVLImages,
+    "Kimi_K25Processor": KimiImages,
+    "Lfm2VlProcessor": Lfm2VlImages,
+    "Llama4Processor": Llama4Images,
+    "PerceptionLMProcessor": PerceptionLMImages,
+    "Phi4MultimodalProcessor": Phi4Images,
+    "MiniCPMOcrProcessor": MiniCPMOcrImages,
+    **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
+    "MiniMaxM3VLProcessor": MiniMaxM3Images,
+    "Molmo2Processor": Molmo2Images,
+    **dict.fromkeys(("Step3VLProcessor", "Step3p7Processor"), StepImages),
+    "VideoLlavaProcessor": transformers.CLIPImageProcessorPil,
+    "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
+}
+"""Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
+another."""
+_UNNAMED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
+    "deepseek_vl_v2": "DeepseekVLV2Processor",
+    "dots_ocr": "DotsVLProcessor",
+    "eagle_2_5_vl": "Eagle2_5_VLProcessor",
+    "funaudiochat": "FunAudioChatProcessor",
+    "h2ovl_chat": "H2OVLProcessor",
+    "internvl_chat": "InternVLChatProcessor",
+    **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
+    "kimi_vl": "KimiVLProcessor",
+    "llava_onevision2": "LlavaOnevision2Processor",
+    "minicpmo": "MiniCPMOProcessor",
+    "minicpmv": "MiniCPMVProcessor",
+    "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
+    "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
+    nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
+    "molmo": "MolmoProcessor",
+    "opencua": "OpenCUAProcessor",
+    "ovis2_5": "Ovis2_5Processor",
+    "phi3_v": "Phi3VProcessor",
+    "phi4mm": "Phi4MMProcessor",
+    "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
+    "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
+    "step_vl": "Step3VLProcessor",
+    "ultravox": "UltravoxProcessor",
+}
+"""Processors by model type, if transformers has none and published files name none."""
+ALIKE: Final[Mapping[str, str]] = dict.fromkeys(("ColQwen3Processor", "OpsColQwen3Processor"), "Qwen3VLProcessor")
+"""Processors whose code comes with files, by those that process pictures alike."""
+
+
+class ProcessorError(Exception):
+    """The model's processor cannot be loaded; one line for the operator."""
+
+
+def class_name(files: ModelFiles) -> str:
+    """The name of a model's processor. Raises :class:`ProcessorError`."""
+    config = files.read("config.json")
+    model_type, said = described_part(config).get("model_type"), processor_name(files.source)
+    other = said not in OWN and model_type != config.get("model_type")  # named by the code of another's files
+    if said is not None and not (other and not hasattr(transformers, said)):
+        return said
+    known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}
+    found = known.get(str(model_type))
+    if not isinstance(found, str):
+        raise ProcessorError(f"no file of {files} names a processor_class, and none is known for {model_type!r}")
+    return found
