@@ -280,6 +280,9 @@ class ForwardBatch:
     """Cosines and sines that replace the layers' rotary tables, float32 [positions, rotating pairs] each."""
     taps: Taps | None = None
     """None: nothing is copied."""
+    drafted: Sequence[kernels.WholeSpan] = ()
+    """The blocks of tokens that are drafted, if these are all tokens: they see the caches, to which they are not added,
+    and each other, as the layers' ``whole_spans`` says."""
     drawn: Sequence[bool] = ()
     """For each sequence of a pass on a CPU, whether all its tokens are behind its prompt."""
     coded: int | None = None
