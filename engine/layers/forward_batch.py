@@ -281,6 +281,9 @@ class ForwardBatch:
     or [positions, head_dim] for :func:`.rotary.rotate_apart_`."""
     taps: Taps | None = None
     """None: nothing is copied."""
+    drafted: Sequence[kernels.WholeSpan] = ()
+    """The blocks of tokens that are drafted, if these are all tokens: they see the caches, to which they are not added,
+    and each other, as the layers' ``whole_spans`` says."""
     drawn: Sequence[bool] = ()
     """For each sequence of a pass on a CPU, whether all its tokens are behind its prompt."""
     coded: int | None = None

@@ -143,6 +143,12 @@ class Layer:
             return delta, residual
         return None, self._completed(delta, residual, batch)
 
+    def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
+        """Write keys and values of x [tokens, hidden], which the norm of the layer's input does not change."""
+        assert self._mixer is not None
+        assert isinstance(self._mixer.part, Attention), "blocks are drafted with plain attention"
+        self._mixer.part.keep(x, batch)
+
     def _mixed(
         self, mixer: Sublayer[Mixer], delta: Delta | None, residual: Stream, batch: ForwardBatch, given: Stream | None
     ) -> tuple[Delta | None, Stream]:

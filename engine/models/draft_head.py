@@ -47,14 +47,14 @@ class DraftHead:
             self._embedding = context.empty(config.vocab_size, hidden)
             self.weights.add("embed_tokens.weight", self._embedding)
         self._embedding_norm = norm("embedding_norm", hidden) if spec.norms else None
-        self._hidden_norm = norm("hidden_norm", hidden) if spec.norms else None
+        self._hidden_norm = norm("hidden_norm", hidden) if spec.norms or spec.block else None
         self._fc: Linear
         if spec.joins:
             embedded = hidden if spec.embeds else spec.hidden_size
             self._fc = product("fc", hidden, embedded + spec.hidden_size, bias=spec.bias)
         else:
             self._fc = product("fc", hidden, len(spec.taps) * spec.hidden_size, bias=spec.bias)
-        rotary = RotaryTables(own.max_position, max_model_len, context)
+        rotary = RotaryTables(own.max_position, max_model_len + spec.block, context)
         self._layers = [Layer(self.weights, number, own, rotary, context) for number in range(len(own.layers))]
         self._norm = norm("norm", hidden) if spec.final_norm else None
         self._head: Linear | None = None
@@ -93,6 +93,17 @@ class DraftHead:
         x = features.to(self.context.dtype)
         return x if self.spec.joins else self._fc(x)
 
+    def keep(self, batch: ForwardBatch, features: torch.Tensor) -> None:
+        """Write the keys and values of tokens with these features to the batch's cache (what drafts blocks)."""
+        assert self._hidden_norm is not None
+        x = self._hidden_norm.plain(self.combined(features))
+        for layer in self._layers:
+            layer.keep(x, batch)
+
+    def block(self, batch: ForwardBatch) -> torch.Tensor:
+        """Run the layers over the blocks ``batch.drafted``; returns their output [tokens, hidden]."""
+        return self._through(None, self._embedded(batch), batch)
+
     def forward(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
         """Run the layer; returns its output [tokens, hidden], and writes keys and values to the batch's cache.
 
@@ -106,12 +117,15 @@ class DraftHead:
         else:
             normed = x
         both = torch.cat((normed, embedded) if spec.hidden_first else (embedded, normed), dim=1)
-        first, *others = self._layers
         if spec.joins:
-            delta, residual = first(None, self._fc(both), batch)
-        else:
-            past = normed if spec.norm_before_residual else x
-            delta, residual = first(None, past.clone(), batch, both)
+            return self._through(None, self._fc(both), batch)
+        past = normed if spec.norm_before_residual else x
+        return self._through(both, past.clone(), batch)
+
+    def _through(self, given: torch.Tensor | None, stream: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """The stream behind all layers, which change it; ``given``: what the first attends with in its place."""
+        first, *others = self._layers
+        delta, residual = first(None, stream, batch, given)
         for layer in others:
             delta, residual = layer(delta, residual, batch)
         assert isinstance(residual, torch.Tensor)

@@ -21,8 +21,8 @@ CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
-DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp"]
-BY_MODELS: Final[frozenset[DraftMethod]] = frozenset({"draft_model", "eagle", "eagle3", "mtp"})
+DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "dflash", "mtp"]
+BY_MODELS: Final[frozenset[DraftMethod]] = frozenset({"draft_model", "eagle", "eagle3", "dflash", "mtp"})
 """Methods by which a model proposes, or a head."""
 MAX_DRAFTS: Final = 64
 
@@ -32,12 +32,12 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     method: DraftMethod
     """``ngram``: continuations of the last tokens' earlier matches in the sequence; ``suffix``: also matches in
-    finished answers; ``draft_model``: samples of a smaller model; ``eagle``, ``eagle3``: samples of a head that was
-    trained on the model's hidden states; ``mtp``: samples of the checkpoint's own head, or of Gemma 4's assistant."""
+    finished answers; ``draft_model``: samples of a smaller model; ``eagle``, ``eagle3``, ``dflash``: samples of a head
+    for the model's hidden states; ``mtp``: samples of the checkpoint's own head, or of Gemma 4's assistant."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 0
     """Most drafts of a sequence in a step. Only ``suffix`` may omit it; then it is the suffix depth."""
     model: str = ""
-    """The draft model, EAGLE's head or an assistant: named as MODEL is; a local path once located."""
+    """The draft model, a head or an assistant: named as MODEL is; a local path once located."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
     """Length of the shortest match."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 5
@@ -309,9 +309,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Flag(
             "speculative decoding, as JSON with vLLM's keys: method is ngram (continuations of earlier "
             "matches in the prompt or answer), suffix (also in earlier answers with the same cache salt), "
-            "draft_model (a smaller model with the same tokenizer), eagle or eagle3 (a separate head) or mtp "
-            "(MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of draft_model, eagle, "
-            "eagle3 and an assistant, named as MODEL is); prompt_lookup_min and prompt_lookup_max; "
+            "draft_model (a smaller model with the same tokenizer), eagle, eagle3 or dflash (a separate head) or mtp "
+            "(MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of draft_model, a separate "
+            "head and an assistant, named as MODEL is); prompt_lookup_min and prompt_lookup_max; "
             "num_speculative_tokens_per_batch_size; and the four suffix_decoding keys; by default none",
             kind="speculative",
             name="speculative-config",

@@ -23,7 +23,8 @@ def test_a_span_sees_itself_whole_and_what_its_window_reaches_before_it(
     blocks = torch.tensor([5, 0, 3, 6, 1], dtype=torch.int32)
     k_cache, v_cache = kernels.make_kv_cache(8, KV_HEADS, DIM, SIZE, torch.float32, torch.device("cpu"))
     at = torch.arange(length)
-    kernels.write_kv_(k, v, k_cache, v_cache, blocks[at // SIZE].long() * SIZE + at % SIZE)
+    slots = blocks[at // SIZE].long() * SIZE + at % SIZE
+    kernels.write_kv_(k, v, k_cache, v_cache, slots)
     batch = kernels.AttentionBatch(
         query_start=torch.tensor([0, count + behind], dtype=torch.int32),
         seq_lens=torch.tensor([length], dtype=torch.int32),
@@ -51,3 +52,12 @@ def test_a_span_sees_itself_whole_and_what_its_window_reaches_before_it(
         q[:count].transpose(0, 1), keys, values, attn_mask=seen, scale=0.3
     )
     torch.testing.assert_close(out[:count], expected.transpose(0, 1))
+    blank = slots[start:]
+    kernels.write_kv_(torch.full_like(k[start:], torch.nan), v[start:], k_cache, v_cache, blank)
+    apart = torch.empty_like(q)
+    kernels.attend_whole_spans_(
+        *(apart, q, k_cache, v_cache, batch, spans),
+        **{"scale": 0.3, "window": window, "windowed": windowed},
+        own=(k[start:], v[start:]),
+    )
+    assert torch.equal(apart[:count], out[:count]), "keys and values that are in no cache"

@@ -31,6 +31,7 @@ from .block_index import BlockIndex
 from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
 from .distances import Distances
+from .drafted import attend_drafted
 from .head_norms import HeadLayerNorm, query_and_key_norms
 from .query_latent import QueriesOfLatent
 from .region_index import RegionIndex
@@ -298,32 +299,10 @@ class Attention:
     ) -> torch.Tensor:
         """Causal attention over the cache; q, k, v [tokens, heads, head_dim] → the shape of q."""
         cache, spec = batch.caches[self._cache], self._spec
-        attention = batch.attention[cache.group]
-        q_norm, k_norm = self._head_norms or (None, None)
-        k_scale, v_scale = scales = cache.scales(self.scales)
-        if spec.rotated_first or (self._invariant and self._head_norms is not None):
-            # a fused launch sums a head's squares in an order that depends on the number of tokens
+        if batch.drafted:
             q, k = self._turned(q, k, batch)
-            kernels.write_kv_(k, v, cache.k, cache.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
-        else:
-            q = rotate_and_write_kv_(
-                q,
-                k,
-                v,
-                self._cos,
-                self._sin,
-                batch.positions,
-                cache.k,
-                cache.v,
-                attention.slots,
-                q_norm=q_norm.weight if q_norm else None,
-                k_norm=k_norm.weight if k_norm else None,
-                eps=self._eps,
-                plus_one=self._plus_one,
-                interleaved=self._interleaved,
-                k_scale=k_scale,
-                v_scale=v_scale,
-            )
+            return attend_drafted(q, k, v, batch, cache, spec, cache.scales(self.scales), self._sinks)
+        q, scales = self._written(q, k, v, batch), cache.scales(self.scales)
         if self._query_scales is not None:
             q = self._scaled(q, batch.positions)
         distances = self._distance_bias
@@ -347,6 +326,44 @@ class Attention:
             distances=distances,
             invariant=self._invariant,
         )
+
+    def _written(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Normed and rotated queries; writes keys and values to the cache. [tokens, heads, head_dim] each."""
+        cache, spec = batch.caches[self._cache], self._spec
+        attention = batch.attention[cache.group]
+        q_norm, k_norm = self._head_norms or (None, None)
+        k_scale, v_scale = cache.scales(self.scales)
+        if spec.rotated_first or (self._invariant and self._head_norms is not None):
+            # a fused launch sums a head's squares in an order that depends on the number of tokens
+            q, k = self._turned(q, k, batch)
+            kernels.write_kv_(k, v, cache.k, cache.v, attention.slots, k_scale=k_scale, v_scale=v_scale)
+            return q
+        return rotate_and_write_kv_(
+            q,
+            k,
+            v,
+            self._cos,
+            self._sin,
+            batch.positions,
+            cache.k,
+            cache.v,
+            attention.slots,
+            q_norm=q_norm.weight if q_norm else None,
+            k_norm=k_norm.weight if k_norm else None,
+            eps=self._eps,
+            plus_one=self._plus_one,
+            interleaved=self._interleaved,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
+
+    def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
+        """Write the keys and values of x [tokens, hidden] to the cache, and nothing else (what drafts blocks)."""
+        made = self.into(x, None)
+        assert isinstance(made, torch.Tensor)
+        q, k, v = made.split_with_sizes(self._sizes, dim=1)
+        q, k, v = (part.view(len(x), -1, self._spec.head_dim) for part in (q, k, v))
+        self._written(q, k, v, batch)
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
         """:meth:`attend` while a pass is recorded."""

@@ -75,6 +75,10 @@ class DraftHeadSpec:
     """Whether the normed output is fed back for a further token."""
     projects_back: bool = False
     """Whether what is fed back is first projected to the model's hidden size (assistants)."""
+    block: int = 0
+    """Tokens of a block, which is drafted in one pass: the row's last token and masks, that see the keys of all tokens
+    before (DFlash). Those keys are made of the model's hidden states alone. 0: one token is drafted a pass."""
+    mask_token: int = 0
     clusters: int = 0
     """Clusters of equally many tokens, of which it drafts from the ``chosen_clusters`` that score best; 0: none."""
     chosen_clusters: int = 0

@@ -19,7 +19,7 @@ from ..rows.extras import RowExtras, extra_of
 from ..rows.rows import RowLimits, RowTable
 from ..rows.states import RowStates
 from ..sampling.sampler import Sampler
-from ..speculation import AssistantPass, Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
+from ..speculation import AnyHeadPass, Drafting, DraftModel, PlainPass, Proposer, ProposingModel, head_pass_of
 from .row_sampler import RowSampler
 from .runner import ModelRunner
 
@@ -73,14 +73,13 @@ class SyncCompute:
         self.graphs: list[PassGraphs] = []
         """Of the model, and of a model that drafts for it."""
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
-        self._head: HeadPass | AssistantPass | None = None
+        self._head: AnyHeadPass | None = None
         self._taps: tuple[int, ...] = ()
         """Layers before which the draft head takes the stream."""
         if draft is not None:
             if isinstance(draft.model, DraftHead):
                 self._taps = draft.model.spec.taps
-                run_head = AssistantPass if draft.model.spec.shares_keys else HeadPass
-                self._head = run_head(draft.model, draft.caches, self.rows, device)
+                self._head = head_pass_of(draft.model.spec)(draft.model, draft.caches, self.rows, device)
                 drafter = DraftModel(self._head, self.rows, sampler, draft.most, behind=1)
             else:
                 own = None if graphs is None else graphs(draft.model, draft.caches, self.rows)

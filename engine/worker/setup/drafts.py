@@ -20,6 +20,7 @@ from ...loading.safetensors_index import read_json
 from ...loading.weight_files import weight_format, weight_index
 from ...model_config.config_fields import ConfigError
 from ...model_config.hf.assistant import assistant
+from ...model_config.hf.block_drafter import dflash_head
 from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefix
 from ...model_config.spec.cache import CacheSpec
 from ...model_config.spec.model import ModelSpec
@@ -165,11 +166,14 @@ def _headed(source: DraftSource, path: Path | None, method: DraftMethod) -> Draf
     names, files = [tensor.name for tensor in tensors], tuple(dict.fromkeys(tensor.file for tensor in tensors))
     dtype = source.checkpoint.dtype
     checkpoint = Checkpoint(weight_format(files), path, files, model, dtype, GenerationConfig())
-    spec = (
-        assistant(described, model)
-        if method == "mtp"
-        else eagle_head(described, names, model, third=method == "eagle3")
-    )
+    if method == "mtp":
+        spec = assistant(described, model)
+    elif method == "dflash":
+        if (path / "mask_embedding.pt").exists():
+            raise ConfigError("it has a mask_embedding.pt, which is not read here; expected masks that are a token")
+        spec = dflash_head(described, names, model, source.most)
+    else:
+        spec = eagle_head(described, names, model, third=method == "eagle3")
     return replace(source, checkpoint=checkpoint, spec=spec)
 
 

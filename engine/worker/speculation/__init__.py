@@ -1,7 +1,7 @@
 """Speculative decoding: proposers, the drafts in a step, and their verification."""
 
 from .draft_model import DraftModel, PlainPass, ProposingModel
-from .head_pass import AssistantPass, HeadPass
+from .head_pass import AnyHeadPass, head_pass_of
 from .ngram import NgramProposer
 from .proposer import Proposer
 from .row_drafts import Drafting
@@ -9,14 +9,14 @@ from .suffix import SuffixProposer
 from .verification import verify
 
 __all__ = [
-    "AssistantPass",
+    "AnyHeadPass",
     "DraftModel",
     "Drafting",
-    "HeadPass",
     "NgramProposer",
     "PlainPass",
     "Proposer",
     "ProposingModel",
     "SuffixProposer",
+    "head_pass_of",
     "verify",
 ]

@@ -28,8 +28,9 @@ class ProposingModel:
 class DraftPass(Protocol):
     """Runs the draft model over rows of the table."""
 
-    def run(self, rows: Sequence[RowStep]) -> PassResult:
-        """Run rows; returns logits of the last token of each row that samples."""
+    def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
+        """Run rows; returns logits of the last token of each row that samples. ``drafts``: how many tokens each row
+        drafts from there, counting :meth:`go_on`'s."""
 
     def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run rows of one token each, directly behind the token that they sampled last."""
@@ -42,7 +43,10 @@ class PlainPass:
     """The pass of a draft model, which needs tokens only."""
 
     def __init__(self, model: ModelPass) -> None:
-        self.run = self.go_on = model.run
+        self.go_on = model.run
+
+    def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
+        return self.go_on(rows)
 
     def remove(self, slot: int) -> None:
         pass
@@ -160,7 +164,8 @@ class DraftModel:
             if start is not None and start < end:
                 steps.append(RowStep(slot, start, end - start, [], slot in drafting))
                 self._computed[slot] = end
-        return self._drawn(steps, self._model.run(steps)) if steps else {}
+        drafts = [drafting.get(step.slot, 0) for step in steps]
+        return self._drawn(steps, self._model.run(steps, drafts)) if steps else {}
 
     def _drawn(self, steps: Sequence[RowStep], passed: PassResult) -> dict[int, int]:
         """The tokens sampled in a pass, by slot."""

@@ -6,13 +6,49 @@ from dataclasses import replace
 
 import torch
 
+from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import RowStep
 
 from ...layers.forward_batch import LayerCache
+from ...model_config.hf.draft_head import DraftHeadSpec
 from ...models.draft_head import DraftHead
 from ..passes.model_pass import PassResult
 from ..rows.batch import build_batch
 from ..rows.rows import RowTable
+
+
+class _Features:
+    """The model's hidden states at positions that a head has not computed yet."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head = head
+        self._waiting: dict[int, tuple[int, torch.Tensor]] = {}
+        """By slot: the first position, and features [positions, …]. Those behind the row's end are of refused
+        drafts."""
+
+    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
+        """Keep the model's hidden states of these rows."""
+        if passed.states is None:
+            return
+        starts, hidden = passed.states
+        features = self._head.features(hidden, passed.taps)
+        for row, at in zip(rows, starts, strict=True):
+            new = features[at : at + row.count].clone()
+            first, known = self._waiting.get(row.slot, (row.start, new[:0]))
+            self._waiting[row.slot] = first, torch.cat((known[: row.start - first], new))
+
+    def remove(self, slot: int) -> None:
+        self._waiting.pop(slot, None)
+
+    def take(self, rows: Sequence[RowStep]) -> torch.Tensor:
+        """Those of these rows, concatenated; they are not kept."""
+        parts = []
+        for row in rows:
+            first, features = self._waiting[row.slot]
+            end = row.start + row.count - first
+            parts.append(features[row.start - first : end])
+            self._waiting[row.slot] = first + end, features[end:]
+        return torch.cat(parts)
 
 
 class HeadPass:
@@ -28,36 +64,21 @@ class HeadPass:
         self._device = device
         self._rows = copy.copy(rows)
         self._rows.tokens = rows.tokens[:, 1:]
-        self._waiting: dict[int, tuple[int, torch.Tensor]] = {}
-        """By slot: the first position, and features [positions, …]. Those behind the row's end are of refused
-        drafts."""
+        self._features = _Features(head)
         self._left: dict[int, torch.Tensor] = {}
         """By slot: the layer's output [hidden] at the last position of a row that drafts, which is fed back."""
 
     def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
         """Keep the model's hidden states of these rows."""
-        if passed.states is None:
-            return
-        starts, hidden = passed.states
-        features = self._head.features(hidden, passed.taps)
-        for row, at in zip(rows, starts, strict=True):
-            new = features[at : at + row.count].clone()
-            first, known = self._waiting.get(row.slot, (row.start, new[:0]))
-            self._waiting[row.slot] = first, torch.cat((known[: row.start - first], new))
+        self._features.observed(rows, passed)
 
     def remove(self, slot: int) -> None:
-        self._waiting.pop(slot, None)
+        self._features.remove(slot)
         self._left.pop(slot, None)
 
-    def run(self, rows: Sequence[RowStep]) -> PassResult:
+    def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
         """Run positions whose hidden states are kept."""
-        parts = []
-        for row in rows:
-            first, features = self._waiting[row.slot]
-            end = row.start + row.count - first
-            parts.append(features[row.start - first : end])
-            self._waiting[row.slot] = first + end, features[end:]
-        return self._passed(rows, self._head.combined(torch.cat(parts)))
+        return self._passed(rows, self._head.combined(self._features.take(rows)))
 
     def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run the token behind each row's last one, with the layer's output there."""
@@ -73,6 +94,69 @@ class HeadPass:
         for row, each in zip((row for row in rows if row.sample), fed_back, strict=True):
             self._left[row.slot] = each
         return PassResult(self._head.logits(last))
+
+
+class BlockPass:
+    """Runs a head that drafts blocks: all drafts of a row in one pass over its last token and masks behind it.
+
+    See :class:`HeadPass`. A block's keys and values are not kept, so it may reach beyond the row's blocks of the cache.
+    """
+
+    def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
+        self._head = head
+        self._caches = caches
+        self._rows = rows
+        self._device = device
+        self._features = _Features(head)
+        self._logits: dict[int, tuple[int, torch.Tensor]] = {}
+        """By slot: the position of the first draft, and logits [drafts, vocabulary]."""
+
+    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
+        """Keep the model's hidden states of these rows."""
+        self._features.observed(rows, passed)
+
+    def remove(self, slot: int) -> None:
+        self._features.remove(slot)
+        self._logits.pop(slot, None)
+
+    def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
+        """Write the keys of positions whose hidden states are kept; run the blocks of rows that sample."""
+        context = build_batch(rows, self._rows, self._caches, self._device).forward
+        self._head.keep(context, self._features.take(rows))
+        drafting = [number for number, row in enumerate(rows) if row.sample]
+        if not drafting:
+            return PassResult()
+        size = self._head.spec.block
+        slots, starts = zip(*((rows[at].slot, rows[at].start + rows[at].count) for at in drafting), strict=True)
+        tokens = torch.full((len(slots), size), self._head.spec.mask_token)
+        tokens[:, 0] = torch.from_numpy(self._rows.tokens[slots, starts])
+        positions = torch.tensor(starts)[:, None] + torch.arange(size)
+        spans = [
+            WholeSpan(number * size, size, sequence, start)
+            for number, (sequence, start) in enumerate(zip(drafting, starts, strict=True))
+        ]
+        batch = replace(
+            context,
+            tokens=tokens.flatten().to(self._device),
+            positions=positions.flatten().to(self._device),
+            drafted=spans,
+        )
+        hidden = self._head.block(batch).unflatten(0, (-1, size))
+        counts = [drafts[at] for at in drafting]
+        wanted = [of_row[1 : 1 + count] for of_row, count in zip(hidden, counts, strict=True)]
+        logits = self._head.logits(torch.cat(wanted)).split(counts)
+        for slot, start, of_row in zip(slots, starts, logits, strict=True):
+            self._logits[slot] = start + 1, of_row
+        return PassResult(torch.stack([of_row[0] for of_row in logits]))
+
+    def go_on(self, rows: Sequence[RowStep]) -> PassResult:
+        """The logits behind each row's last draft, which :meth:`run` made."""
+        found = []
+        for row in rows:
+            first, logits = self._logits[row.slot]
+            # the token that is predicted stands two behind the position of a head
+            found.append(logits[row.start + 2 - first])
+        return PassResult(torch.stack(found))
 
 
 class AssistantPass:
@@ -107,7 +191,7 @@ class AssistantPass:
         self._last.pop(slot, None)
         self._drafting.pop(slot, None)
 
-    def run(self, rows: Sequence[RowStep]) -> PassResult:
+    def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
         """Run the last position of each row that drafts."""
         drafting = [row for row in rows if row.sample]
         for row in drafting:
@@ -134,3 +218,13 @@ class AssistantPass:
         for row, position, back in zip(rows, positions, self._head.fed_back(left), strict=True):
             self._drafting[row.slot] = position, back
         return PassResult(self._head.logits(left))
+
+
+AnyHeadPass = HeadPass | BlockPass | AssistantPass
+
+
+def head_pass_of(spec: DraftHeadSpec) -> type[HeadPass] | type[BlockPass] | type[AssistantPass]:
+    """What runs a head of this spec."""
+    if spec.shares_keys:
+        return AssistantPass
+    return BlockPass if spec.block else HeadPass
