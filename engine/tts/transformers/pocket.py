@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from transformers import (
     AutoTokenizer,
+    DynamicCache,
     GradiumPhononTTSForConditionalGeneration,
     PocketTTSForConditionalGeneration,
     PocketTTSProcessor,
@@ -22,6 +23,7 @@ from transformers.models.pocket_tts.feature_extraction_pocket_tts import PocketT
 
 from stentor.protocols.ipc.speech import VoicePlace
 
+from ...models.transformers.names import with_cache
 from ..backend import CannotSpeak, Part, Stop, keep_whole
 from ..recordings import PROMPT_SECONDS, read_recording
 from .codec_stream import CodecStream, load_codec
@@ -100,7 +102,7 @@ class PocketSynthesizer:
             self._model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
-                past_key_values=copy.deepcopy(prefix.cache),
+                **with_cache(self._model.forward, copy.deepcopy(prefix.cache)),
                 frames_after_eos=inputs["frames_after_eos"],
                 max_new_tokens=self._most_frames(ids),
             )
@@ -141,10 +143,15 @@ class PocketSynthesizer:
                 "serve a checkpoint as transformers saves it"
             )
         length = int(places[-1]) + 1
+        decoder = self._model.model
+        cache = DynamicCache(config=decoder.config)
         with torch.inference_mode():
-            cache = self._model.model(
-                input_ids=ids[:, :length], audio_prompt_latents=latents[None], use_cache=True
-            ).past_key_values
+            decoder(
+                input_ids=ids[:, :length],
+                audio_prompt_latents=latents[None],
+                use_cache=True,
+                **with_cache(decoder.forward, cache),
+            )
         return _Prefix(latents, length, cache)
 
     def _read_prompt(self, place: VoicePlace) -> Any:
