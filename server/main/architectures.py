@@ -74,6 +74,10 @@ _QWEN4: Final = {
     "indexer_budget": 128,
     "indexer_compress_ratio": 4,
 }
+_KIMI_K3: Final[Mapping[str, object]] = {
+    **{"attn_res_block_size": 2, "hidden_act": "situ"},
+    **{"activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0},
+}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Cosmos3Edge", "Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "Keye", "KeyeVL1_5", "PaddleOCRVL"),
@@ -100,7 +104,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Zamba2ForCausalLM": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     **{
         f"Kimi{which}": {"layer_types": ["linear_attention", "full_attention"] * 2, "num_key_value_heads": 4, **more}
-        for which, more in (("K3ForConditionalGeneration", {"attn_res_block_size": 2}), ("LinearForCausalLM", {}))
+        for which, more in (("K3ForConditionalGeneration", _KIMI_K3), ("LinearForCausalLM", {}))
     },
     "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "BailingMoeV2_5ForCausalLM": {"layer_group_size": 2},

@@ -409,6 +409,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "JanusForConditionalGeneration": ("janus",),
     "KeyeForConditionalGeneration": ("keye",),
     "KeyeVL1_5ForConditionalGeneration": ("keye_vl1_5",),
+    "KimiK3ForConditionalGeneration": ("kimi_k3",),
     "KimiVLForConditionalGeneration": ("kimi_vl",),
     "Kimi_K25ForConditionalGeneration": ("kimi_k25",),
     "Lfm2VlForConditionalGeneration": ("lfm2_vl",),

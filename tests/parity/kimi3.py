@@ -228,9 +228,9 @@ class Body(nn.Module):
         if self.mixes:
             self.output_attn_res_norm, self.output_attn_res_proj = _norm(hidden), _linear(hidden, 1)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens [rows, tokens] → hidden states before the last norm, [rows, tokens, hidden]"""
-        x: torch.Tensor = self.embed_tokens(tokens)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Tokens [rows, tokens], or their embeddings [rows, tokens, hidden] → hidden states before the last norm"""
+        x = x if x.is_floating_point() else self.embed_tokens(x)
         kept: list[torch.Tensor] | None = [] if self.mixes else None
         for layer in self.layers:
             x = layer(x, kept)
@@ -249,9 +249,16 @@ class K3(transformers.PreTrainedModel):  # type: ignore[misc]
         if isinstance(module, nn.RMSNorm):
             nn.init.ones_(module.weight)
 
-    def forward(self, input_ids: torch.Tensor) -> K3Output:
-        """input_ids [rows, tokens] → logits [rows, tokens, vocabulary]"""
-        return K3Output(self.lm_head(self.model.norm(self.model(input_ids))))
+    def forward(
+        self, input_ids: torch.Tensor | None = None, inputs_embeds: torch.Tensor | None = None, **_: Any
+    ) -> K3Output:
+        """input_ids [rows, tokens], or embeddings of tokens → logits [rows, tokens, vocabulary]"""
+        taken = input_ids if inputs_embeds is None else inputs_embeds
+        return K3Output(self.lm_head(self.model.norm(self.model(taken))))
+
+    def get_input_embeddings(self) -> nn.Module:
+        found: nn.Module = self.model.embed_tokens
+        return found
 
 
 transformers.AutoModelForCausalLM.register(K3Config, K3)
@@ -286,6 +293,12 @@ def _text(config: Any) -> Values:
     own |= {"use_grouped_topk": True, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": True}
     own |= {"activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "num_nextn_predict_layers": 0}
     return {**own, **{field: getattr(config, field) for field in kept}}
+
+
+def described(config: Any) -> Values:
+    """The config.json of a whole model that sees nothing."""
+    architecture, found = {"architectures": ["KimiK3ForConditionalGeneration"]}, _whole(config)
+    return {**architecture, **{field: value for field, value in found.items() if value is not ...}}
 
 
 def _whole(config: Any) -> Values:

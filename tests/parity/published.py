@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
 from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.kimi3_tower import KIMI3
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_molmo import POOLED
@@ -438,6 +439,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     ),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
+    **KIMI3,
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
     **{
         file: Published("ovis2_5", partial(_ovis2_5, newer=name), _OVIS, name)

@@ -57,11 +57,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         parts, values[whole] = quantise(tensor)
         stored |= {f"{kept.removesuffix('weight')}{ending}": each for ending, each in parts.items()}
     stored["mtp.0.norm.weight"] = torch.ones(64)
+    seeing = ("patch_embed.proj.bias", "blocks.0.attn.wqkv.weight", "blocks.0.mlp.w2.weight", "norm.weight")
+    seeing = (*(f"vision.{name}" for name in seeing), "aligner.w1.weight", "image_start", "layers.0.ffn.gate.bias_vl")
+    stored |= {name: torch.ones(2) for name in seeing}
     save_file(stored, published / "model.safetensors")
     save_file(values, plain / "model.safetensors")
     config = json.loads((published / "config.json").read_text())
     block = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-    config |= {"expert_dtype": "fp4", "quantization_config": {**block, "scale_fmt": "ue8m0"}}
+    config |= {"vision_n_layers": 1, "expert_dtype": "fp4", "quantization_config": {**block, "scale_fmt": "ue8m0"}}
     (published / "config.json").write_text(json.dumps(config))
     return published, plain
 

@@ -1,10 +1,10 @@
 """Reads the config.json of DeepSeek-V4: published names of fields, and transformers' later ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ..config_fields import ConfigError, Fields
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.compressed_attention import CompressedAttentionSpec, EntryIndexSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import ExpertNames, MLPSpec, MoESpec, RouterSpec
@@ -58,7 +58,23 @@ def deepseek_v4(fields: Fields, name: str) -> ModelSpec:
         embedding="embed",
         final_norm="norm",
         draft_prefix="mtp.",
+        unused=tuple(_of_pictures(fields, len(layers))),
     )
+
+
+def _of_pictures(fields: Fields, layers: int) -> Iterator[str]:
+    """Stored names of what sees pictures, and corrects the choice of experts for them, in files of a model that sees
+    (DeepSeek V4 Flash Vision), whose text alone is served."""
+    depth = fields.integer("vision_n_layers", 0, least=0, most=MOST_LAYERS)
+    if not depth:
+        return
+    for part in ("vision.patch_embed.proj", "aligner.w1", "aligner.w2"):
+        yield from (f"{part}.{ending}" for ending in ("weight", "bias"))
+    for block in (f"vision.blocks.{number}" for number in range(depth)):
+        yield from (f"{block}.attn.{part}.{ending}" for part in ("wqkv", "wo") for ending in ("weight", "bias"))
+        yield from (f"{block}.{part}.weight" for part in ("norm1", "norm2", "mlp.w1", "mlp.w2"))
+    yield from ("vision.norm.weight", *(f"image_{which}" for which in ("start", "pad", "newline", "end")))
+    yield from (f"layers.{number}.ffn.gate.bias_vl" for number in range(layers))
 
 
 def _mixers(fields: Fields, spec: ModelSpec) -> list[CompressedAttentionSpec]:

@@ -113,6 +113,8 @@ def eagle_head(
     ``config``: the config.json. ``stored``: names of its tensors. Raises :class:`..config_fields.ConfigError`.
     """
     fields = Fields(config)
+    if third and model.streams is not None:
+        raise ConfigError(f"{model.architecture} has {model.streams.streams} residual streams, expected one to copy")
     own = attention_bias(fields, common(fields, "EAGLE-3" if third else "EAGLE"))
     if len(own.layers) != 1:
         raise ConfigError(f"num_hidden_layers is {len(own.layers)}, expected 1: a head has one layer")

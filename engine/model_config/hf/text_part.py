@@ -247,7 +247,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "KeyeForConditionalGeneration": MediaFamily("keye", "keye_text"),
     "KeyeVL1_5ForConditionalGeneration": MediaFamily("keye_vl1_5", "keye_text"),
     "KimiK25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
-    "KimiK3ForConditionalGeneration": MediaFamily("kimi_k3", "kimi_linear", takes=""),
+    "KimiK3ForConditionalGeneration": MediaFamily("kimi_k3", "kimi_linear"),
     "KimiVLForConditionalGeneration": MediaFamily("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
     "Lfm2VlForConditionalGeneration": MediaFamily("lfm2_vl", "lfm2"),

@@ -12,7 +12,7 @@ from ..spec.model import SANDWICH
 from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat
-from .vision_moonvit import kimi_k25, kimi_vl
+from .vision_moonvit import kimi_k3, kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
 from .vision_perception import perception_lm
 from .vision_qwen import (
@@ -145,6 +145,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "keye": paddleocr_vl,
     "keye_vl1_5": keye_vl1_5,
     "kimi_k25": kimi_k25,
+    "kimi_k3": kimi_k3,
     "kimi_vl": kimi_vl,
     "lighton_ocr": mistral3,
     "llama4": llama4,

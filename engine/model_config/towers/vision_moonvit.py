@@ -1,10 +1,13 @@
-"""MoonViT, the tower of Kimi-VL (arXiv:2504.07491) and Kimi K2.5: pictures in their own size, with learned positions
-and rotation. Torch-free."""
+"""MoonViT, the tower of Kimi-VL (arXiv:2504.07491), Kimi K2.5 and Kimi K3: pictures in their own size, with learned
+positions and rotation. Torch-free."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
+from ..hf.common import expect
+from ..spec.attention import AttentionSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
 from ..spec.positions import RopeConfig
@@ -13,6 +16,15 @@ from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSp
 
 _EPS: Final = 1e-5
 """Epsilon of all its norms."""
+_LEAST_EPS: Final = 2.0**-23
+"""That of Kimi K3's, which are torch's without one: the precision of float32."""
+_K3: Final[Mapping[str, object]] = {
+    **{"activation_func": "gelu_pytorch_tanh", "merge_type": "sd2_tpool", "mlp_type": "mlp2", "norm_type": "rmsnorm"},
+    **{"mm_projector_type": "patchmergerv2", "pos_emb_interpolation_mode": "bilinear", "pos_emb_type": "divided_fixed"},
+    **dict.fromkeys(("attn_bias", "linear_bias", "patch_embed_proj_bias"), False),
+    **{"projector_hidden_act": "gelu", "video_attn_type": "spatial_temporal"},
+}
+"""Fields of Kimi K3 that must have these values."""
 _PREFIXED: Final = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
 """Fields with the prefix ``vt_`` in Kimi K2.5."""
 
@@ -56,6 +68,36 @@ def kimi_vl(model: VisionFields) -> VisionSpec:
         final_norm="encoder.final_layernorm",
         merge=merge,
         projector=ProjectorSpec(products, norm=ProjectorNorm("projector.pre_norm", "layer", _EPS, bias=True)),
+    )
+
+
+def kimi_k3(model: VisionFields) -> VisionSpec:
+    """Kimi K3: without biases, with RMS norms, and heads that are wider together than the hidden size."""
+    expect(model.vision, _K3)
+    spec, vision = kimi_k25(model), model.vision
+    (layer, *_), hidden = spec.layers, spec.hidden_size
+    mixer, mlp = layer.mixer, layer.mlp
+    assert isinstance(mixer, AttentionSpec)
+    assert isinstance(mlp, MLPSpec)
+    width = vision.integer("qkv_hidden_size", 1536)
+    if width % (4 * mixer.heads):
+        raise ConfigError(f"qkv_hidden_size is {width}, expected a multiple of 4 · {mixer.heads} heads")
+    head_dim = width // mixer.heads
+    mixer = replace(mixer, head_dim=head_dim, scale=head_dim**-0.5, qkv_bias=False, output_bias=False)
+    norms = replace(layer.norms, kind="rms", bias=False)
+    joined = hidden * spec.merge**2
+    last = ProjectorNorm("projector.post_norm", "rms", vision.positive("projector_ln_eps", _EPS))
+    products = (
+        ProjectorProduct("projector.linear_1", joined, False, "gelu"),
+        ProjectorProduct("projector.linear_2", model.hidden, False, norm=last),
+    )
+    return replace(
+        spec,
+        layers=(replace(layer, mixer=mixer, mlp=replace(mlp, bias=False), norms=norms),) * len(spec.layers),
+        norm_eps=_LEAST_EPS,
+        patch_bias=False,
+        positions="centred",
+        projector=ProjectorSpec(products),
     )
 
 

@@ -24,6 +24,22 @@ class KimiVLProcessor(GridProcessor):
     image_token = "<|media_pad|>"
 
 
+class KimiK3Processor(GridProcessor):
+    """Prompts tell the size of a picture as it came, in pixels."""
+
+    image_token = "<|kimi_image_placeholder|>"
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return ["original_sizes"]
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        height, width = (int(side) for side in image_inputs["original_sizes"][image_idx])
+        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
+        embedded = "<|media_pad|>" * (patches // self.image_processor.merge_size**2)
+        return f"<|media_begin|>image {width}x{height}<|media_content|>{embedded}<|media_end|>"
+
+
 class DotsVLProcessor(GridProcessor):
     """Of dots.ocr."""
 

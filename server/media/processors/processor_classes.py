@@ -21,13 +21,13 @@ from .audio import (
     UltravoxProcessor,
     VoxtralProcessor,
 )
-from .grids import DotsVLProcessor, ImagePadProcessor, KimiVLProcessor, OpenCUAProcessor
+from .grids import DotsVLProcessor, ImagePadProcessor, KimiK3Processor, KimiVLProcessor, OpenCUAProcessor
 from .images.apertus import ApertusImages
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.keye import KeyeImages
-from .images.kimi import KimiImages, KimiVLImages
+from .images.kimi import KimiImages, KimiK3Images, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
 from .images.minicpm import MiniCPMOcrImages, MiniCPMVImages
@@ -91,6 +91,7 @@ OWN: Final[Mapping[str, Any]] = {
     "InklingProcessor": InklingProcessor,
     "InternVLChatProcessor": InternVLChatProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor", "LlavaOnevision2Processor"), ImagePadProcessor),
+    "KimiK3Processor": KimiK3Processor,
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
@@ -126,6 +127,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "FuyuProcessor": FuyuImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeImages),
+    "KimiK3Processor": KimiK3Images,
     "KimiVLProcessor": KimiVLImages,
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
@@ -151,6 +153,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
+    "kimi_k3": "KimiK3Processor",
     "kimi_vl": "KimiVLProcessor",
     "llava_onevision2": "LlavaOnevision2Processor",
     "minicpmo": "MiniCPMOProcessor",

@@ -10,8 +10,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from ..errors import TemplateError
+from ..templates.messages import prepare_messages
 from .interface import RenderRequest
-from .plain import called, flat_messages, reasoning_of, refuse_template
+from .plain import called, reasoning_of, refuse_template
 
 OPEN: Final = "<|open|>"
 CLOSE: Final = "<|close|>"
@@ -33,7 +34,7 @@ _Message = dict[str, Any]
 def write(conversation: RenderRequest) -> str:
     """The prompt's text. The model thinks unless ``thinking`` or ``enable_thinking`` of ``template_kwargs`` is false,
     or ``reasoning_effort`` is ``none``. Raises TemplateError."""
-    refuse_template(conversation, "kimi_k3")
+    refuse_template(conversation, "kimi_k3", takes=("image",))
     thinks, effort = _thought(conversation.template_kwargs)
     text = []
     if conversation.tools:
@@ -41,7 +42,7 @@ def write(conversation: RenderRequest) -> str:
         text.append(_message(_TOOLS.format(tools), role="system", type="tool-declare"))
     if effort:
         text.append(_message(_EFFORT.format(effort), role="system", type="thinking-effort"))
-    messages = _with_ordered_results(flat_messages(conversation, knows_developer=False))
+    messages = _with_ordered_results(_flat(conversation))
     last = messages.pop() if conversation.continue_final_message else None
     text += (_written(message, thinks) for message in messages)
     if last is not None:
@@ -50,7 +51,24 @@ def write(conversation: RenderRequest) -> str:
         text.append(f"{_opened('message', role='assistant')}{_begun(last, thinks)}")
     elif conversation.add_generation_prompt:
         text.append(_opened("message", role="assistant") + _opened("think" if thinks else "response"))
-    return "".join(text)
+    whole = "".join(text)
+    return whole if conversation.media is None else conversation.media.expand(whole)
+
+
+def _flat(conversation: RenderRequest) -> list[_Message]:
+    """Messages with contents as texts, in which pictures stand where they are given. Raises TemplateError."""
+    written = {} if conversation.media is None else conversation.media.written
+    messages = prepare_messages(conversation.messages, "mixed", knows_developer=False)
+    return [{**message, "content": _content(message["content"], written, at)} for at, message in enumerate(messages)]
+
+
+def _content(content: Any, written: Mapping[str, str], place: int) -> str:
+    if isinstance(content, str):
+        return content
+    texts = [written.get(part.get("type", ""), part.get("text", part.get("refusal"))) for part in content]
+    if None in texts:
+        raise TemplateError(f"messages[{place}].content has a part that is neither text nor an image.")
+    return "".join(map(str, texts))
 
 
 def _thought(kwargs: Mapping[str, Any]) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
-from stentor.engine.model_config.hf.draft_head import mtp_head
+from stentor.engine.model_config.hf.draft_head import eagle_head, mtp_head
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec
@@ -153,6 +153,13 @@ def test_a_head_of_kimi_k3_takes_its_stream_and_keeps_none_of_its_own() -> None:
     assert isinstance(layer.mlp, MoESpec)
     assert (head.takes_stream, head.feeds_normed, head.skips_first) == (True, False, True)
     assert {"mlp_res_proj.weight", "self_attention_res_norm.weight"} <= {*layer.unused}
+
+
+def test_an_eagle_3_head_over_several_streams_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="KimiK3ForConditionalGeneration has 9 residual streams, expected one to copy"
+    ):
+        eagle_head({}, (), read(), third=True)
 
 
 def test_the_formats_of_weights_may_be_told_with_the_text_alone() -> None:

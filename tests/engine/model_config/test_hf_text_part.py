@@ -59,7 +59,7 @@ UNREADABLE = {
     *("cohere_compass_text", "qwen4_exp_text"),
 }
 """Whose class's defaults describe no model that could run."""
-WRITTEN_OUT = {"mimo_v2", "mistral_large3", "nemotron_h"}
+WRITTEN_OUT = {"kimi_linear", "mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
 CODE_ALONE = {"keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own", "molmo", "step3_text", "step5"}
 """For which transformers has no class."""

@@ -234,6 +234,22 @@ _FILES: Final[Mapping[str, _Files]] = {
             **{"<start_of_image>": "<patch_start>", "<end_of_image>": "<patch_end>", "[IMG_BREAK]": "<patch_newline>"},
         },
     ),
+    "kimi_k3": _Files(
+        CHATML.replace("IMAGE", "<|kimi_image_placeholder|>"),
+        {
+            "preprocessor_config.json": {
+                "auto_map": {"AutoImageProcessor": "kimi_k3_vision_processing.KimiK3VisionProcessor"},
+                "media_proc_cfg": {
+                    **{"in_patch_limit": 64, "patch_size": PATCH, "merge_kernel_size": 2, "image_mean": _HALF},
+                    **{"image_std": _HALF, "patch_limit_on_one_side": 512, "fixed_output_tokens": None},
+                },
+            }
+        },
+        {
+            **{"<|image_pad|>": "<|media_pad|>", "<|vision_start|>": "<|media_begin|>"},
+            **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
+        },
+    ),
     "kimi_vl": _Files(
         CHATML.replace("IMAGE", "<|media_start|>image<|media_content|><|media_pad|><|media_end|>"),
         {

@@ -57,6 +57,7 @@ PROMPTS = {
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
     "phi3_v": "{}",
+    "kimi_k3": "<|media_begin|>image 40x30<|media_content|>{}<|media_end|>",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
     "llama_nemotron_vl": "<img>{}</img>\n",
     "ovis2_5": "{}\n",
@@ -222,8 +223,9 @@ def test_registers_are_filled_up_to_a_multiple_as_the_published_sizes_say() -> N
     assert (spec.registers, spec.hidden_size, len(spec.layers), spec.side) == (8, 1280, 32, 32)
 
 
-def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_say(tmp_path: Path) -> None:
-    WHOLE["kimi_vl"](tmp_path)
+@pytest.mark.parametrize("name", ["kimi_k3", "kimi_vl"])
+def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_say(name: str, tmp_path: Path) -> None:
+    WHOLE[name](tmp_path)
     processor = ModelProcessor(tmp_path)
     for size, rows, columns in (((18, 21), 6, 6), ((400, 100), 4, 16)):
         found = load(processor.image(waves(*size), {}, alone=True).payload)

@@ -7,6 +7,7 @@ import pytest
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.kimi_k3 import write
+from stentor.server.text.templates.placeholders import MediaText
 
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": {}}}
 DECLARED = (
@@ -101,3 +102,13 @@ def test_an_answer_that_goes_on_stays_open() -> None:
 def test_a_name_is_an_attribute() -> None:
     (message,) = [{"role": "user", "name": "Ann", "content": "Hi"}]
     assert text([message]).startswith('<|open|>message role="user" name="Ann"<|sep|>Hi<|close|>')
+
+
+def test_a_picture_stands_where_it_is_given_and_its_size_is_told() -> None:
+    size = "<|media_begin|>image 40x30<|media_content|><|media_pad|><|media_end|>"
+    media = MediaText({"image": "<|kimi_image_placeholder|>"}, {"image": [size]})
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
+    found = text([{"role": "user", "content": content}], media=media, add_generation_prompt=False)
+    assert found == f'<|open|>message role="user"<|sep|>a{size}b<|close|>message<|sep|><|end_of_msg|>'
+    with pytest.raises(TemplateError, match="a part that is neither text nor an image"):
+        text([{"role": "user", "content": [{"type": "video"}]}])

@@ -1,9 +1,9 @@
-"""Pictures of Kimi K2.5 and Kimi-VL: made smaller where they have too many patches, never larger, and filled up to
-whole squares of patches."""
+"""Pictures of Kimi K2.5, Kimi K3 and Kimi-VL: made smaller where they have too many patches, never larger, and filled
+up to whole squares of patches."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from transformers.processing_utils import ImagesKwargs
@@ -12,6 +12,12 @@ from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDA
 from ..processor_options import LOW_DETAIL_PIXELS
 from .base import OwnImages, Scaling
 from .tiles import Pixels, cut, filled_up
+
+_OF_TABLE: Final[Mapping[str, str]] = {
+    **{"in_patch_limit": "max_patches", "merge_kernel_size": "merge_size", "patch_size": "patch_size"},
+    **{"image_mean": "image_mean", "image_std": "image_std"},
+}
+"""Names of Kimi K3's settings, and those here."""
 
 
 class KimiArguments(ImagesKwargs, total=False):
@@ -64,6 +70,25 @@ class KimiVLImages(KimiImages):
         if not pad_input:
             raise ValueError("pad_input is false, expected true: pictures are filled up here, never cropped")
         super().__init__(max_patches=in_token_limit, merge_size=merge_kernel_size[0], **settings)
+
+
+class KimiK3Images(KimiImages):
+    """Kimi K3: its files have settings in a table, and prompts tell the size of a picture as it came."""
+
+    def __init__(self, media_proc_cfg: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        table = dict(media_proc_cfg or {})
+        if table.get("fixed_output_tokens") is not None:
+            raise ValueError(f"fixed_output_tokens is {table['fixed_output_tokens']!r}, expected null")
+        for theirs, ours in _OF_TABLE.items():
+            if table.get(theirs) is not None:
+                settings[ours] = table[theirs]
+        if (most := table.get("patch_limit_on_one_side")) is not None:
+            settings["size"] = {"max_height": most, "max_width": most}
+        super().__init__(**settings)
+
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        sizes = np.array([picture.shape[1:] for picture in images])
+        return {**super().tensors(images, scaling, settings), "original_sizes": sizes}
 
 
 def _size(height: int, width: int, patch: int, most: int, most_a_side: int) -> tuple[int, int]:
