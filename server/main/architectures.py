@@ -60,7 +60,13 @@ _STEP5: Final = {
 }
 _K2_HORIZON: Final = {
     **{"rope_head_dim": 8, "query_key_norm": True, "layernorm_num_groups": 4, "attention_gate_func": "silu"},
-    **{"num_experts": 4, "router_score_func": "sigmoid", "moe_gate_bias": True, "mova_num_experts": 0},
+    **{
+        "num_experts": 4,
+        "router_score_func": "sigmoid",
+        "moe_gate_bias": True,
+        "mova_num_experts": 4,
+        "mova_num_experts_per_tok": 2,
+    },
 }
 _STEP3: Final = {"moe_layers_enum": "1,2,3"}
 _VERSION: Final = {"version": 4.5}

@@ -80,6 +80,7 @@ CALLED = {
     **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
     "jetmoe": {"queries of chosen experts", "outputs of chosen experts"},
     **{key: {"a norm of groups", "attention with a gate"} for key in ("k2-horizon", "k2-horizon-dense")},
+    "k2-horizon-values": {"a norm of groups", "attention with a gate", "values of chosen experts"},
     "kimi-linear": {"a gated delta rule", "latent attention"},
     **{name: {"embeddings kept", "a shared block", "a state space"} for name in ("zamba2", "zamba2-plain")},
     **{name: {"embeddings kept", "a shared block", "a selective scan"} for name in ("zamba", "zamba-biased")},

@@ -84,6 +84,7 @@ EXPERTS = (
     "grok2",
     "kolibri1",
     "k2-horizon",
+    "k2-horizon-values",
     "lfm2-moe",
     "ling1",
     "ling2",
