@@ -140,6 +140,12 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
+    "LongcatFlashNgramForCausalLM": {
+        "ngram_vocab_size_ratio": 2,
+        "emb_neighbor_num": 3,
+        "emb_split_num": 2,
+        "eos_token_id": 2,
+    },
     "K2HorizonForCausalLM": _K2_HORIZON,
     **dict.fromkeys(("Step5ForCausalLM", "Step5ForConditionalGeneration"), _STEP5),
     "MiMoV2ForCausalLM": {

@@ -304,6 +304,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3VLForConditionalGeneration": ("step3-whole",),
     "Step3p5ForCausalLM": ("step3.5",),
     "Step3p7ForConditionalGeneration": ("step3.7-seeing",),
+    "LongcatFlashNgramForCausalLM": ("longcat-lite",),
     "K2HorizonForCausalLM": ("k2-horizon", "k2-horizon-dense", "k2-horizon-values"),
     "Step5ForCausalLM": ("step5",),
     "Step5ForConditionalGeneration": ("step5",),

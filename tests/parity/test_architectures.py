@@ -61,6 +61,7 @@ CALLED = {
     "dbrx-plain": {"clipped queries, keys and values"},
     "deepseek-v3.2": {"sparse latent attention"},
     "longcat": {"latent attention", "experts"},
+    "longcat-lite": {"embeddings of n-grams", "latent attention", "experts"},
     **dict.fromkeys(("dots3-note", "dots3-note-whole"), SPARSE),
     **{name: {"sparse latent attention", "a norm with a gate"} for name in ("axk2", "axk2-groups")},
     **dict.fromkeys(("mistral-large4-seeing", "mistral-large4-shared"), SPARSE),

@@ -92,6 +92,7 @@ EXPERTS = (
     "ling3",
     "llama4",
     "longcat",
+    "longcat-lite",
     "minimax-m3",
     "mistral-large4-seeing",
     "mimo-v2-fp8",
