@@ -261,7 +261,7 @@ def _tasks(folder: Path) -> TaskAdapters | None:
 def _check_states(spec: ModelSpec, name: str) -> None:
     """Raise :class:`ConfigError` for a model with recurrent states some of whose layers need a cache."""
     what = "a block that layers share" if any(layer.block for layer in spec.layers) else ""
-    what = what or ("n-grams" if any(layer.ngrams for layer in spec.layers) else "")
+    what = what or ("n-grams" if spec.input.ngrams or any(layer.ngrams for layer in spec.layers) else "")
     what = what or ("latent attention" if any(group.kind == "latent" for group in spec.cache_groups) else "")
     if what:
         raise ConfigError(

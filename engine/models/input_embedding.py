@@ -14,6 +14,7 @@ from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.packed import PackedTable
 from ..layers.linear.quantized import Stream
 from ..layers.linear.weights import WeightMap
+from ..layers.ngram_embedding import NGramEmbedding
 from ..layers.norm import Norm, RMSNorm, make_norm
 from ..layers.scaled_sum import ScaledStream
 from ..layers.sinusoids import sinusoid_angles, sinusoid_table
@@ -48,6 +49,7 @@ class InputEmbedding:
             self._norm = make_norm(weights, spec.norm, model.layers[0].norms, model, context)
         elif spec.norm is not None:
             self._norm = RMSNorm(weights, None, model.hidden_size, model.norm_eps, context)
+        self._ngrams = None if spec.ngrams is None else NGramEmbedding(weights, spec.ngrams, model, context)
         self._sum: ScaledStream | None = None
         if spec.sum:
             self._sum = ScaledStream(weights, spec.sum, model.hidden_size, context)
@@ -56,6 +58,8 @@ class InputEmbedding:
         """The stream [tokens, hidden] before the first layer. ``adds_words``: as :meth:`adds_words` says of the
         batch."""
         stream = self._embedded(batch.tokens, batch.positions)
+        if self._ngrams is not None:
+            stream = changed(stream, "embeddings of n-grams", self._ngrams, batch)
         if adds_words:
             stream = changed(stream, "what adapters add to embeddings", self._add_words, batch)
         if not self._norm_first:

@@ -61,7 +61,13 @@ _STEP5: Final = {
 }
 _K2_HORIZON: Final = {
     **{"rope_head_dim": 8, "query_key_norm": True, "layernorm_num_groups": 4, "attention_gate_func": "silu"},
-    **{"num_experts": 4, "router_score_func": "sigmoid", "moe_gate_bias": True, "mova_num_experts": 0},
+    **{
+        "num_experts": 4,
+        "router_score_func": "sigmoid",
+        "moe_gate_bias": True,
+        "mova_num_experts": 4,
+        "mova_num_experts_per_tok": 2,
+    },
 }
 _STEP3: Final = {"moe_layers_enum": "1,2,3"}
 _VERSION: Final = {"version": 4.5}
@@ -143,6 +149,12 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7ForConditionalGeneration": _STEP,
+    "LongcatFlashNgramForCausalLM": {
+        "ngram_vocab_size_ratio": 2,
+        "emb_neighbor_num": 3,
+        "emb_split_num": 2,
+        "eos_token_id": 2,
+    },
     "K2HorizonForCausalLM": _K2_HORIZON,
     **dict.fromkeys(("Step5ForCausalLM", "Step5ForConditionalGeneration"), _STEP5),
     "MiMoV2ForCausalLM": {

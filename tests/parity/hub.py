@@ -12,7 +12,16 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.tests.parity import hub_k2_horizon, hub_latent, hub_llamas, hub_moe, hub_step3, hub_step5, kimi3
+from stentor.tests.parity import (
+    hub_k2_horizon,
+    hub_latent,
+    hub_llamas,
+    hub_longcat,
+    hub_moe,
+    hub_step3,
+    hub_step5,
+    kimi3,
+)
 from stentor.tests.parity.families import hy4, step
 from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
 
@@ -69,6 +78,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         **hub_llamas.configs(shape),
         **hub_moe.configs(shape),
         **hub_latent.configs(shape),
+        **hub_longcat.configs(shape),
         **hub_k2_horizon.configs(shape),
         **hub_step3.configs(shape),
         **kimi3.configs(shape),
@@ -361,6 +371,7 @@ PUBLISHED: Mapping[str, Published] = {
     **hub_llamas.PUBLISHED,
     **hub_moe.PUBLISHED,
     **hub_latent.PUBLISHED,
+    **hub_longcat.PUBLISHED,
     **hub_k2_horizon.PUBLISHED,
     **hub_step3.PUBLISHED,
     **kimi3.PUBLISHED,

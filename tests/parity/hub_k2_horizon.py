@@ -13,8 +13,8 @@ from stentor.tests.parity.hub_form import Published, Tensors, Values, same, thet
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
-_TURNING, _GROUPS = 6, 4
-"""Dimensions of a head that rotate; groups of a norm."""
+_TURNING, _GROUPS, _MATRICES, _CHOSEN = 6, 4, 5, 2
+"""Dimensions of a head that rotate; groups of a norm; matrices of values, and those that a token chooses."""
 
 
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
@@ -24,6 +24,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     sizes = {**shape, **experts, "head_dim": 16, "partial_rotary_factor": 1.0, "rms_norm_eps": 1e-6}
     return {
         "k2-horizon": lambda: transformers.Glm4MoeConfig(**sizes, first_k_dense_replace=1),
+        "k2-horizon-values": lambda: transformers.Glm4MoeConfig(**sizes, first_k_dense_replace=1),
         "k2-horizon-dense": lambda: transformers.Glm4MoeConfig(**sizes, first_k_dense_replace=3),
     }
 
@@ -42,6 +43,28 @@ class _Normed(nn.Module):
         return (wide * self.weight.view(self.parts, -1)).view(x.shape)
 
 
+class _Values(nn.Module):
+    """The sum of weight · silu(matrix · x) over the matrices with the best scores."""
+
+    def __init__(self, hidden: int, size: int, scale: float) -> None:
+        super().__init__()
+        self.v_experts = nn.ModuleList(nn.Linear(hidden, size, bias=False) for _ in range(_MATRICES))
+        self.v_router = nn.Linear(hidden, _MATRICES)
+        self.v_router.bias.data.uniform_(-0.2, 0.2)
+        for each in (*self.v_experts, self.v_router):
+            each.weight.data.normal_(0, 0.3)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = (x @ self.v_router.weight.T).sigmoid()
+        chosen = (scores + self.v_router.bias).topk(_CHOSEN, dim=-1).indices
+        weights = scores.gather(-1, chosen)
+        weights = weights / weights.sum(-1, keepdim=True) * self.scale
+        made = silu(torch.stack([expert(x) for expert in self.v_experts], dim=-2))
+        made = made.gather(-2, chosen[..., None].expand(*chosen.shape, made.shape[-1]))
+        return (weights[..., None] * made).sum(-2)
+
+
 class _Turning(nn.Module):
     """Cosines and sines of the first dimensions of both halves of a head; the others stay."""
 
@@ -54,6 +77,15 @@ class _Turning(nn.Module):
         angles = pad(position_ids[..., None].float() * inverse, (0, self.still))
         both = torch.cat([angles, angles], dim=-1)
         return both.cos(), both.sin()
+
+
+def _with_values(model: Any) -> None:
+    """Layers with experts have several matrices of values, of which each token chooses some."""
+    _prepared(model, silu)
+    config = model.config
+    for layer in model.model.layers[config.first_k_dense_replace :]:
+        size = config.num_key_value_heads * config.head_dim
+        layer.self_attn.v_proj = _Values(config.hidden_size, size, config.routed_scaling_factor)
 
 
 def _prepared(model: Any, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -91,7 +123,8 @@ def _gated(
 
 
 def _stored(tensors: Tensors, config: Any) -> Tensors:
-    return {name.replace("gate.e_score_correction_bias", "gate.bias"): each for name, each in tensors.items()}
+    found = {name.replace("gate.e_score_correction_bias", "gate.bias"): each for name, each in tensors.items()}
+    return {name.replace("v_proj.v_", "v_"): each for name, each in found.items()}
 
 
 def _described(config: Any, gate: str) -> Values:
@@ -112,6 +145,17 @@ PUBLISHED: Mapping[str, Published] = {
         lambda config: _described(config, "softplus"),
         _stored,
         lambda model: _prepared(model, lambda x: softplus(x, beta=math.log(2))),
+    ),
+    "k2-horizon-values": Published(
+        "K2HorizonForCausalLM",
+        {},
+        lambda config: {
+            **_described(config, "silu"),
+            "mova_num_experts": _MATRICES,
+            "mova_num_experts_per_tok": _CHOSEN,
+        },
+        _stored,
+        _with_values,
     ),
     "k2-horizon-dense": Published(
         "K2HorizonForCausalLM",

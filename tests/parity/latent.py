@@ -17,7 +17,7 @@ def _dots3(moe: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str, Any]:
     return {**moe, **index, "index_n_heads": 8, **sliding, **experts, "sliding_window_size": 20}
 
 
-def _longcat(sizes: Mapping[str, Any]) -> dict[str, Any]:
+def longcat(sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Two pairs of layers, with experts of which some return their input."""
     known = {name: value for name, value in sizes.items() if name not in ("num_hidden_layers", "intermediate_size")}
     heads = {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
@@ -71,10 +71,10 @@ def architectures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "dots3-note-full": lambda: transformers.Dots3NoteTextConfig(
             **{**_dots3(moe, index), **groups}, use_dsa=False, rms_norm_eps=1e-6
         ),
-        "longcat": lambda: transformers.LongcatFlashConfig(**_longcat(sizes), rope_parameters=yarn),
+        "longcat": lambda: transformers.LongcatFlashConfig(**longcat(sizes), rope_parameters=yarn),
         "longcat-packed": lambda: transformers.LongcatFlashConfig(
             **{
-                **_longcat(sizes),
+                **longcat(sizes),
                 "zero_expert_num": 0,
                 "qk_rope_head_dim": 16,
                 "head_dim": 16,

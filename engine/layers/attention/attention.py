@@ -36,6 +36,7 @@ from .head_norms import HeadLayerNorm, query_and_key_norms
 from .query_latent import QueriesOfLatent
 from .region_index import RegionIndex
 from .stored_heads import _pass_over_unused, _projections
+from .value_experts import ValueExperts
 
 _LEAST_QUERIES: Final = 64
 """Least queries of a part of an attention; for fewer, laying out the keys takes longer."""
@@ -88,13 +89,15 @@ class Attention:
         self._convolved = Convolved(weights, layer, model, context) if spec.convolved else None
         self._key_convs = AddedConv(weights, prefix, spec.key_convs, layer, 0, context) if spec.key_convs else None
         self._distances = Distances(weights, prefix, spec, context) if spec.distances else None
-        self._between: ChosenHeads | Difference | QueriesOfLatent | None = None
+        self._between: ChosenHeads | Difference | QueriesOfLatent | ValueExperts | None = None
         if spec.chosen is not None:
             self._between = ChosenHeads(spec, spec.chosen)
         elif spec.difference is not None:
             self._between = Difference(weights, prefix, spec, spec.difference, self._eps, context)
         elif spec.query_latent is not None:
             self._between = QueriesOfLatent(weights, at, model, spec, spec.query_latent, context)
+        elif spec.value_experts is not None:
+            self._between = ValueExperts(weights, prefix, spec, spec.value_experts, context)
         self._gate_bias: torch.Tensor | None = None
         if spec.gate_bias:
             self._gate_bias = context.empty(spec.heads, dtype=torch.float32)

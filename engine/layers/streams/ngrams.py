@@ -9,13 +9,14 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ...model_config.spec.model import Backbone
-from ...model_config.spec.streams import DIGITS, NGramSpec
+from ...model_config.spec.streams import NGramSpec
 from ..elementwise import elementwise
-from ..forward_batch import ForwardBatch, StateBatch
+from ..forward_batch import ForwardBatch
 from ..linear.layer_context import LayerContext
 from ..linear.linear import Linear
 from ..linear.quantized import Stream
 from ..linear.weights import WeightMap
+from ..ngram_embedding import LastTokens, noted
 
 _LEAST = 1e-6
 """The magnitude of a score is taken to be no less."""
@@ -39,8 +40,6 @@ class NGrams:
     """sigmoid(√(key · query)) · value of each stream, plus a convolution over these.
 
     Keys and values are products with the embeddings of the n-grams that end at a token, queries are the normed streams.
-    The last tokens are the state of a second convolution, which returns them one by one: so a state's copies, its
-    reuse for other prompts and its repetition behind rejected drafts are those of all recurrent layers.
     """
 
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: NGramSpec, context: LayerContext) -> None:
@@ -67,9 +66,7 @@ class NGrams:
         sizes = torch.tensor(spec.sizes, device=context.place)
         self._sizes = sizes.view(spec.before, per_order)
         self._firsts = (sizes.cumsum(0) - sizes).view(spec.before, per_order)
-        shifts = torch.eye(spec.before + 1, dtype=context.dtype, device=context.place)[:-1].flip(0)
-        self._shifts = shifts.repeat_interleave(DIGITS, 0).contiguous()
-        self._places = 256 ** torch.arange(DIGITS, device=context.place)
+        self._last = LastTokens(spec.before, layer, context)
 
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
         """The streams x [tokens, streams · hidden] → the addition to them, of the same shape."""
@@ -93,10 +90,7 @@ class NGrams:
         """Rows of the tables, int64 [tokens, embeddings]."""
         tokens, eos = batch.tokens, self._spec.eos
         assert isinstance(tokens, torch.Tensor)
-        # nothing is 0 in a state, so that a token is one more than its number
-        digits = ((tokens[:, None] + 1) // self._places % 256).to(self._dtype)
-        before = self._before(digits.repeat(1, self._spec.before), batch).long()
-        before = (before.view(-1, self._spec.before, DIGITS) * self._places).sum(2) - 1
+        before = self._last(batch)
         last: torch.Tensor | None = None
         found: list[torch.Tensor] = []
         mixed = tokens * self._multipliers[0]
@@ -108,16 +102,9 @@ class NGrams:
             found.append(mixed[:, None] % self._sizes[order] + self._firsts[order])
         return torch.cat(found, dim=1)
 
-    def _before(self, digits: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Digits of tokens, once for each token that is seen before → those of the last one, of that before it, and so
-        on; zeros before the first."""
-        states = _noted(self._before, digits, batch)
-        *_, state = states.of_layer[self._layer]
-        return kernels.causal_conv(digits, self._shifts, None, state, states.rows, activation="none")
-
     def _convolved(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """[tokens, streams · hidden] → the same"""
-        states = _noted(self._convolved, x, batch)
+        states = noted(self._convolved, x, batch)
         *_, state, _ = states.of_layer[self._layer]
         return kernels.causal_conv(x, self._conv, None, state, states.rows, activation="silu")
 
@@ -126,10 +113,3 @@ class NGrams:
         wide = stored.new_zeros(len(stored), self._spec.reach)
         wide[:, :: len(self._multipliers)] = stored[:, 0]
         return wide
-
-
-def _noted(mix: Callable[[torch.Tensor, ForwardBatch], torch.Tensor], parts: torch.Tensor, batch: Any) -> StateBatch:
-    """The batch's states, which record the inputs of what changes them."""
-    states: StateBatch = batch.states
-    states.note(mix, parts)
-    return states

@@ -186,6 +186,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Mistral4ForCausalLM": DecoderFamily("mistral4", hf_latent.mistral4),
     "AXK1ForCausalLM": DecoderFamily("axk1", hf_latent.axk1),
     "LongcatFlashForCausalLM": DecoderFamily("longcat_flash", hf_latent_variants.longcat_flash),
+    "LongcatFlashNgramForCausalLM": DecoderFamily("longcat_flash_ngram", hf_latent_variants.longcat_ngram),
     "Dots3NoteForCausalLM": DecoderFamily("dots3_note_text", hf_latent_variants.dots3_note),
     "AXK2ForCausalLM": DecoderFamily("axk2", hf_latent_variants.axk2),
     "Glm4MoeLiteForCausalLM": DecoderFamily("glm4_moe_lite", hf_latent.glm4_moe_lite),

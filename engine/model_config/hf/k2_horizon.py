@@ -1,5 +1,5 @@
 """Reads K2 Horizon: norms of groups and of each head's own weights, gates of the heads' output, a rotation of parts of
-both halves of a head, and experts. Torch-free."""
+both halves of a head, values that experts make, and experts. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import QKNorm
+from ..spec.attention_parts import ValueExpertsSpec
 from ..spec.mlp import ExpertNames, RouterSpec
 from ..spec.model import ModelSpec, with_layers, with_mixers
 from .common import attention_bias, check_silu, common, expect
@@ -27,7 +28,7 @@ def k2_horizon(fields: Fields, name: str) -> ModelSpec:
     check_silu(fields)
     if missing := next((field for field in _TOLD if field not in fields.values), ""):
         raise ConfigError(f"{missing} is missing: nothing else says what it is")
-    expect(fields, {"dual_chunk_attention_config": None, "mova_num_experts": 0})
+    expect(fields, {"dual_chunk_attention_config": None})
     spec = attention_bias(fields, common(fields, name))
     mixer = spec.layers[0].attention
     assert mixer.rope is not None
@@ -44,15 +45,17 @@ def k2_horizon(fields: Fields, name: str) -> ModelSpec:
     spec = with_layers(spec, norms=replace(spec.layers[0].norms, groups=groups))
     if not fields.integer("num_experts", least=0):
         return spec
-    top_k = fields.integer("num_experts_per_tok")
-    router = RouterSpec(
-        top_k,
-        score=fields.one_of("router_score_func", _SCORES),
-        renormalize=fields.flag("norm_topk_prob"),
-        scale=fields.number("router_scaling_factor") if fields.has("router_scaling_factor") else 1.0,
-    )
+    sparse = sparse_steps(fields, spec)
+    score = fields.one_of("router_score_func", _SCORES)
+    scale = fields.number("router_scaling_factor") if fields.has("router_scaling_factor") else 1.0
+    corrected = fields.flag("moe_gate_bias")
+    if matrices := fields.integer("mova_num_experts", least=0):
+        each = ValueExpertsSpec(matrices, fields.integer("mova_num_experts_per_tok"), score, scale, corrected)
+        spec = with_mixers(spec, sparse, value_experts=each)
+    top_k, renormalize = fields.integer("num_experts_per_tok"), fields.flag("norm_topk_prob")
+    router = RouterSpec(top_k, score=score, renormalize=renormalize, scale=scale)
     moe = experts_of(fields, spec, router, experts=1)
-    moe = replace(moe, correction=fields.flag("moe_gate_bias"), names=(_NAMES,))
+    moe = replace(moe, correction=corrected, names=(_NAMES,))
     if shared := fields.integer("num_shared_experts", 0, least=0):
         moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", shared * moe.inner))
-    return with_experts(spec, moe, sparse_steps(fields, spec))
+    return with_experts(spec, moe, sparse)

@@ -12,6 +12,7 @@ from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
 from ..spec.mtp_form import LING, LONGCAT
 from ..spec.positions import alibi_slopes
+from ..spec.token_input import NGramInputSpec
 from .common import check_silu, common, expect, renamed, softcap_of
 from .latent import index_shares, latent
 from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, sparse_kinds, with_experts
@@ -209,6 +210,24 @@ def longcat_flash(fields: Fields, name: str) -> ModelSpec:
     head = LayerSpec(mixer, replace(dense, into=into, out=f"transformer_layer.{dense.out}"), PRE)
     spec = replace(spec, layers=tuple(halves) * pairs, sublayers=2)
     return with_mtp(spec, LONGCAT, fields.integer("num_nextn_predict_layers", 1, least=0), head)
+
+
+def longcat_ngram(fields: Fields, name: str) -> ModelSpec:
+    """LongCat Flash Lite: a LongCat Flash whose embeddings are averaged with those of n-grams."""
+    spec = replace(longcat_flash(fields, name), mtp=None, mtp_layer=None)
+    if not fields.has("ngram_vocab_size_ratio"):
+        return spec
+    if len(spec.eos_token_ids) != 1:
+        raise ConfigError(f"eos_token_id is {list(spec.eos_token_ids)}, expected the one token that ends n-grams")
+    ngrams = NGramInputSpec(
+        vocab_size=spec.vocab_size,
+        rows=fields.integer("ngram_vocab_size_ratio") * spec.vocab_size,
+        before=fields.integer("emb_neighbor_num", least=2, most=16) - 1,
+        each=fields.integer("emb_split_num", most=64),
+        eos=spec.eos_token_ids[0],
+    )
+    ngrams.check(spec.hidden_size)
+    return replace(spec, input=replace(spec.input, ngrams=ngrams))
 
 
 def dots3_note(fields: Fields, name: str) -> ModelSpec:

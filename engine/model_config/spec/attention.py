@@ -15,6 +15,7 @@ from .attention_parts import (
     LoopSpec,
     QueryLatentSpec,
     RegionIndexSpec,
+    ValueExpertsSpec,
 )
 from .cache import CacheSpec, seen_pairs
 from .positions import DistanceBias, RopeConfig, check_rope
@@ -67,6 +68,8 @@ class AttentionSpec:
     """How the outputs of heads are subtracted."""
     query_latent: QueryLatentSpec | None = None
     """What queries are made of, if not of the layer's input."""
+    value_experts: ValueExpertsSpec | None = None
+    """What values are made by, if not by one product."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
     v_dim: int = 0
@@ -191,7 +194,8 @@ class AttentionSpec:
         asked = q + self.gates if latent is None else latent.size
         gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
-        apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
+        made = ((f"{name}.v_proj", values),) if self.value_experts is None else self.value_experts.parts(name, values)
+        apart = (*queries, (f"{name}.k_proj", kv), *made)
         if self.convolved is not None:
             own = f"{name}.{self.convolved.into}"
             halves = ((f"{own}.v_proj_{which}", values // 2) for which in ("current", "delayed"))
@@ -207,7 +211,9 @@ class AttentionSpec:
         into = (*into, *(part.sized for part in (self.index.parts(name, self.kv_heads) if self.index else ())))
         if self.distances is not None:
             into = (*into, (f"{name}.{self.distances.into}", self.heads * self.distances.size))
-        unbiased = self.gate, "" if self.key_bias else "k_proj"
+        unbiased = [self.gate, "" if self.key_bias else "k_proj"]
+        if self.value_experts is not None:
+            unbiased += [part.removeprefix(f"{name}.") for part, _ in made]
         return (
             Projection(
                 into,
@@ -254,6 +260,8 @@ class AttentionSpec:
         if self.loop is not None:
             yield f"{self.loop.gate}.weight", (self.heads, self.head_dim)
             yield f"{self.loop.gate}.bias", (self.heads,)
+        if self.value_experts is not None and self.value_experts.correction:
+            yield f"{prefix}.{self.name}.{self.value_experts.router}.bias", (self.value_experts.experts,)
         if self.query_latent is not None:
             yield f"{prefix}.{self.name}.{self.query_latent.norm}.weight", (self.query_latent.size,)
         if self.difference is not None:
@@ -380,6 +388,14 @@ class AttentionSpec:
             raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
         if self.chosen is not None or self.difference is not None or self.query_latent is not None:
             self._check_between()
+        if self.value_experts is not None:
+            between = self.chosen or self.difference or self.query_latent or self.convolved or self.key_convs
+            if between or self.fused or self.paired or self.v_dim or self.tied_values or self.shares >= 0 or self.index:
+                raise ConfigError("values that experts make, in attention with more than gated heads, are not known")
+            if not 0 < self.value_experts.top_k <= self.value_experts.experts:
+                raise ConfigError(
+                    f"a token chooses {self.value_experts.top_k} of the {self.value_experts.experts} experts of values"
+                )
         if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
             raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
         if self.shards and self.heads % self.shards:

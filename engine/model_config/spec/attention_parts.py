@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..config_fields import ConfigError
 from .positions import RopeConfig, check_rope
@@ -250,6 +250,28 @@ class QueryLatentSpec:
     """Stored name of its RMS norm."""
     out: str = "wq"
     """Of the projection to the queries of all heads."""
+
+
+@dataclass(frozen=True)
+class ValueExpertsSpec:
+    """Values that are the sum of weight · silu(matrix · x) over the matrices that each token chooses (K2 Horizon)."""
+
+    experts: int
+    top_k: int
+    score: Literal["softmax", "sigmoid"]
+    scale: float
+    """Factor on the weights, which are divided by their sum if a token chooses several."""
+    correction: bool
+    """Whether a number of each matrix is added to its score for the choice, but not to its weight."""
+    into: str = "v_experts.{}"
+    """Stored name of a matrix by its number."""
+    router: str = "v_router"
+    """Of the product that scores them; its bias is the correction."""
+
+    def parts(self, name: str, kv: int) -> tuple[tuple[str, int], ...]:
+        """The products with the matrices, of ``kv`` outputs each, and of the scores; ``name``: the attention's."""
+        matrices = ((f"{name}.{self.into.format(number)}", kv) for number in range(self.experts))
+        return *matrices, (f"{name}.{self.router}", self.experts)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ class Backbone:
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
         """The recurrent states of each layer that has some."""
         found = {number: layer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
+        if self.input.ngrams is not None:
+            found[0] = *found[0], self.input.ngrams.state
         return {number: tensors for number, tensors in found.items() if tensors}
 
     def layer_prefix(self, layer: int) -> str:

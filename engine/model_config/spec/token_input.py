@@ -3,6 +3,71 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ..config_fields import ConfigError
+from .recurrent import StateTensor
+from .streams import DIGITS
+
+
+@dataclass(frozen=True)
+class NGramInputSpec:
+    """Embeddings of the last few tokens by hashes of them, projected, of which and the token's own the mean is taken
+    (LongCat Flash Lite)."""
+
+    vocab_size: int
+    """Tokens."""
+    rows: int
+    """One less than the first table has; each further one has two more than the one before it."""
+    before: int
+    """Most tokens before one that an n-gram has."""
+    each: int
+    """Tables of n-grams of one length; the shortest, of two tokens, are first."""
+    eos: int
+    """The token behind which texts begin."""
+    name: str = "model.ngram_embeddings"
+
+    @property
+    def count(self) -> int:
+        """All tables."""
+        return self.before * self.each
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each table."""
+        return tuple(self.rows + 2 * number + 1 for number in range(self.count))
+
+    @property
+    def powers(self) -> tuple[tuple[int, ...], ...]:
+        """By table, what each token before is multiplied by in a hash: powers of the vocabulary modulo the rows; 0 if
+        its n-grams do not reach that token."""
+        return tuple(
+            tuple(
+                pow(self.vocab_size, back, size) if back <= number // self.each + 1 else 0
+                for back in range(1, self.before + 1)
+            )
+            for number, size in enumerate(self.sizes)
+        )
+
+    def dim(self, hidden: int) -> int:
+        """Of one embedding."""
+        return hidden // self.count
+
+    def shapes(self, hidden: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of its stored tensors, by name."""
+        tables = {f"{self.name}.embedders.{at}.weight": (size, self.dim(hidden)) for at, size in enumerate(self.sizes)}
+        return tables | {f"{self.name}.post_projs.{at}.weight": (hidden, self.dim(hidden)) for at in range(self.count)}
+
+    @property
+    def state(self) -> StateTensor:
+        """The last tokens, which the first layer's states end with."""
+        return StateTensor((DIGITS * self.before, self.before), recurrent=False)
+
+    def check(self, hidden: int) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        if hidden % self.count:
+            raise ConfigError(f"{hidden} dimensions do not divide among {self.count} embeddings of n-grams")
+        if self.vocab_size >= 256**DIGITS or self.sizes[-1] >= 1 << 31:
+            raise ConfigError(f"n-grams of a vocabulary of {self.vocab_size} in {self.rows} rows are not known")
+
 
 @dataclass(frozen=True)
 class TokenInputSpec:
@@ -27,6 +92,9 @@ class TokenInputSpec:
     sum: str = ""
     """Beginning of the stored names of a scale and a bias behind the norm (ZAYA); "": none."""
 
+    ngrams: NGramInputSpec | None = None
+    """What embeddings are averaged with; None: nothing."""
+
     def table_rows(self, longest: int) -> int:
         """Rows of the table of learned positions of texts of up to ``longest`` tokens."""
         return self.rows or longest + self.first
@@ -42,7 +110,7 @@ class TokenInputSpec:
                 found[f"{self.norm}.bias"] = (hidden,)
         if self.sum:
             found |= {f"{self.sum}_{which}": (hidden,) for which in ("scale", "bias")}
-        return found
+        return found if self.ngrams is None else found | self.ngrams.shapes(hidden)
 
 
 EMBEDDINGS: Final = TokenInputSpec()

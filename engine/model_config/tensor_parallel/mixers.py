@@ -77,8 +77,11 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     else:
         gates = of_heads if spec.gate_by_head else queries
         index = spec.index.parts(spec.name, spec.kv_heads) if spec.index else ()
-        others = 3 + len(index)
-        ranges = [(queries,), *repeat((gates,), len(into.parts) - others), (keys,), (values,)]
+        made: list[Ranges] = [(values,)]
+        if (experts := spec.value_experts) is not None:
+            made = [*repeat((values,), experts.experts), ((0, experts.experts),)]
+        others = 2 + len(made) + len(index)
+        ranges = [(queries,), *repeat((gates,), len(into.parts) - others), (keys,), *made]
         for part in index:  # its keys are whole in each worker
             each = part.size // spec.kv_heads
             ranges.append(((first_kv * each, kv_heads * each) if part.by_head else (0, part.size),))

@@ -79,6 +79,7 @@ def with_prompts(media: MediaSpec | None, checkpoint: Checkpoint) -> MediaSpec:
     networks = [network for layer in spec.layers for network in layer.networks]
     reads_tokens = (
         spec.per_layer is not None
+        or spec.input.ngrams is not None
         or any(layer.ngrams is not None or layer.picture_gates is not None for layer in spec.layers)
         or any(isinstance(network, MoESpec) and network.table for network in networks)
     )

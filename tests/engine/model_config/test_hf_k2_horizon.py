@@ -71,9 +71,22 @@ def test_experts_are_in_all_layers_that_its_lists_do_not_leave_out() -> None:
     assert all(isinstance(layer.mlp, MLPSpec) for layer in model_spec_from_hf({**K2, "num_experts": 0}).layers)
 
 
+def test_values_of_layers_with_experts_are_made_by_experts_too() -> None:
+    spec = model_spec_from_hf({**K2, "mova_num_experts": 8, "mova_num_experts_per_tok": 2})
+    first, second = (layer.attention.value_experts for layer in spec.layers[:2])
+    assert first is None
+    assert second is not None
+    assert (second.experts, second.top_k, second.score, second.scale, second.correction) == (8, 2, "sigmoid", 2.5, True)
+    shapes = spec.shapes()
+    assert shapes["model.layers.1.self_attn.v_experts.7.weight"] == (512, 2048)
+    assert shapes["model.layers.1.self_attn.v_router.bias"] == (8,)
+    assert "model.layers.1.self_attn.v_proj.weight" not in shapes
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"mova_num_experts": 4, "mova_num_experts_per_tok": 5}, "a token chooses 5 of the 4 experts of values"),
         ({"attention_gate_func": "tanh"}, "attention_gate_func is 'tanh', expected one of softplus, silu"),
         ({"dual_chunk_attention_config": {}}, "dual_chunk_attention_config is .*, expected None"),
         ({"layernorm_num_groups": 3}, "layernorm_num_groups is 3, expected a divisor of hidden_size, 2048"),
