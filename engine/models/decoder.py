@@ -79,6 +79,10 @@ class Decoder:
         self._make_layers(of_layers, inputs)
         self.head = Head(self.weights, config, context, self._embedding.words)
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
+        self._start: torch.Tensor | None = None
+        if config.start:
+            self._start = context.empty(config.hidden_size, dtype=torch.float32)
+            self.weights.add(config.start, self._start)
         self._programs: Programs | None = None
 
     def _make_layers(self, of_layers: LayerContext, inputs: PerLayerInputs | None) -> None:
@@ -198,6 +202,8 @@ class Decoder:
                 delta, residual = None, self._between_loops(_summed(delta, residual))
             if number in self._blended:
                 delta, residual = None, self._blend(number, _summed(delta, residual), batch)
+            if number == 0 and (start := self._start) is not None:
+                residual = changed(residual, "a learned start", lambda rows, _: rows.add_(start), batch)
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = changed(residual, "features of media", partial(_add, number), batch)
@@ -216,14 +222,14 @@ class Decoder:
         if any(blend.source == number for blend in config.blends):
             kept[number] = changed(x, "a stream kept", lambda rows, _: rows.clone(), batch)
         for blend in (each for each in config.blends if each.layer == number):
-            earlier, share = kept[blend.source], blend.share
+            earlier, blended = kept[blend.source], _both if blend.summed else partial(_blended, blend.share)
             if isinstance(x, Traced):
                 assert isinstance(earlier, Traced)
-                x = x.call("a blend of streams", partial(_blended, share), x.width, earlier)
+                x = x.call("a blend of streams", blended, x.width, earlier)
             else:
                 assert isinstance(x, torch.Tensor)
                 assert isinstance(earlier, torch.Tensor)
-                x = _blended(share, x, earlier)
+                x = blended(x, earlier)
         return x
 
     def _between_loops(self, x: Stream) -> Stream:
@@ -337,6 +343,10 @@ def _summed(delta: Delta | None, residual: Stream) -> Stream:
 
 def _blended(share: float, x: torch.Tensor, earlier: torch.Tensor, _batch: Any = None) -> torch.Tensor:
     return torch.lerp(x, earlier, share)
+
+
+def _both(x: torch.Tensor, earlier: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+    return x + earlier
 
 
 def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

@@ -90,6 +90,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "FlintForCausalLM": ("flint", "flint-plain"),
     "GPTNeoXJapaneseForCausalLM": ("gpt-neox-japanese",),
     "LaraMiniForCausalLM": ("lara-mini", "lara-mini-plain"),
+    "HrmTextForCausalLM": ("hrm", "hrm-once"),
     "Kolibri1ForCausalLM": ("kolibri1",),
     "MuseGlimmerForConditionalGeneration": ("muse-glimmer",),
     "MuseSparkForConditionalGeneration": ("muse-spark",),

@@ -27,6 +27,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     yarn = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32}
     dory = {**shape, "num_hidden_layers": 5, "head_dim": 16, "n_input_layers": 1, "n_output_layers": 2}
     dory |= {"sliding_window": 24, "initializer_range": 0.1}
+    hrm = {name: value for name, value in shape.items() if name != "num_key_value_heads"}
+    hrm |= {"num_hidden_layers": 1, "head_dim": 16, "prefix_lm": False}
     return {
         "exaone-saved": lambda: _of("exaone", **shape),
         "sarvam-moe-saved": lambda: _of("sarvam_moe", **sarvam, head_dim=16, num_shared_experts=2, use_qkv_bias=True),
@@ -34,6 +36,8 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "apertus1.5": lambda: _of("apertus1p5_text", **shape),
         "dory": lambda: transformers.DoryConfig(**dory, n_recurrent_loops=3),
         "dory-once": lambda: transformers.DoryConfig(**{**dory, "n_input_layers": 0}, n_recurrent_loops=1),
+        "hrm": lambda: transformers.HrmTextConfig(**hrm, H_cycles=2, L_cycles=3),
+        "hrm-once": lambda: transformers.HrmTextConfig(**hrm, H_cycles=1, L_cycles=1, embedding_scale=3.0),
         "lara-mini": lambda: transformers.LaraMiniConfig(**lara, num_experts=6, layer_types=kinds),
         "lara-mini-plain": lambda: transformers.LaraMiniConfig(
             **{**lara, "num_hidden_layers": 4},

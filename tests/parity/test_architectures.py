@@ -45,6 +45,7 @@ KEPT = {"streams of embeddings", "a mix of streams", "an output for the stream",
 ZAYA = {"scaled embeddings", "a mix of the last tokens", "a scaled sum", "experts"}
 SPARSE = {"latent attention", "sparse latent attention"}
 DORY = {"attention with a gate", "learned factors", "gates", "a step to the output"}
+HRM = {"attention with a gate", "a learned start", "a stream kept", "a blend of streams"}
 INKLING = {"attention with numbers by distance", "a convolution added", "experts"}
 CALLED = {
     "afmoe": {"attention with a gate"},
@@ -132,6 +133,7 @@ CALLED = {
     "qwen3.5-seeing": {"attention with a gate", "a gated delta rule"},
     "qwen3.5-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},
     **{"dory": {*DORY, "a stream kept", "a blend of streams"}, "dory-once": DORY},
+    **dict.fromkeys(("hrm", "hrm-once"), HRM),
     **{name: {"a gated delta rule"} for name in ("lara-mini", "lara-mini-plain")},
     "qwen4": {*MIXED, "n-grams"},
     "qwen4-plain": MIXED,

@@ -121,6 +121,14 @@ KINDS: dict[str, Callable[[], Any]] = {
     "m2m100": partial(tiny_bart, "M2M100"),
     "blenderbot": partial(tiny_bart, "Blenderbot"),
     "blenderbot, small": partial(tiny_bart, "BlenderbotSmall"),
+    "led": partial(
+        tiny_bart,
+        "LED",
+        encoder_attention_heads=4,
+        attention_window=[8, 4],
+        max_encoder_position_embeddings=96,
+        max_decoder_position_embeddings=64,
+    ),
     "t5gemma": tiny_t5gemma,
     "t5gemma, uneven": partial(
         tiny_t5gemma,

@@ -187,7 +187,8 @@ class Attention:
             k, v = (part.contiguous() for part in both.split_with_sizes(self._sizes[1:3], dim=1))
         if spec.gated:
             if spec.gate:
-                queries, gate = q.split((spec.q_size, spec.gates), dim=1)
+                sizes = (spec.q_size, spec.gates)
+                queries, gate = reversed(q.split(sizes[::-1], dim=1)) if spec.gate_first else q.split(sizes, dim=1)
                 if self._of_gates is not None:
                     gate = self._of_gates(gate)
                 gate = gate.unflatten(1, (spec.heads, -1))

@@ -16,6 +16,7 @@ from . import dense as hf_dense
 from . import dory as hf_dory
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
+from . import hrm as hf_hrm
 from . import hub as hf_hub
 from . import hub_moe as hf_hub_moe
 from . import hy4 as hf_hy4
@@ -166,6 +167,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "FlintForCausalLM": DecoderFamily("flint", hf_recent.flint),
     "Kolibri1ForCausalLM": DecoderFamily("kolibri1", hf_recent.kolibri1),
     "DoryForCausalLM": DecoderFamily("dory", hf_dory.dory),
+    "HrmTextForCausalLM": DecoderFamily("hrm_text", hf_hrm.hrm),
     "CohereCompassForCausalLM": DecoderFamily("cohere_compass_text", hf_recent.cohere_compass),
     "BeamForCausalLM": DecoderFamily("beam", hf_recent.beam),
     "ZayaForCausalLM": DecoderFamily("zaya", hf_recent.zaya),

@@ -1,5 +1,5 @@
-"""Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, MVP, Marian, Pegasus, M2M100 with NLLB, and
-both Blenderbots."""
+"""Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, MVP, Marian, Pegasus, M2M100 with NLLB, both
+Blenderbots, and LED, whose encoder has windows (arXiv:2004.05150)."""
 
 import math
 from collections.abc import Mapping
@@ -50,6 +50,10 @@ class Family(NamedTuple):
     eos: int = 2
     norm_first: bool = False
     """Whether the decoder's norm of embeddings stands before positions are added."""
+    window: int = 0
+    """Tokens around each that it sees in the encoder, itself apart; 0: all. Such files have other names."""
+    sources: int = 0
+    """Positions of the encoder, if it has others than the decoder; 0: it has the same."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -70,12 +74,28 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "BlenderbotSmallForConditionalGeneration": Family(
         "blenderbot-small", False, True, "learned", 0, 50265, (8, 8), 16, 2048, 512, 512, start=1, norm_first=True
     ),
+    "LEDForConditionalGeneration": Family("led", False, True, "learned", 0, start=2, window=512, sources=16_384),
 }
 """By architecture."""
 _RENAMES: Final = (
     Rename(r"model\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
     Rename(r"final_logits_bias$", "logits.bias"),
 )
+_WINDOWED: Final = (
+    Rename(r"led\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
+    *(
+        Rename(rf"led\.encoder\.layers\.(\d+)\.self_attn\.{part}(?=\.)", rf"model.encoder.layers.\1.self_attn.{name}")
+        for part, name in (
+            *((rf"longformer_self_attn\.{each}", f"{each[0]}_proj") for each in ("query", "key", "value")),
+            ("output", "out_proj"),
+        )
+    ),
+    Rename(r"led(?=\.)", "model"),
+    _RENAMES[-1],
+)
+"""Of LED."""
+_GLOBAL: Final = tuple(f"{part}_global.{which}" for part in ("query", "key", "value") for which in ("weight", "bias"))
+"""Ends of the names of what tokens that see all would need, of which there are none here."""
 _UNUSED: Final = ("encoder.version", "decoder.version")
 """Ends of the names of buffers in old files."""
 _SINUSOIDS: Final = ("embed_positions.weight", "embed_positions.weights")
@@ -94,26 +114,30 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
         raise ConfigError("use_prompt is on, and keys of stored prompts are not read: expected an MVP without them")
     if (decoding := fields.integer("decoder_vocab_size", vocab)) != vocab:
         raise ConfigError(f"decoder_vocab_size is {decoding}, expected that of the encoder, {vocab}")
-    longest = fields.integer("max_position_embeddings", family.max_position, most=_MOST_POSITIONS)
+    longest = positions_of(fields, family)
     counts = layers_of(fields, family)
-    stacks = {side: stack_of(name, family, side, fields, each, hidden, vocab, longest) for side, each in counts.items()}
+    stacks = {
+        side: stack_of(name, family, side, fields, each, hidden, vocab, longest[side]) for side, each in counts.items()
+    }
+    if family.window:
+        stacks["encoder"] = _with_windows(fields, family, stacks["encoder"])
     start = decoder_start_of({"decoder_start_token_id": family.start, **config}, generation)
     return TextToTextConfig(
         architecture=name,
         vocab_size=vocab,
         hidden_size=hidden,
-        source_positions=longest,
+        source_positions=longest["encoder"],
         num_layers=counts["decoder"],
         num_heads=stacks["decoder"].layers.layers[0].attention.heads,
-        max_position=longest,
+        max_position=longest["decoder"],
         eos_token_ids=eos_or(family, config, generation),
         encoder_stack=stacks["encoder"],
         decoder_stack=stacks["decoder"],
         decoder_start=start or (fields.integer("bos_token_id", 0, least=0),),
         logits_bias="logits.bias",
-        renames=_RENAMES,
+        renames=_WINDOWED if family.window else _RENAMES,
         never=never_of(config, generation),
-        unused=(*_UNUSED, *(() if family.positions == "learned" else _SINUSOIDS)),
+        unused=(*_UNUSED, *_GLOBAL, *(() if family.positions == "learned" else _SINUSOIDS)),
     ).check()
 
 
@@ -121,6 +145,36 @@ def layers_of(fields: Fields, family: Family) -> dict[str, int]:
     """Layers of the encoder and of the decoder."""
     sides = zip(("encoder", "decoder"), family.layers, strict=True)
     return {side: fields.integer(f"{side}_layers", count, most=MOST_LAYERS) for side, count in sides}
+
+
+def positions_of(fields: Fields, family: Family) -> dict[str, int]:
+    """Positions of the encoder and of the decoder."""
+    if family.sources:
+        defaults = (("encoder", family.sources), ("decoder", family.max_position))
+        return {
+            side: fields.integer(f"max_{side}_position_embeddings", count, most=_MOST_POSITIONS)
+            for side, count in defaults
+        }
+    longest = fields.integer("max_position_embeddings", family.max_position, most=_MOST_POSITIONS)
+    return {"encoder": longest, "decoder": longest}
+
+
+def _with_windows(fields: Fields, family: Family, stack: Stack) -> Stack:
+    """The stack with a window in each layer, of half on either side of a token. No token sees all, as in transformers
+    where nothing says which do."""
+    count = len(stack.layers.layers)
+    told = fields.get("attention_window")
+    field = "attention_window"
+    windows = fields.numbers(field) if isinstance(told, list) else [fields.integer(field, family.window)] * count
+    if len(windows) != count or any(window < 2 or window % 2 for window in windows):
+        raise ConfigError(
+            f"attention_window is {str(told)[:40]}, expected an even number, or one for each of {count} layers"
+        )
+    layers = (
+        replace(layer, mixer=replace(layer.attention, window=int(window) // 2 + 1))
+        for layer, window in zip(stack.layers.layers, windows, strict=True)
+    )
+    return replace(stack, layers=replace(stack.layers, layers=tuple(layers)))
 
 
 def eos_or(family: Family, config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:

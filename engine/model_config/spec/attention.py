@@ -101,6 +101,8 @@ class AttentionSpec:
     output (Qwen3-Next)."""
     gate: str = ""
     """Stored name of the gates of all heads if separate (Trinity)."""
+    gate_first: bool = False
+    """Whether gates stand before queries in a fused matrix that has them too (HRM)."""
     gate_by_head: bool = False
     """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
     gate_bias: str = ""
@@ -418,6 +420,8 @@ class AttentionSpec:
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.gate_bias and not self.gate:
             raise ConfigError("a bias of gates that are stored among queries is not known")
+        if self.gate and self.fused != self.gate_first:
+            raise ConfigError("a fused matrix that has gates behind queries is not known")
         if self.gate_scales and (not self.gate or self.gate_by_head):
             raise ConfigError("learned factors on gates that are not stored apart, one a number, are not known")
         if self.query_scales and not (self.gated and self.rotated_first):

@@ -51,6 +51,8 @@ class Blend(NamedTuple):
     layer: int
     source: int
     share: float
+    summed: bool = False
+    """Whether it becomes s + stream, whatever the share is (HRM)."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,9 @@ class Backbone:
     """Factor on each part's addition to the residual stream."""
     prefix: str = "model.layers"
     """Prefix of a layer's number in tensor names."""
+    stacks: tuple[str, ...] = ()
+    """Prefixes of the stacks in which files have the stored layers, equally many in each (HRM); empty: there is one,
+    :attr:`prefix`."""
     sublayers: int = 1
     """Layers that files number as one (LongCat); names of their parts have different endings."""
     runs: tuple[int, ...] = ()
@@ -115,6 +120,9 @@ class Backbone:
 
     def layer_prefix(self, layer: int) -> str:
         """Prefix of the names of a layer's tensors."""
+        if self.stacks:
+            stack, number = divmod(self.stored(layer), (max(self.runs) + 1) // len(self.stacks))
+            return f"{self.stacks[stack]}.{number}"
         return f"{self.prefix}.{self.stored(layer) // self.sublayers}"
 
     def stored(self, layer: int) -> int:
@@ -176,6 +184,9 @@ class ModelSpec(Backbone):
     """Stored name of the last norm, which is of the layers' kind; "": none (Qwen4)."""
     blends: tuple[Blend, ...] = ()
     """In order; what is kept before a layer has none of that layer's."""
+    start: str = ""
+    """Stored name of a learned vector that the stream of each token gets before the first layer, which blends with it
+    do not have (HRM); "": none."""
     normed_before: tuple[int, ...] = ()
     """Layers before which the last norm also stands: those that begin a loop."""
     blocks_apart: bool = False
@@ -236,6 +247,8 @@ class ModelSpec(Backbone):
             names = [(transform.dense, transform.bias), (transform.norm, biased)]
             found |= {f"{name}.bias": (self.hidden_size,) for name, has in names if has}
             found[f"{transform.norm}.weight"] = (self.hidden_size,)
+        if self.start:
+            found[self.start] = (self.hidden_size,)
         if self.logit_scales:
             found[self.logit_scales] = (self.vocab_size,)
         if self.head_bias:

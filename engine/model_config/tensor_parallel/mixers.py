@@ -38,6 +38,8 @@ def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
         raise ConfigError("attention whose heads have norms that are stored one by one is not split")
     if spec.loop is not None:
         raise ConfigError("attention to an earlier loop is not split")
+    if spec.gate_first:
+        raise ConfigError("a fused matrix with gates is not split")
     if spec.gate_scales or spec.query_scales:
         raise ConfigError("attention with learned factors on queries and gates is not split")
     if spec.chosen is not None or spec.difference is not None:

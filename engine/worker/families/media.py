@@ -123,7 +123,10 @@ class MediaEncoder:
         return msgspec.structs.replace(limits, max_prefill_chunk=chunk, max_num_batched_tokens=step)
 
     def _positions(self) -> int:
-        """Embeddings of a picture; 0 if they follow from no description."""
+        """Embeddings of a picture; 0 if they follow from no description. Of a model that takes none, tokens of a text
+        that a step computes."""
+        if not self._media.placeholders:
+            return min(self._spec.max_position, _JOINED)
         try:
             return vision_spec_from_hf(self._described, self._spec.output_size).max_position
         except ConfigError:

@@ -130,13 +130,17 @@ def open_family(config: WorkerConfig, device: str) -> Family:
     if config.group_size > 1:
         checkpoint = split_checkpoint(checkpoint, config)
     media = sees(checkpoint, config)
-    if config.prompt_embeds:
+    if config.prompt_embeds or (_sees_prompts_whole(checkpoint) and not checkpoint.is_text_part):
         media = with_prompts(media, checkpoint)
     if media is not None:
         return (PoolingFamily if config.is_pooling else TextWithMedia)(checkpoint, device, media)
-    if isinstance(checkpoint.config, ModelSpec) and checkpoint.config.whole_prompts:
+    if _sees_prompts_whole(checkpoint):
         raise SetupError(f"--language-model-only: {checkpoint.config.architecture} is not served without its pictures")
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
+
+
+def _sees_prompts_whole(checkpoint: Checkpoint) -> bool:
+    return isinstance(checkpoint.config, ModelSpec) and checkpoint.config.whole_prompts
 
 
 def set_up_on(

@@ -51,6 +51,13 @@ def test_a_t5gemma_has_an_embedding_on_each_side_and_windows_that_exclude_the_to
     assert (cross.encoded, cross.softcap, found.logits_softcap) == (3584, 50.0, 30.0)
 
 
+def test_encoders_of_led_have_windows_and_more_positions_than_decoders() -> None:
+    found = read({"model_type": "led", "encoder_layers": 2, "attention_window": [512, 64]})
+    assert (found.source_positions, found.max_position, found.decoder_start) == (16_384, 1024, (2,))
+    assert [layer.attention.window for layer in found.encoder_stack.layers.layers] == [257, 33]
+    assert {layer.attention.window for layer in found.decoder.layers} == {0}
+
+
 def test_tokens_that_no_output_contains_are_read() -> None:
     assert read({"model_type": "marian"}, {"bad_words_ids": [[58100]]}).never == (58100,)
     with pytest.raises(ConfigError, match="bad_words_ids holds '\\[1, 2\\]', expected lists of one token each"):
@@ -69,6 +76,14 @@ def test_tokens_that_no_output_contains_are_read() -> None:
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
         ({"model_type": "mvp", "use_prompt": True}, "use_prompt is on, and keys of stored prompts are not read"),
         ({"model_type": "t5gemma", "encoder": {"vocab_size": 9}}, "encoder.vocab_size is 9, expected that of the dec"),
+        (
+            {"model_type": "led", "attention_window": 7},
+            "attention_window is 7, expected an even number, or one for each",
+        ),
+        (
+            {"model_type": "led", "attention_window": [8, 8]},
+            "is \\[8, 8\\], expected an even number, or one for each of 12",
+        ),
         ({"model_type": "marian", "decoder_vocab_size": 9}, "decoder_vocab_size is 9, expected that of the encoder"),
     ],
 )
