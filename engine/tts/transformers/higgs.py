@@ -69,8 +69,8 @@ class _Codec(XcodecModel):
         samples = input_values[0, 0].numpy()
         if config.sample_rate != config.semantic_sample_rate:
             samples = soxr.resample(samples, config.sample_rate, config.semantic_sample_rate)
-        heard = torch.nn.functional.pad(torch.from_numpy(samples)[None], (_BESIDE, _BESIDE))
-        states = self.semantic_model(heard, output_hidden_states=True).hidden_states
+        padded = torch.nn.functional.pad(torch.from_numpy(samples)[None], (_BESIDE, _BESIDE))
+        states = self.semantic_model(padded, output_hidden_states=True).hidden_states
         features = torch.stack(tuple(states), dim=1).mean(dim=1)
         return features[:, :: max(1, config.semantic_downsample_factor)]
 
