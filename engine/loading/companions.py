@@ -10,7 +10,7 @@ from .safetensors_index import read_json
 
 _PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model_id": "audio_config"}
 """Fields that name another model, and fields that hold its config.json."""
-_WITH_CODECS: Final = frozenset({"pocket_tts", "gradium_phonon_tts", "dia"})
+_WITH_CODECS: Final = frozenset({"pocket_tts", "gradium_phonon_tts", "dia", "higgs_audio_v2"})
 """``model_type`` of voices whose codec is a model of its own."""
 _VOCODERS: Final[Mapping[object, str]] = {"speecht5": "microsoft/speecht5_hifigan"}
 """The makers' vocoder by ``model_type`` of voices whose files name none."""

@@ -156,6 +156,10 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .transformers.dia import DiaSynthesizer
 
             return DiaSynthesizer(start.voices, start.threads)
+        case "higgs":
+            from .transformers.higgs import HiggsSynthesizer
+
+            return HiggsSynthesizer(start.voices, start.threads)
         case "vibevoice":
             from .transformers.vibevoice import VibeVoiceSynthesizer
 

@@ -8,6 +8,7 @@ from .forms.csm import CSM
 from .forms.dia import DIA
 from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
+from .forms.higgs import HIGGS
 from .forms.kokoro import KOKORO
 from .forms.piper import PIPER
 from .forms.pocket import PHONON, POCKET
@@ -28,6 +29,7 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     PHONON,
     CSM,
     DIA,
+    HIGGS,
     VIBEVOICE,
     SPEECHT5,
     KOKORO,

@@ -83,7 +83,12 @@ def _vibevoice() -> Any:
 
 def _omniasr() -> Any:
     """With eight samples to an embedding."""
-    audio = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    audio: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     audio |= {"conv_dim": [16, 16], "conv_kernel": [5, 3], "conv_stride": [4, 2]}
     return transformers.OmniASRConfig(
         text_config={"model_type": "llama", **TEXT},
