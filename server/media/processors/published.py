@@ -15,6 +15,7 @@ from .audio import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.h2ovl import H2OVLImages
+from .images.isaac import IsaacImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
@@ -138,6 +139,17 @@ class InternVLChatProcessor(NemotronVLProcessor):
     }
 
 
+class NVLMProcessor(InternVLChatProcessor):
+    """Each tile stands behind its name, and the whole behind its own, also where it is the only one."""
+
+    embedded = "<|vision_pad|>"
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        tiles = range(1, int(image_inputs["num_patches"][image_idx]))
+        names = [*(f"<tile_{number}>" for number in tiles), "<tile_global_thumbnail>"]
+        return f"<Image>{''.join(name + self.embedded * self._tokens for name in names)}</Image>"
+
+
 class H2OVLProcessor(InternVLChatProcessor):
     """Of H2OVL-Mississippi, which cuts the one picture of a conversation into two grids."""
 
@@ -171,6 +183,37 @@ class DeepseekOcrProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
+
+
+class IsaacProcessor(OwnProcessor):
+    """A picture is a token for each square of patches, without marks."""
+
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "IsaacProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        whole = files.read("config.json")
+        told = Fields(
+            {**{n.removeprefix("vision_"): whole[n] for n in whole}, **files.read("preprocessor_config.json")}
+        )
+        vision = Fields(Fields(whole).table("vision_config") or {})
+        bounds = {f"{edge}_patches": told.get(f"{edge}_num_patches") for edge in ("min", "max")}
+        return cls(
+            IsaacImages(
+                patch_size=side_of(vision, "patch_size", 16),
+                merge_size=vision.integer("pixel_shuffle_scale_factor", 1),
+                **{name: value for name, value in bounds.items() if value is not None},
+            )
+        )
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
+        return "<|image_pad|>" * (patches // self.image_processor.merge_size**2)
 
 
 class MuseProcessor(OwnProcessor):
