@@ -435,6 +435,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl",),
     "Phi3VForCausalLM": ("phi3_v",),
+    "Phi4ForCausalLMV": ("phi4_siglip",),
     "Phi4MMForCausalLM": ("phi4mm",),
     "Phi4MultimodalForCausalLM": ("phi4_multimodal",),
     "PaliGemmaForConditionalGeneration": ("paligemma", "paligemma2"),

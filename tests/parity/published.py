@@ -16,10 +16,10 @@ from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.parity.published_grids import IN_GRIDS
-from stentor.tests.parity.published_isaac import ISAACS
 from stentor.tests.parity.published_ling import LINGS
 from stentor.tests.parity.published_molmo import POOLED
 from stentor.tests.parity.published_rows import IN_ROWS
+from stentor.tests.parity.published_siglip2 import IN_SHAPES
 from stentor.tests.parity.published_slices import IN_SLICES
 from stentor.tests.parity.published_sounds import HEARING
 from stentor.tests.parity.published_tiles import IN_TILES
@@ -434,7 +434,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     **IN_SLICES,
     **IN_ROWS,
     **IN_TILES,
-    **ISAACS,
+    **IN_SHAPES,
     **LINGS,
     **POOLED,
     "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),

@@ -345,6 +345,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
     "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
     "Phi3VForCausalLM": MediaFamily("phi3_v", "phi3"),
+    "Phi4ForCausalLMV": MediaFamily("phi4_siglip", "phi3"),
     "Phi4MMForCausalLM": MediaFamily("phi4mm", "phi3"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
@@ -398,6 +399,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_FAMILIES, **_SHARED}
 _TYPED_HERE: Final = (
     *_SHARED,
     "H2OVLChatModel",
+    "Phi4ForCausalLMV",
     *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""

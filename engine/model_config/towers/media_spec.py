@@ -86,6 +86,7 @@ PICTURE_TOKENS: Final[Mapping[object, str]] = {
     "molmo": "<im_patch>",
     "NVLM_D": "<|vision_pad|>",
     "phi3_v": "<|image|>",
+    "phi4_siglip": "<|dummy_0|>",
 }
 """Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""
 _CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}

@@ -12,7 +12,6 @@ from ..spec.model import SANDWICH
 from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat, nvlm_d
-from .vision_isaac import isaac
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
 from .vision_perception import perception_lm
@@ -57,6 +56,7 @@ from .vision_siglip import (
     siglip,
     vipllava,
 )
+from .vision_siglip2 import isaac, phi4_siglip
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, molmo, nemotron_h_vl
 
@@ -177,6 +177,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
     "phi3_v": phi3_v,
+    "phi4_siglip": phi4_siglip,
     "perception_lm": perception_lm,
     "r_4b": normed_onevision,
     "vipllava": vipllava,

@@ -48,6 +48,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Amodel\.vision_embed_tokens\.(?:img_processor\.vision_model\.)?", ""),
         (r"\Aimg_projection\.", "projector."),
     ),
+    "phi4_siglip": ((r"\Avision_tower\.(?:vision_model\.)?", ""),),
     "ernie": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(?:model\.)?resampler_model\.", "projector."),

@@ -61,6 +61,7 @@ from .published import (
     NemotronVLProcessor,
     NVLMProcessor,
     Ovis25Processor,
+    Phi4SiglipProcessor,
 )
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .tiled import DeepseekVL2Processor, MolmoProcessor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
@@ -106,6 +107,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Ovis2_5Processor": Ovis25Processor,
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MMProcessor": Phi4MMProcessor,
+    "Phi4SiglipProcessor": Phi4SiglipProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "NormedOnevisionProcessor": NormedOnevisionProcessor,
@@ -164,6 +166,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
+    "phi4_siglip": "Phi4SiglipProcessor",
     "phi4mm": "Phi4MMProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",

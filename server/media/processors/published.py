@@ -19,6 +19,7 @@ from .images.isaac import IsaacImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
+from .images.phi4_siglip import Phi4SiglipImages
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 
@@ -29,6 +30,8 @@ _OVIS_MARKS: Final = 2
 _MUSE_TOKENS: Final[Mapping[str, str]] = {
     **{"image_token": "<|patch|>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>"}
 }
+_PHI4_BOUNDS: Final[Mapping[str, int]] = {"min": 256, "max": 3600}
+"""Patches of a picture by default."""
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
@@ -214,6 +217,31 @@ class IsaacProcessor(OwnProcessor):
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())
         return "<|image_pad|>" * (patches // self.image_processor.merge_size**2)
+
+
+class Phi4SiglipProcessor(OwnProcessor):
+    """Of Phi-4-reasoning-vision: a picture is a token for each patch. Its vocabulary has none for them: as in vLLM,
+    they take one of those that nothing else uses."""
+
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "Phi4SiglipProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        whole = files.read("config.json")
+        told = Fields({**whole, **files.read("preprocessor_config.json")})
+        patch = side_of(Fields(Fields(whole).table("vision_config") or {}), "patch_size", 16)
+        if (own := told.integer("patch_size", patch)) != patch:
+            raise ValueError(f"patch_size is {own}, expected that of the tower, {patch}")
+        bounds = {f"{edge}_patches": told.integer(f"{edge}_num_patches", most) for edge, most in _PHI4_BOUNDS.items()}
+        return cls(Phi4SiglipImages(patch_size=patch, **bounds))
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return "<|dummy_0|>" * int(image_inputs["spatial_shapes"][image_idx].prod())
 
 
 class MuseProcessor(OwnProcessor):

@@ -243,6 +243,17 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         {"<image>": "<|endoftext10|>"},
     ),
+    "phi4_siglip": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Siglip2ImageProcessorNoUpscale", "processor_class": "Phi4VisionRProcessor"},
+                **{"min_num_patches": 16, "max_num_patches": 48, "patch_size": PATCH, "resample": 2},
+            }
+        },
+        {"<|image_pad|>": "<|dummy_0|>"},
+        untold="image_token_id",
+    ),
     "step_vl": _Files(
         CHATML.replace("IMAGE", "<im_patch>"),
         {

@@ -67,7 +67,7 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize(
-    "whole", [*PROMPTS, "h2ovl", "nvlm_d", "minicpmv_2_6", "molmo", "phi4mm", "step_vl"], indirect=True
+    "whole", [*PROMPTS, "h2ovl", "nvlm_d", "minicpmv_2_6", "molmo", "phi4mm", "phi4_siglip", "step_vl"], indirect=True
 )
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:

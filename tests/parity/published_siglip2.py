@@ -1,4 +1,4 @@
-"""Tiny random models of Isaac, whose class transformers does not have."""
+"""Tiny random models behind SigLIP 2, whose classes transformers does not have: Isaac and Phi-4-reasoning-vision."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -103,6 +103,54 @@ def isaac(folder: Path, *, flat: bool = False) -> Composed:
     return model
 
 
+class _BeforeLast(torch.nn.Module):
+    """Two products of the patches before the last layer of transformers' SigLIP 2."""
+
+    def __init__(self, vision: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.tower = transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**vision, vision_use_head=False))
+        products = torch.nn.Linear(vision["hidden_size"], 64), torch.nn.GELU(), torch.nn.Linear(64, 64)
+        self.mm_projector = torch.nn.Sequential(*products)
+
+    def forward(self, pixel_values: torch.Tensor, spatial_shapes: torch.Tensor) -> torch.Tensor:
+        found = []
+        for values, grid in zip(pixel_values, spatial_shapes, strict=True):
+            values = values[: int(grid.prod())]
+            mask = torch.ones(1, len(values), dtype=torch.long)
+            given = {"pixel_attention_mask": mask, "spatial_shapes": grid[None], "output_hidden_states": True}
+            found.append(self.mm_projector(self.tower(values[None], **given).hidden_states[-2][0]))
+        return torch.cat(found)
+
+
+def phi4_siglip(folder: Path) -> Composed:
+    text = transformers.Phi3Config(**TEXT, tie_word_embeddings=False)
+    vision = {**SIZES, "num_hidden_layers": 3, "patch_size": PATCH, "num_patches": _SIDE * _SIDE}
+    config = {
+        **text.to_dict(),
+        **{"architectures": ["Phi4ForCausalLMV"], "model_type": "as_published", "vision_config": vision},
+        **{"mm_projector_type": "mlp2x_gelu", "mm_hidden_size": SIZES["hidden_size"], "mm_vision_select_layer": -2},
+        **{"min_num_patches": 16, "max_num_patches": 48, "image_token_id": token("<|image_pad|>")},
+    }
+
+    def make() -> Composed:
+        return Composed(transformers.Phi3ForCausalLM(text), _BeforeLast(vision), token("<|image_pad|>"))
+
+    def named(name: str) -> str:
+        return f"model.{name.replace('tower.', 'vision_tower.vision_tower.vision_model.', 1)}"
+
+    model: Composed = randomised("phi4_siglip", make)
+    model.save(folder, config, "", named)
+    return model
+
+
+def _shaped(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((2, 3), (4, 2))[size]
+    pixels = torch.zeros(1, 8, 3 * PATCH * PATCH)
+    pixels[:, : rows * columns] = torch.randn(1, rows * columns, 3 * PATCH * PATCH, generator=random)
+    tensors = {"pixel_values": pixels, "spatial_shapes": torch.tensor([[rows, columns]])}
+    return Picture(tensors, [token("<|image_pad|>")] * (rows * columns))
+
+
 def _row_by_row(random: torch.Generator, size: int) -> Picture:
     rows, columns = ((4, 6), (6, 4))[size]
     pixels = torch.randn(rows * columns, 3 * PATCH * PATCH, generator=random)
@@ -111,7 +159,8 @@ def _row_by_row(random: torch.Generator, size: int) -> Picture:
 
 
 _KIND: Final = Kind(_row_by_row, token("<|image_pad|>"), cat())
-ISAACS: Final[Mapping[str, Published]] = {
+IN_SHAPES: Final[Mapping[str, Published]] = {
     "isaac": Published("isaac", isaac, _KIND),
     "isaac_flat": Published("isaac", partial(isaac, flat=True), _KIND),
+    "phi4_siglip": Published("phi4_siglip", phi4_siglip, Kind(_shaped, token("<|image_pad|>"), cat())),
 }
