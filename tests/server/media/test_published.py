@@ -300,7 +300,7 @@ def test_a_tower_of_dots_ocr_of_another_form_is_refused(vision: dict[str, object
         vision_spec_from_hf({"model_type": "dots_ocr", "vision_config": vision}, 64)
 
 
-@pytest.mark.parametrize("whole", ["dots_ocr", "minicpmv_2_6"], indirect=True)
+@pytest.mark.parametrize("whole", ["dots_ocr", "llava_onevision2", "minicpmv_2_6"], indirect=True)
 def test_a_picture_is_about_the_same_in_bfloat16_with_weights_packed_for_a_cpu(whole: Whole) -> None:
     checkpoint = open_checkpoint(whole.folder)
     assert checkpoint.described is not None
