@@ -17,7 +17,8 @@ from stentor.engine.model_config.spec.model import ModelSpec, checked
 from stentor.engine.model_config.towers.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.towers.vision_hf import NATIVE_TOWERS
 
-from .tested import FORMATS, MEDIA, PARITY
+from .tested import MEDIA, PARITY
+from .tested_formats import FORMATS
 
 _SMALL: Final[Mapping[str, object]] = {
     "vocab_size": 320,

@@ -4,7 +4,7 @@ A row for each architecture with a parity test; a test compares both tables with
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 PARITY_FILE: Final = "tests/parity/test_architectures.py"
 PARITY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -468,36 +468,3 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
 """By architecture: the tiny models for which :data:`MEDIA_FILE` does the same with media in their prompts."""
-
-
-class FormatCheck(NamedTuple):
-    format: str
-    file: str
-    """Test that compares logits with those of the stored values."""
-    names: tuple[str, ...]
-    """Names of its checkpoints."""
-
-
-_CHECKPOINTS: Final = "tests/engine/quantization/test_checkpoints.py"
-_EXPERTS: Final = "tests/engine/quantization/test_experts.py"
-FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
-    "LlamaForCausalLM": (
-        FormatCheck("FP8", _CHECKPOINTS, ("fp8", "compressed-fp8")),
-        FormatCheck("GPTQ", _CHECKPOINTS, ("gptq", "gptq-v2", "gptq-act-order", "gptq8")),
-        FormatCheck("AWQ", _CHECKPOINTS, ("awq",)),
-        FormatCheck("int8", _CHECKPOINTS, ("compressed-int8",)),
-        FormatCheck("ternary", _CHECKPOINTS, ("bitnet", "bitnet-divided", "bitnet-online")),
-        FormatCheck("MXFP4", _CHECKPOINTS, ("compressed-mxfp4",)),
-        FormatCheck("NVFP4", _CHECKPOINTS, ("compressed-nvfp4", "modelopt-nvfp4")),
-    ),
-    "Qwen3MoeForCausalLM": (
-        FormatCheck("FP8", _EXPERTS, ("fp8",)),
-        FormatCheck("GPTQ", _EXPERTS, ("gptq",)),
-        FormatCheck("AWQ", _EXPERTS, ("awq",)),
-        FormatCheck("int8", _EXPERTS, ("int8", "gptq8")),
-        FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
-    ),
-    "Mistral4ForCausalLM": (FormatCheck("FP8", _EXPERTS, ("mistral4",)),),
-    "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
-}
-"""By architecture: formats of weights other than unquantised ones and GGUF's."""

@@ -10,7 +10,8 @@ from stentor.engine.model_config.gguf.families import TRANSLATIONS
 from stentor.engine.model_config.hf.config import DECODERS, model_spec_from_hf, named_architecture
 from stentor.engine.model_config.hf.text_part import ALIASES
 from stentor.server.main.architectures import computed, described, kinds, parity_models, remarks
-from stentor.server.main.tested import FORMATS, MEDIA, MEDIA_FILE, PARITY, PARITY_FILE, FormatCheck
+from stentor.server.main.tested import MEDIA, MEDIA_FILE, PARITY, PARITY_FILE
+from stentor.server.main.tested_formats import FORMATS, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
 from stentor.tests.parity import test_architectures, test_gguf_families, test_media_models, tiny
 from stentor.tests.parity.published import PUBLISHED
