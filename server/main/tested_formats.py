@@ -1,4 +1,4 @@
-"""Tests of formats of weights of each architecture, for ``docs/reference/models.md``."""
+"""Tests of the formats of weights of each architecture, for ``docs/reference/models.md``."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple

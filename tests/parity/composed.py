@@ -20,6 +20,11 @@ class Published(NamedTuple):
     """If several have the model type, and it is not the usual one."""
 
 
+def within(part: str) -> Callable[[str], str]:
+    """Names of a decoder whose body is a part of ``model``, beside the head."""
+    return lambda name: f"model.{part}.{name.removeprefix('model.')}" if name.startswith("model.") else name
+
+
 class Composed(torch.nn.Module):
     """A decoder of transformers', and a module that makes embeddings of media, as a model of both."""
 
@@ -33,9 +38,14 @@ class Composed(torch.nn.Module):
             embeddings[input_ids == self.placeholder] = self.tower(**media)
         return self.text(inputs_embeds=embeddings, attention_mask=attention_mask, use_cache=use_cache)
 
-    def save(self, folder: Path, config: Mapping[str, object], text: str, names: Callable[[str], str]) -> None:
-        """``text``: before the names of the decoder; ``names``: what a tensor of the tower is stored under."""
-        tensors = {f"{text}{name}": tensor for name, tensor in self.text.state_dict().items()}
+    def save(
+        self, folder: Path, config: Mapping[str, object], text: str | Callable[[str], str], names: Callable[[str], str]
+    ) -> None:
+        """``text``: before the names of the decoder, or what its tensor is stored under; ``names``: of the tower's."""
+        tensors = {
+            f"{text}{name}" if isinstance(text, str) else text(name): tensor
+            for name, tensor in self.text.state_dict().items()
+        }
         tensors |= {names(name): tensor for name, tensor in self.tower.state_dict().items()}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(config))

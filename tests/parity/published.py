@@ -17,11 +17,14 @@ from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.kimi3_tower import KIMI3
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.parity.published_grids import IN_GRIDS
+from stentor.tests.parity.published_ling import LINGS
 from stentor.tests.parity.published_molmo import POOLED
 from stentor.tests.parity.published_rows import IN_ROWS
+from stentor.tests.parity.published_siglip2 import IN_SHAPES
 from stentor.tests.parity.published_slices import IN_SLICES
 from stentor.tests.parity.published_sounds import HEARING
 from stentor.tests.parity.published_tiles import IN_TILES
+from stentor.tests.parity.reading import READING
 from stentor.tests.support.vision_models import FAMILIES, PATCH, SIDE, SIZES, TEXT, Maker, randomised, token
 
 transformers: Any = untyped_transformers
@@ -104,14 +107,23 @@ def _rewrite(folder: Path, config: Mapping[str, object], names: Mapping[str, str
 def _internvl(folder: Path, name: str, architecture: str = "InternVLChatModel") -> Any:
     """``name``: a file of Qianfan-OCR, or one of InternVL's first form, also with InternLM 2 as its decoder;
     ``architecture``: of that form."""
-    old = name == "internvl_internlm2"
+    old, wide = name == "internvl_internlm2", architecture == "NVLM_D"
     config = transformers.QianfanOCRConfig(
         text_config={"model_type": "llama" if old else "qwen3", **TEXT, "head_dim": 16},
         vision_config={**SIZES, "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]},
         image_token_id=token("<IMG_CONTEXT>"),
         image_seq_length=4,
     )
-    model = randomised(name, lambda: transformers.QianfanOCRForConditionalGeneration(config))
+
+    def make() -> Any:
+        made = transformers.QianfanOCRForConditionalGeneration(config)
+        if wide:
+            inner, products = TEXT["intermediate_size"], made.model.multi_modal_projector
+            products.linear_1 = torch.nn.Linear(4 * SIZES["hidden_size"], inner, bias=False)
+            products.linear_2 = torch.nn.Linear(inner, TEXT["hidden_size"], bias=False)
+        return made
+
+    model = randomised("nvlm_d" if wide else name, make)
     model.save_pretrained(folder)
     described: dict[str, object] = model.config.to_dict()
     if name != "qianfan_ocr":
@@ -119,7 +131,9 @@ def _internvl(folder: Path, name: str, architecture: str = "InternVLChatModel") 
         described = {
             **{
                 "architectures": [architecture],
-                "model_type": "internvl_chat" if architecture == "InternVLChatModel" else "as_published",
+                "model_type": {"InternVLChatModel": "internvl_chat", "NVLM_D": "NVLM_D"}.get(
+                    architecture, "as_published"
+                ),
                 "img_context_token_id": token("<IMG_CONTEXT>"),
             },
             **{"llm_config": text, "vision_config": {**SIZES, **_CHAT_TOWER}, "select_layer": -1},
@@ -341,6 +355,19 @@ def _interns2(folder: Path) -> Any:
     return model
 
 
+def _hyperclovax(folder: Path) -> Any:
+    from stentor.tests.parity.seeing import MAKERS  # late: it imports this module
+
+    model = _named(folder, architecture="HCXVisionV2ForCausalLM", make=MAKERS["hyperclovax_vision"])
+    file, found = folder / "model.safetensors", {}
+    for name, tensor in model.state_dict().items():
+        part = name.replace("model.language_model.", "model.language_model.model.")
+        part = part.replace("model.projector.", "model.mm_projector.").replace("model.visual.", "model.vision_model.")
+        found[part.replace("lm_head.", "model.language_model.lm_head.")] = tensor.clone()
+    save_file(found, file)
+    return model
+
+
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 
@@ -408,6 +435,8 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     **IN_SLICES,
     **IN_ROWS,
     **IN_TILES,
+    **IN_SHAPES,
+    **LINGS,
     **POOLED,
     "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
     **{
@@ -419,6 +448,9 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         "internvl_chat", partial(_internvl, name="internvl_internlm2"), PICTURES["internvl"]
     ),
     "qianfan_ocr": Published("qianfan_ocr", partial(_internvl, name="qianfan_ocr"), PICTURES["internvl"]),
+    "hyperclovax_published": Published(
+        "hyperclovax_vision_v2", _hyperclovax, READING["hyperclovax_vision"][1], "HCXVisionV2ForCausalLM"
+    ),
     "interns1": Published(
         "internvl",
         partial(_named, architecture="InternS1ForConditionalGeneration", make=FAMILIES["internvl"]),
@@ -450,6 +482,9 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         partial(_internvl, name="internvl_chat", architecture="SkyworkR1VChatModel"),
         PICTURES["internvl"],
         "SkyworkR1VChatModel",
+    ),
+    "nvlm_d": Published(
+        "NVLM_D", partial(_internvl, name="internvl_chat", architecture="NVLM_D"), PICTURES["internvl"]
     ),
     "h2ovl": Published(
         "h2ovl_chat",

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
-from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
-from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.composed import Composed, Published, within
 from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
 from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, randomised, token
 
@@ -132,12 +131,12 @@ class _Paddle(torch.nn.Module):
         return torch.cat(found)
 
 
-class _Sections(torch.nn.Module):
+class Sections(torch.nn.Module):
     """Rotation of Qwen3's heads by frame, row and column, in sections."""
 
-    def __init__(self, head_dim: int, sections: list[int]) -> None:
+    def __init__(self, head_dim: int, sections: list[int], theta: float = 10_000.0) -> None:
         super().__init__()
-        self.frequencies = 10_000.0 ** (-torch.arange(0, head_dim, 2) / head_dim)
+        self.frequencies = theta ** (-torch.arange(0, head_dim, 2) / head_dim)
         self.axes = torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
         self.places = torch.zeros(3, 1)
 
@@ -147,7 +146,7 @@ class _Sections(torch.nn.Module):
         return both.cos(), both.sin()
 
 
-class _InGrids(Composed):
+class InGrids(Composed):
     """Tokens of pictures have places by row and column, behind which the text follows the longer side."""
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool, **media: Any) -> Any:
@@ -183,8 +182,8 @@ def keye(folder: Path, *, newer: bool = False) -> Composed:
 
     def make() -> Composed:
         decoder = transformers.Qwen3ForCausalLM(text)
-        decoder.model.rotary_emb = _Sections(16, _SECTIONS)
-        return _InGrids(decoder, _Paddle(vision, newer), token("<|image_pad|>"))
+        decoder.model.rotary_emb = Sections(16, _SECTIONS)
+        return InGrids(decoder, _Paddle(vision, newer), token("<|image_pad|>"))
 
     model: Composed = randomised("keye", make)
     model.save(folder, config, "", lambda name: name)
@@ -259,13 +258,7 @@ def llava_onevision2(folder: Path) -> Composed:
         return Composed(transformers.Qwen3ForCausalLM(text), _Timed(vision), token("<|image_pad|>"))
 
     model: Composed = randomised("llava_onevision2", make)
-    model.save(folder, config, "", lambda name: f"visual.{name}")
-    file, begins = folder / "model.safetensors", {"model.": "model.language_model.", "visual.": "model.visual."}
-    tensors = {}
-    for name, tensor in load_file(file).items():
-        begin = next((each for each in begins if name.startswith(each)), "")
-        tensors[begins.get(begin, "") + name.removeprefix(begin)] = tensor
-    save_file(tensors, file)
+    model.save(folder, config, within("language_model"), lambda name: f"model.visual.{name}")
     return model
 
 

@@ -25,7 +25,7 @@ KIMI_FIELDS = {
     "num_shared_experts": "n_shared_experts",
 }
 """Kimi Linear's names of DeepSeek's fields."""
-_PUBLISHED_LING = "BailingMoeV3ForCausalLM"
+PUBLISHED_LING = "BailingMoeV3ForCausalLM"
 """The name that published files of Ling 3.0 have, not transformers'."""
 _MISTRAL4_ROPE = {
     "rope_type": "yarn",
@@ -268,7 +268,7 @@ def ling(fields: Fields, name: str) -> ModelSpec:
     mixer = spec.layers[0].mixer
     assert isinstance(mixer, LatentAttentionSpec)
     mixer = replace(mixer, gate="g_proj", gate_by_value=gates == "element_wise", name="attention", out="dense")
-    published = name == _PUBLISHED_LING
+    published = name == PUBLISHED_LING
     spec = with_layers(spec, mixer=replace(mixer, norm_eps=spec.norm_eps if published else mixer.norm_eps))
     delta = GatedDeltaSpec(
         mixer.heads,

@@ -18,12 +18,12 @@ class MediaFamily(NamedTuple):
     """The media besides text that tests cover; "": text alone is served."""
     whole_prompts: bool = False
     """Whether all tokens of a prompt see each other (:attr:`..spec.model.ModelSpec.whole_prompts`)."""
+    own_text: bool = False
+    """Whether the text part is of this type also where its table names another's."""
     tied_by_text: bool = False
     """Whether the head belongs to the text part's class, so that only ``text_config`` says whether it is tied."""
     as_stored: Callable[[ModelSpec], ModelSpec] | None = None
     """Gives the text part the names of its files, where they differ from those of the text-only model."""
-    plain: bool = False
-    """Whether the text part is of the default type, whatever its file says: one without axes of positions."""
 
 
 _NEMO_EXPERTS: Final = ExpertNames(
@@ -61,7 +61,7 @@ OF_SOUNDS: Final[Mapping[str, MediaFamily]] = {
     "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),
     "GraniteSpeechForConditionalGeneration": MediaFamily("granite_speech", "granite", "audio"),
     "GraniteSpeechPlusForConditionalGeneration": MediaFamily("granite_speech_plus", "granite", "audio"),
-    "MiDashengLMModel": MediaFamily("midashenglm", "qwen2", "audio", plain=True),
+    "MiDashengLMModel": MediaFamily("midashenglm", "qwen2", "audio", own_text=True),
     "MossTranscribeDiarizeForConditionalGeneration": MediaFamily("moss_transcribe_diarize", "qwen3", "audio"),
     "MusicFlamingoForConditionalGeneration": MediaFamily("musicflamingo", "qwen2", "audio"),
     "Nemotron3_5TranscribeForConditionalGeneration": MediaFamily(

@@ -81,7 +81,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "qwen2_5_omni_text": _QWEN2_5_OMNI,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen2_vl_text": _QWEN2_VL,
-    **dict.fromkeys(("keye_text", "qwen3"), _QWEN2),
+    **dict.fromkeys(("isaac_text", "keye_text", "qwen3"), _QWEN2),
     "qwen3_5_moe_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),
     "qwen3_5_text": _sizes(248_320, 4096, 12_288, 32, 16, 4, 32_768),
     "qwen4_exp_text": _sizes(248_320, 2048, _NO_DENSE_MLP, 40, 16, 2, 32_768, moe_intermediate_size=512),

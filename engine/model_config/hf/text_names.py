@@ -27,7 +27,10 @@ _PREFIXES: Final = (
     ("model.transformer.ff_out.", "lm_head."),
     ("model.transformer.wte.", "model.embed_tokens."),
     ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
-    *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm", "rotary_emb")),
+    *(
+        (f"model.{part}.", f"model.{part}.")
+        for part in ("layers", "embed_tokens", "word_embeddings", "norm", "rotary_emb")
+    ),
     *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
 """Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.latent_attention import LatentAttentionSpec
 from ..spec.mlp import STACKED, MoESpec
 from ..spec.model import ModelSpec, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
@@ -22,6 +23,7 @@ from . import moe_variants as hf_moe_variants
 from . import nemotron_omni
 from . import recent as hf_recent
 from . import variants as hf_variants
+from .common import expect
 from .media_families import OF_SOUNDS, MediaFamily
 from .rope import media_axes
 from .text_defaults import text_defaults
@@ -111,6 +113,37 @@ def _hunyuan_vl(fields: Fields, name: str) -> ModelSpec:
     return with_mixers(spec, rope=replace(mixer.rope, axes=axes))
 
 
+def _ling3_vl(fields: Fields, name: str) -> ModelSpec:
+    """Ling 3.0 as published, whose latent attention turns by column and row, which alternate, and behind these by
+    frame. The numbers of pairs are the whole model's."""
+    sections = [int(each) for each in fields.numbers("mrope_section")] or [12, 10, 10]
+    told = Fields({**(fields.table("rope_parameters") or {}), **(fields.table("rope_scaling") or {})})
+    expect(told, {"rope_type": "default", "type": "default"})
+    if told.has("mrope_section") and [int(each) for each in told.numbers("mrope_section")] != sections:
+        raise ConfigError("mrope_section of text_config is not that of the whole model")
+    spec = replace(hf_latent.ling(fields, hf_latent.PUBLISHED_LING), architecture=name)
+    mixer = next(each for layer in spec.layers if isinstance(each := layer.mixer, LatentAttentionSpec))
+    assert mixer.rope is not None
+    if len(sections) != 3 or min(sections) < 0 or sections[1] != sections[2] or 2 * sum(sections) != mixer.rope_dim:
+        raise ConfigError(
+            f"mrope_section is {sections}, expected three numbers of {mixer.rope_dim // 2} rotating pairs in all, of "
+            f"which the last two are equal"
+        )
+    axes = (*(1, 2) * sections[1], *(0,) * sections[0])
+    turned = replace(mixer, rope=replace(mixer.rope, axes=axes))
+    layers = (replace(layer, mixer=turned) if layer.mixer == mixer else layer for layer in spec.layers)
+    return replace(spec, layers=tuple(layers))
+
+
+def _isaac(fields: Fields, name: str) -> ModelSpec:
+    """Qwen3 whose pairs turn by index, row and column of a picture: half of them, and a quarter each. They are
+    consecutive whatever ``mrope_interleaved`` says, as in its makers' code."""
+    spec = hf_dense.qwen3(fields, name)
+    pairs = spec.layers[0].attention.head_dim // 2
+    quarter = pairs // 4
+    return _turned(hf_dense.qwen3, (pairs - 2 * quarter, quarter, quarter), interleaved=False)(fields, name)
+
+
 def _cosmos3_edge(fields: Fields, name: str) -> ModelSpec:
     """Arcee with another base of rotary frequencies; its network is stored as Arcee's."""
     rope = {"rope_theta": 1e8, **(fields.table("rope_parameters") or {})}
@@ -156,6 +189,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "cosmos3_edge_text": _turned(_cosmos3_edge, (24, 20, 20), interleaved=True),
     "qwen4_exp_text": _turned(hf_hybrid.qwen4, (11, 11, 10), interleaved=True),
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
+    "bailing_moe_v3_vl_text": _ling3_vl,
     "chameleon": hf_variants.chameleon,
     "deepseek_ocr2_text": hf_latent.deepseek_ocr,
     "deepseek_v2": _deepseek_v2,
@@ -163,6 +197,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
     "inkling_text": hf_inkling.inkling,
+    "isaac_text": _isaac,
     "keye_text": _turned(hf_dense.qwen3, (16, 24, 24), interleaved=False),
     "minicpmv_text": _minicpmv,
     "mimo_v2": hf_moe_variants.mimo_v2,
@@ -201,6 +236,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Apertus1p5ForConditionalGeneration": MediaFamily("apertus1p5", "apertus1p5_text", "images, audio"),
     "AriaForConditionalGeneration": MediaFamily("aria", "aria_text"),
     "AyaVisionForConditionalGeneration": MediaFamily("aya_vision", "cohere2"),
+    "BailingMoeV3VLForConditionalGeneration": MediaFamily("bailing_moe_v3_vl", "bailing_moe_v3_vl_text", own_text=True),
     "BeeForConditionalGeneration": MediaFamily("bee", "qwen3"),
     "Blip2ForConditionalGeneration": MediaFamily("blip-2", "opt", tied_by_text=True),
     "ChameleonForConditionalGeneration": MediaFamily("chameleon", "chameleon"),
@@ -243,6 +279,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "InklingForConditionalGeneration": MediaFamily("inkling_mm_model", "inkling_text", "images, audio"),
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
+    "IsaacForConditionalGeneration": MediaFamily("isaac", "isaac_text", own_text=True),
     "JanusForConditionalGeneration": MediaFamily("janus", "llama"),
     "KeyeForConditionalGeneration": MediaFamily("keye", "keye_text"),
     "KeyeVL1_5ForConditionalGeneration": MediaFamily("keye_vl1_5", "keye_text"),
@@ -280,12 +317,14 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
         name: MediaFamily(kind, "nemotron_h", "images, video, audio")
         for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
     },
+    "NVLM_D": MediaFamily("NVLM_D", "qwen2"),
     "OpenCUAForConditionalGeneration": MediaFamily("opencua", "qwen2"),
     "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
     "PixtralForConditionalGeneration": MediaFamily("mistral_pixtral", "mistral_own"),
     "Phi3VForCausalLM": MediaFamily("phi3_v", "phi3"),
+    "Phi4ForCausalLMV": MediaFamily("phi4_siglip", "phi3"),
     "Phi4MMForCausalLM": MediaFamily("phi4mm", "phi3"),
     "Phi4MultimodalForCausalLM": MediaFamily("phi4_multimodal", "phi3"),
     "PaliGemmaForConditionalGeneration": MediaFamily("paligemma", "gemma", whole_prompts=True),
@@ -320,6 +359,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
 }
 ALIASES: Final[Mapping[str, str]] = {
+    "HCXVisionV2ForCausalLM": "HyperCLOVAXVisionV2ForConditionalGeneration",
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
     "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
     "LightOnOCRForConditionalGeneration": "LightOnOcrForConditionalGeneration",
@@ -335,6 +375,7 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_NAMED, **_SHARED}
 _TYPED_HERE: Final = (
     *_SHARED,
     "H2OVLChatModel",
+    "Phi4ForCausalLMV",
     *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""
@@ -353,8 +394,8 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
     kind = family.text
     if text is None and fields.has("hidden_size"):
         text = fields.values
-    elif text is not None:
-        kind = kind if family.plain else Fields(text).text("model_type", kind)
+    elif text is not None and not family.own_text:
+        kind = Fields(text).text("model_type", kind)
         kind = _OTHER_NAMES.get(kind, kind)
     if text is None:
         raise ConfigError("text_config is missing, expected a table")
@@ -362,7 +403,12 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
         raise ConfigError(
             f"text_config.model_type is {kind!r}, which is not native here, expected such as {family.text!r}"
         )
-    whole = ("bos_token_id", "eos_token_id", *(() if family.tied_by_text else ("tie_word_embeddings",)))
+    whole = (
+        "bos_token_id",
+        "eos_token_id",
+        "mrope_section",
+        *(() if family.tied_by_text else ("tie_word_embeddings",)),
+    )
     above = {key: fields.values[key] for key in whole if fields.has(key)}
     defaults = text_defaults(family.model_type, kind)
     if family.whole_prompts:  # transformers sets this beside masks of its own

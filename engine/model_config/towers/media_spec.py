@@ -12,10 +12,11 @@ from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
-MediaAxes = Literal["grid", "frames", "numbered", "canvas"]
+MediaAxes = Literal["grid", "frames", "numbered", "canvas", "corner"]
 """m-rope positions of media: frame, row and column, behind which text follows the longer side of a picture, or also the
 last frame of a video; or index, column, row and number of the picture, behind which text has its index; or a canvas's
-number, row and column, on which a picture lies whole and in slices."""
+number, row and column, on which a picture lies whole and in slices; or index, row and column, both from 0 in each
+picture, behind which text has the next index."""
 
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""
@@ -52,7 +53,7 @@ _JOINED: Final = ("molmo2",)
 """Model types whose media see each other."""
 _ADDED: Final = ("molmo", "molmo2")
 """Model types whose embeddings of media are added to those of their placeholders."""
-_AXES: Final[Mapping[object, MediaAxes]] = {"hunyuan_vl": "numbered", "minicpmv4_7": "canvas"}
+_AXES: Final[Mapping[object, MediaAxes]] = {**{"hunyuan_vl": "numbered", "isaac": "corner", "minicpmv4_7": "canvas"}}
 _ON_CANVAS: Final = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 """Fields with the tokens around pictures and slices that have places on a canvas."""
 _BY_TIMM: Final[Mapping[object, str]] = {
@@ -65,6 +66,8 @@ _TAPS: Final[Mapping[str, tuple[int, ...]]] = {
     "granite_docling": (3, 7, 10),
 }
 """By beginnings of model types whose towers are tapped: the layers by default."""
+_UNTAPPED: Final = ("bailing_moe_v3_vl",)
+"""Model types whose files name layers that are not tapped."""
 _SPATIAL: Final = (12, 15, 18, 21)
 """Layers before which Granite 4 adds parts of pictures by default."""
 _QWENS_PAD: Final = 151_655
@@ -81,8 +84,11 @@ PICTURE_TOKENS: Final[Mapping[object, str]] = {
     **dict.fromkeys(("h2ovl_chat", "internvl_chat"), "<IMG_CONTEXT>"),
     **dict.fromkeys(("minicpmo", "minicpmv"), "<unk>"),
     "deepseek_vl_v2": "<image>",
+    "isaac": "<|image_pad|>",
     "molmo": "<im_patch>",
+    "NVLM_D": "<|vision_pad|>",
     "phi3_v": "<|image|>",
+    "phi4_siglip": "<|dummy_0|>",
 }
 """Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""
 _CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
@@ -207,6 +213,8 @@ def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
     config = thinker(config)
     vision = config.get("vision_config")
     kind = str(config.get("model_type"))
+    if kind in _UNTAPPED:
+        return ()
     default = next((taps for begins, taps in _TAPS.items() if kind.startswith(begins)), ())
     taps = vision.get("deepstack_visual_indexes", default) if isinstance(vision, Mapping) else None
     return taps if isinstance(taps, Sequence) else ()

@@ -11,7 +11,7 @@ from ..spec.mlp import MLPSpec
 from ..spec.model import SANDWICH
 from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
-from .vision_internvl import internvl, internvl_chat
+from .vision_internvl import internvl, internvl_chat, nvlm_d
 from .vision_moonvit import kimi_k3, kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
 from .vision_perception import perception_lm
@@ -22,6 +22,7 @@ from .vision_qwen import (
     glm4v,
     glm_ocr,
     hyperclovax_vision,
+    ling3_vl,
     llava_onevision2,
     qwen2_5_vl,
     qwen2_vl,
@@ -55,6 +56,7 @@ from .vision_siglip import (
     siglip,
     vipllava,
 )
+from .vision_siglip2 import isaac, phi4_siglip
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, molmo, nemotron_h_vl
 
@@ -127,6 +129,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "llava_onevision": llava_onevision,
     "llava_onevision2": llava_onevision2,
     "aya_vision": aya_vision,
+    "bailing_moe_v3_vl": ling3_vl,
     "bee": normed_onevision,
     "cohere2_vision": cohere2_vision,
     "cosmos3_edge": cosmos3_edge,
@@ -136,6 +139,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,
     "hyperclovax_vision_v2": hyperclovax_vision,
+    "isaac": isaac,
     "janus": janus,
     "lfm2_vl": lfm2_vl,
     "glm4v": glm4v,
@@ -159,6 +163,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     **dict.fromkeys(("h2ovl_chat", "internvl_chat"), internvl_chat),
     "qianfan_ocr": internvl_chat,
     "molmo": molmo,
+    "NVLM_D": nvlm_d,
     "ovis2": ovis2,
     "ovis2_5": ovis2_5,
     "opencua": qwen2_5_vl,
@@ -173,6 +178,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
     "phi3_v": phi3_v,
+    "phi4_siglip": phi4_siglip,
     "perception_lm": perception_lm,
     "r_4b": normed_onevision,
     "vipllava": vipllava,

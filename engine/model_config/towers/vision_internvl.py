@@ -59,6 +59,15 @@ def internvl(model: VisionFields) -> VisionSpec:
     )
 
 
+def nvlm_d(model: VisionFields) -> VisionSpec:
+    """NVLM-D: InternVL's with products as wide as the decoder's network, without biases."""
+    text = Fields(model.whole.table("llm_config") or model.whole.table("text_config") or {})
+    spec = internvl_chat(model)
+    first, last = (replace(each, bias=False) for each in spec.projector.products)
+    products = replace(first, outputs=text.integer("intermediate_size")), last
+    return replace(spec, projector=replace(spec.projector, products=products))
+
+
 def internvl_chat(model: VisionFields) -> VisionSpec:
     """InternVL as first published, with other field and tensor names (InternVL 1.5 to 3.5, Qianfan-OCR)."""
     whole, vision = model.whole, model.vision

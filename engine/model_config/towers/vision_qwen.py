@@ -196,6 +196,19 @@ def qwen3_5(model: VisionFields) -> VisionSpec:
     return replace(qwen3_vl(model), deepstack=(), unused=_MEASURED)
 
 
+def ling3_vl(model: VisionFields) -> VisionSpec:
+    """Ling 3.0 with pictures: a Qwen3-VL without taps, whose projector is outside of its tower. As in vLLM, the eps of
+    its norms is the whole model's, and taps that a file names are none."""
+    spec, eps = qwen3_vl(model), model.whole.positive("rms_norm_eps", 1e-6)
+    assert spec.projector.norm is not None
+    products = (
+        ProjectorProduct("projector.0", model.hidden, True, "gelu"),
+        ProjectorProduct("projector.2", model.hidden, True),
+    )
+    projector = ProjectorSpec(products, norm=replace(spec.projector.norm, eps=eps))
+    return replace(spec, deepstack=(), norm_eps=eps, projector=projector)
+
+
 def glm4v(model: VisionFields) -> VisionSpec:
     vision = model.vision
     hidden, outputs = vision.integer("hidden_size", 1536), vision.integer("out_hidden_size", 4096)

@@ -48,12 +48,18 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Amodel\.vision_embed_tokens\.(?:img_processor\.vision_model\.)?", ""),
         (r"\Aimg_projection\.", "projector."),
     ),
+    "phi4_siglip": ((r"\Avision_tower\.(?:vision_model\.)?", ""),),
     "ernie": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(?:model\.)?resampler_model\.", "projector."),
         *((rf"_linear\.{part}\.", rf"_linear.{number}.") for part, number in (("fc1", 0), ("fc2", 2), ("ln", 3))),
     ),
     "internvl": ((r"\.attn\.qkv\.", ".attn.qkv_proj."),),
+    "isaac": (
+        (r"\A(?:model\.)?vision_embedding\.(?:0|vision_tower)\.", ""),
+        (r"\A(?:model\.)?vision_embedding\.(?:1|multimodal_projector\.linear_1)\.", "projector.linear_1."),
+        (r"\A(?:model\.)?vision_embedding\.(?:3|multimodal_projector\.linear_2)\.", "projector.linear_2."),
+    ),
     "llama4": (),
     "mistral": (
         (r"\Apre_mm_projector_norm\.", "projector.norm."),
@@ -95,6 +101,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.(?:self_)?attn\.", ".attn."),
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\Amerger\.", "projector."),
+        (r"\Amodel\.linear_proj\.", "projector."),
         (r"\Adeepstack_merger_list\.(\d+)\.", r"deepstack.\1.projector."),
     ),
 }

@@ -26,6 +26,7 @@ from ...loading.weights import dummy_weights, tower_weights
 from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.hf.mllama import states_of_picture
 from ...model_config.spec.attention import AttentionSpec
+from ...model_config.spec.latent_attention import LatentAttentionSpec
 from ...model_config.spec.mlp import MoESpec
 from ...model_config.spec.model import Backbone, ModelSpec
 from ...model_config.towers.media_spec import MediaSpec, media_spec, prompt_token
@@ -99,7 +100,8 @@ class MediaEncoder:
         self._checkpoint, self._spec, self._device, self._media = checkpoint, spec, device, media
         self._described: Mapping[str, object] = checkpoint.described or {}
         mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
-        self._mrope = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
+        turning = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec | LatentAttentionSpec)]
+        self._mrope = any(mixer.rope is not None and mixer.rope.axes for mixer in turning)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
         self._has_experts = any(isinstance(layer.mlp, MoESpec) and layer.mlp.media for layer in spec.layers)
         crossing = [layer.cross for layer in spec.layers if layer.picture_gates is not None and layer.cross is not None]

@@ -49,8 +49,12 @@ class MediaPositions:
                 axes[at:first] = (np.arange(first - at) + next_position)[:, None]
                 next_position += first - at
                 lattice = _lattice(grid, span.interval)
-                axes[first:end] = lattice + next_position
-                next_position += int(lattice.max()) + 1 if kind == "frames" else max(grid[1:])
+                if kind == "corner":
+                    axes[first:end] = lattice + np.array([next_position, 0, 0])
+                    next_position += grid[0]
+                else:
+                    axes[first:end] = lattice + next_position
+                    next_position += int(lattice.max()) + 1 if kind == "frames" else max(grid[1:])
                 media.append(np.arange(first, end))
                 at = end
         axes[at:] = (np.arange(prompt_len - at) + next_position)[:, None]

@@ -1,8 +1,12 @@
 """Processors of models that see pictures of any shape, a placeholder for each square of patches. They come with their
 checkpoints. Run in the child."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from transformers import AutoImageProcessor
+
+from ...text.tokenizers.loading import load_tokenizer
 from .own_processor import OwnProcessor
 
 
@@ -18,6 +22,9 @@ class GridProcessor(OwnProcessor):
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())
         found: str = self.image_token * (patches // self.image_processor.merge_size**2)
         return found
+
+
+_MARKED: Final = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
 class KimiVLProcessor(GridProcessor):
@@ -50,6 +57,23 @@ class ImagePadProcessor(GridProcessor):
     """Of Keye-VL (1.5 too) and LLaVA-OneVision 2."""
 
     image_token = "<|image_pad|>"
+
+
+class Ling3VLProcessor(ImagePadProcessor):
+    """Of Ling 3.0 with pictures, each of which ends its line. Templates write its placeholder alone or with marks."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "Ling3VLProcessor":
+        """From the files of a model."""
+        made = cls(AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False))
+        if _MARKED in load_tokenizer(folder).template_source:
+            made.image_token = _MARKED
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
+        inside = ImagePadProcessor.image_token * (patches // self.image_processor.merge_size**2)
+        return f"<|vision_start|>{inside}<|vision_end|>\n"
 
 
 class OpenCUAProcessor(GridProcessor):

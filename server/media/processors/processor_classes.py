@@ -21,7 +21,14 @@ from .audio import (
     UltravoxProcessor,
     VoxtralProcessor,
 )
-from .grids import DotsVLProcessor, ImagePadProcessor, KimiK3Processor, KimiVLProcessor, OpenCUAProcessor
+from .grids import (
+    DotsVLProcessor,
+    ImagePadProcessor,
+    KimiK3Processor,
+    KimiVLProcessor,
+    Ling3VLProcessor,
+    OpenCUAProcessor,
+)
 from .images.apertus import ApertusImages
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
@@ -57,10 +64,13 @@ from .published import (
     EagleProcessor,
     H2OVLProcessor,
     InternVLChatProcessor,
+    IsaacProcessor,
     MuseProcessor,
     NemotronOmniProcessor,
     NemotronVLProcessor,
+    NVLMProcessor,
     Ovis25Processor,
+    Phi4SiglipProcessor,
 )
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .sounds import SOUND_PROCESSORS
@@ -90,6 +100,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Idefics2Processor": Idefics2Processor,
     "InklingProcessor": InklingProcessor,
     "InternVLChatProcessor": InternVLChatProcessor,
+    "IsaacProcessor": IsaacProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor", "LlavaOnevision2Processor"), ImagePadProcessor),
     "KimiK3Processor": KimiK3Processor,
     "KimiVLProcessor": KimiVLProcessor,
@@ -97,15 +108,18 @@ OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MergedSlicesProcessor),
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), SampledSlicesProcessor),
     "MiniCPMV4_7Processor": CanvasSlicesProcessor,
+    "Ling3VLProcessor": Ling3VLProcessor,
     "MolmoProcessor": MolmoProcessor,
     "MossTranscribeDiarizeProcessor": MossTranscribeDiarizeProcessor,
     **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
     "MusicFlamingoProcessor": MusicFlamingoProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
+    "NVLMProcessor": NVLMProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MMProcessor": Phi4MMProcessor,
+    "Phi4SiglipProcessor": Phi4SiglipProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
     "PixtralProcessor": PixtralProcessor,
     "NormedOnevisionProcessor": NormedOnevisionProcessor,
@@ -145,6 +159,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
 another."""
 _UNNAMED: Final[Mapping[str, str]] = {
+    "bailing_moe_v3_vl": "Ling3VLProcessor",
     **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
@@ -152,6 +167,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "funaudiochat": "FunAudioChatProcessor",
     "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
+    "isaac": "IsaacProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_k3": "KimiK3Processor",
     "kimi_vl": "KimiVLProcessor",
@@ -162,16 +178,18 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
     "molmo": "MolmoProcessor",
+    "NVLM_D": "NVLMProcessor",
     "opencua": "OpenCUAProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
+    "phi4_siglip": "Phi4SiglipProcessor",
     "phi4mm": "Phi4MMProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     "step_vl": "Step3VLProcessor",
     "ultravox": "UltravoxProcessor",
 }
-"""Processors by model type, if transformers has none and published files name none."""
+"""Processors by model type, if transformers has none and published files name none, or one of their own code."""
 ALIKE: Final[Mapping[str, str]] = dict.fromkeys(("ColQwen3Processor", "OpsColQwen3Processor"), "Qwen3VLProcessor")
 """Processors whose code comes with files, by those that process pictures alike."""
 
@@ -184,7 +202,8 @@ def class_name(files: ModelFiles) -> str:
     """The name of a model's processor. Raises :class:`ProcessorError`."""
     config = files.read("config.json")
     model_type, said = described_part(config).get("model_type"), processor_name(files.source)
-    other = said not in OWN and model_type != config.get("model_type")  # named by the code of another's files
+    # named by the code of its own files, or of another's
+    other = said not in OWN and (model_type in _UNNAMED or model_type != config.get("model_type"))
     if said is not None and not (other and not hasattr(transformers, said)):
         return said
     known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}

@@ -15,9 +15,11 @@ from .audio import ParakeetSounds
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.h2ovl import H2OVLImages
+from .images.isaac import IsaacImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
+from .images.phi4_siglip import Phi4SiglipImages
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 
@@ -28,6 +30,8 @@ _OVIS_MARKS: Final = 2
 _MUSE_TOKENS: Final[Mapping[str, str]] = {
     **{"image_token": "<|patch|>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>"}
 }
+_PHI4_BOUNDS: Final[Mapping[str, int]] = {"min": 256, "max": 3600}
+"""Patches of a picture by default."""
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
@@ -138,6 +142,17 @@ class InternVLChatProcessor(NemotronVLProcessor):
     }
 
 
+class NVLMProcessor(InternVLChatProcessor):
+    """Each tile stands behind its name, and the whole behind its own, also where it is the only one."""
+
+    embedded = "<|vision_pad|>"
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        tiles = range(1, int(image_inputs["num_patches"][image_idx]))
+        names = [*(f"<tile_{number}>" for number in tiles), "<tile_global_thumbnail>"]
+        return f"<Image>{''.join(name + self.embedded * self._tokens for name in names)}</Image>"
+
+
 class H2OVLProcessor(InternVLChatProcessor):
     """Of H2OVL-Mississippi, which cuts the one picture of a conversation into two grids."""
 
@@ -171,6 +186,62 @@ class DeepseekOcrProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
+
+
+class IsaacProcessor(OwnProcessor):
+    """A picture is a token for each square of patches, without marks."""
+
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "IsaacProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        whole = files.read("config.json")
+        told = Fields(
+            {**{n.removeprefix("vision_"): whole[n] for n in whole}, **files.read("preprocessor_config.json")}
+        )
+        vision = Fields(Fields(whole).table("vision_config") or {})
+        bounds = {f"{edge}_patches": told.get(f"{edge}_num_patches") for edge in ("min", "max")}
+        return cls(
+            IsaacImages(
+                patch_size=side_of(vision, "patch_size", 16),
+                merge_size=vision.integer("pixel_shuffle_scale_factor", 1),
+                **{name: value for name, value in bounds.items() if value is not None},
+            )
+        )
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
+        return "<|image_pad|>" * (patches // self.image_processor.merge_size**2)
+
+
+class Phi4SiglipProcessor(OwnProcessor):
+    """Of Phi-4-reasoning-vision: a picture is a token for each patch. Its vocabulary has none for them: as in vLLM,
+    they take one of those that nothing else uses."""
+
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "Phi4SiglipProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        whole = files.read("config.json")
+        told = Fields({**whole, **files.read("preprocessor_config.json")})
+        patch = side_of(Fields(Fields(whole).table("vision_config") or {}), "patch_size", 16)
+        if (own := told.integer("patch_size", patch)) != patch:
+            raise ValueError(f"patch_size is {own}, expected that of the tower, {patch}")
+        bounds = {f"{edge}_patches": told.integer(f"{edge}_num_patches", most) for edge, most in _PHI4_BOUNDS.items()}
+        return cls(Phi4SiglipImages(patch_size=patch, **bounds))
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return "<|dummy_0|>" * int(image_inputs["spatial_shapes"][image_idx].prod())
 
 
 class MuseProcessor(OwnProcessor):

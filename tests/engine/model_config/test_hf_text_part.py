@@ -61,7 +61,10 @@ UNREADABLE = {
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"kimi_linear", "mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
-CODE_ALONE = {"keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own", "molmo", "step3_text", "step5"}
+CODE_ALONE = {
+    *("bailing_moe_v3_vl_text", "isaac_text", "keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own"),
+    *("molmo", "step3_text", "step5"),
+}
 """For which transformers has no class."""
 
 
@@ -444,3 +447,30 @@ def test_models_whose_towers_need_timm_take_media_with_it_or_with_another_tower(
     assert media_spec(other) == MediaSpec({"image": 8})
     monkeypatch.setattr("stentor.engine.model_config.towers.media_spec.find_spec", lambda name: True)
     assert media_spec(config) == MediaSpec({"image": 8})
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "why"),
+    [
+        (
+            {},
+            {"mrope_section": [12, 12, 8]},
+            "mrope_section is .12, 12, 8., expected three numbers of 32 rotating pairs",
+        ),
+        ({}, {"mrope_section": [16, 10, 10]}, "mrope_section is .16, 10, 10., expected three numbers of 32"),
+        (
+            {"rope_parameters": {"mrope_section": [8, 12, 12]}},
+            {},
+            "mrope_section of text_config is not that of the whole",
+        ),
+        ({"rope_parameters": {"rope_type": "yarn"}}, {}, "rope_type is 'yarn', expected 'default'"),
+    ],
+)
+def test_a_text_part_of_ling_that_turns_otherwise_is_refused(
+    text: dict[str, object], whole: dict[str, object], why: str
+) -> None:
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5}
+    sizes |= {"num_attention_heads": 4, "kv_lora_rank": 32, "num_experts": 8}
+    config = {"architectures": ["BailingMoeV3VLForConditionalGeneration"], "model_type": "bailing_moe_v3_vl", **whole}
+    with pytest.raises(ConfigError, match=why):
+        model_spec_from_hf({**config, "text_config": {"model_type": "bailing_hybrid", **sizes, **text}})

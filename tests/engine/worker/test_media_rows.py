@@ -52,6 +52,15 @@ def test_what_follows_a_video_may_stand_behind_its_last_frame() -> None:
     assert MediaPositions.of(9, spans).axes[7:, 0].tolist() == [3, 4]
 
 
+def test_places_in_a_picture_may_count_from_its_corner() -> None:
+    spans = [(RowSpan(0, 2, 6, (1, 2, 3)), [(2, 8)]), (RowSpan(0, 9, 1, (1, 1, 1)), [(9, 10)])]
+    positions = MediaPositions.of(12, spans, "corner")
+    assert positions.axes[:, 0].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6]
+    assert positions.axes[2:8, 1:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert positions.axes[9].tolist() == [4, 0, 0]
+    assert positions.shift == -5
+
+
 def test_tokens_of_numbered_pictures_have_their_index_and_their_place_within_the_picture() -> None:
     spans = [(RowSpan(0, 1, 5, (1, 1, 2)), [(1, 6)]), (RowSpan(0, 7, 6, (1, 2, 1)), [(7, 13)])]
     positions = MediaPositions.of(14, spans, "numbered")

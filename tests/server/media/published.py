@@ -119,6 +119,17 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "nvlm_d": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": SIDE, "size": SIDE},
+                **{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]},
+            }
+        },
+        {"<IMG_CONTEXT>": "<|vision_pad|>"},
+        untold="img_context_token_id",
+    ),
     "skywork_r1v": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
         {"preprocessor_config.json": {"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": SIDE}},
@@ -148,6 +159,7 @@ _FILES: Final[Mapping[str, _Files]] = {
             "context_image_token": "<IMG_CONTEXT>",
         },
     ),
+    "isaac": _Files(CHATML.replace("IMAGE", "<image>"), {}, untold="image_token_id"),
     "keye": _Files(
         CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"),
         {
@@ -155,6 +167,16 @@ _FILES: Final[Mapping[str, _Files]] = {
                 **{"image_processor_type": "SiglipImageProcessor", "processor_class": "KeyeProcessor"},
                 **{"auto_map": {"AutoImageProcessor": "image_processing_keye.SiglipImageProcessor"}},
                 **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+    ),
+    "ling3_vl": _Files(
+        QWEN,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "BailingVLProcessor"},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 2},
                 **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
             }
         },
@@ -220,6 +242,17 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
         {"<image>": "<|endoftext10|>"},
+    ),
+    "phi4_siglip": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Siglip2ImageProcessorNoUpscale", "processor_class": "Phi4VisionRProcessor"},
+                **{"min_num_patches": 16, "max_num_patches": 48, "patch_size": PATCH, "resample": 2},
+            }
+        },
+        {"<|image_pad|>": "<|dummy_0|>"},
+        untold="image_token_id",
     ),
     "step_vl": _Files(
         CHATML.replace("IMAGE", "<im_patch>"),

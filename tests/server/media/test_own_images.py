@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from transformers import Gemma4ImageProcessorPil, GotOcr2ImageProcessorPil
+from transformers import Gemma4ImageProcessorPil, GotOcr2ImageProcessorPil, Siglip2ImageProcessorPil
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
@@ -14,6 +14,7 @@ from stentor.server.media.processors.images.deepseek_vl2 import DeepseekVL2Image
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
 from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.processors.images.h2ovl import H2OVLImages
+from stentor.server.media.processors.images.isaac import IsaacImages
 from stentor.server.media.processors.images.kimi import KimiImages
 from stentor.server.media.processors.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.processors.images.llama4 import Llama4Images
@@ -24,6 +25,7 @@ from stentor.server.media.processors.images.perception_lm import PerceptionLMIma
 from stentor.server.media.processors.images.perception_lm import canvas as perception_canvas
 from stentor.server.media.processors.images.phi3 import Phi3VImages
 from stentor.server.media.processors.images.phi4 import Phi4Images, canvas
+from stentor.server.media.processors.images.phi4_siglip import Phi4SiglipImages
 from stentor.server.media.processors.images.step import StepImages, laid_out
 from stentor.server.media.processors.images.tiles import resized
 
@@ -359,3 +361,44 @@ def test_the_second_grid_of_h2ovl_has_no_side_that_divides_one_of_the_first(
     values = (np.stack(tiles) / 255 - 0.5) / 0.5
     found = H2OVLImages(size=_SQUARE, image_mean=[0.5] * 3, image_std=[0.5] * 3)([drawn], return_tensors="np")
     assert found["pixel_values"] == pytest.approx(values.transpose(0, 3, 1, 2), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((32, 32), (32, 32)),  # 64 patches of 4 pixels
+        ((33, 30), (40, 32)),
+        ((10, 100), (16, 104)),
+        ((8, 8), (32, 32)),  # enlarged to 64 patches
+        ((200, 100), (96, 48)),  # 288 patches
+    ],
+)
+def test_a_picture_of_isaac_is_whole_squares_within_its_bounds(
+    size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    images = IsaacImages(patch_size=4, merge_size=2, min_patches=64, max_patches=288)
+    found = images(waves(size[1], size[0]), return_tensors="np")
+    rows, columns = found["image_grid_thw"][0, 1:].tolist()
+    assert (4 * rows, 4 * columns) == expected
+    assert found["pixel_values"].shape == (rows * columns, 48)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((32, 32), (8, 8)),
+        ((33, 30), (8, 7)),  # of 56 whole patches
+        ((8, 8), (4, 4)),  # enlarged to 16 patches
+        ((200, 100), (14, 7)),  # one more column would make 120 of at most 112
+    ],
+)
+def test_a_picture_of_phi_4_reasoning_vision_is_whole_patches_within_its_bounds(
+    size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    images = Phi4SiglipImages(patch_size=4, min_patches=16, max_patches=112)
+    found = images(waves(size[1], size[0]), return_tensors="np")
+    assert tuple(found["spatial_shapes"][0].tolist()) == expected
+    assert found["pixel_values"].shape == (1, expected[0] * expected[1], 48)
+    theirs = Siglip2ImageProcessorPil(patch_size=4, max_num_patches=int(np.prod(expected)))(waves(size[1], size[0]))
+    assert theirs["spatial_shapes"][0] == expected
+    assert found["pixel_values"][0] == pytest.approx(np.asarray(theirs["pixel_values"][0]), abs=1e-6)

@@ -51,7 +51,9 @@ PROMPTS = {
     "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
+    "isaac": "{}",
     "keye": "<|vision_start|>{}<|vision_end|>",
+    "ling3_vl": "<|vision_start|>{}<|vision_end|>\n",
     "llava_onevision2": "<|vision_start|>{}<|vision_end|>",
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
@@ -65,7 +67,9 @@ PROMPTS = {
 """What stands in a prompt for a picture, but for its placeholders."""
 
 
-@pytest.mark.parametrize("whole", [*PROMPTS, "h2ovl", "minicpmv_2_6", "molmo", "phi4mm", "step_vl"], indirect=True)
+@pytest.mark.parametrize(
+    "whole", [*PROMPTS, "h2ovl", "nvlm_d", "minicpmv_2_6", "molmo", "phi4mm", "phi4_siglip", "step_vl"], indirect=True
+)
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
     one = whole.family
@@ -259,6 +263,7 @@ def test_a_tower_of_step_of_another_form_is_refused(flag: str, why: str) -> None
     [
         ("internvl", "InternS1ForConditionalGeneration", "InternS1Processor"),
         ("lighton_ocr", "LightOnOCRForConditionalGeneration", "LightOnOCRProcessor"),
+        ("hyperclovax_vision", "HCXVisionV2ForCausalLM", "HCXVisionV2Processor"),
     ],
 )
 def test_pictures_of_another_name_are_processed_as_those_of_its_files(
@@ -297,7 +302,7 @@ def test_a_tower_of_dots_ocr_of_another_form_is_refused(vision: dict[str, object
         vision_spec_from_hf({"model_type": "dots_ocr", "vision_config": vision}, 64)
 
 
-@pytest.mark.parametrize("whole", ["dots_ocr", "minicpmv_2_6"], indirect=True)
+@pytest.mark.parametrize("whole", ["dots_ocr", "llava_onevision2", "minicpmv_2_6"], indirect=True)
 def test_a_picture_is_about_the_same_in_bfloat16_with_weights_packed_for_a_cpu(whole: Whole) -> None:
     checkpoint = open_checkpoint(whole.folder)
     assert checkpoint.described is not None

@@ -38,6 +38,18 @@ def test_the_one_picture_of_h2ovl_has_two_grids(tmp_path: Path) -> None:
     assert placed.tokens["image"] == 2 * 4 * 3
 
 
+def test_tiles_of_nvlm_are_named_and_the_whole_is_last(tmp_path: Path) -> None:
+    WHOLE["nvlm_d"](tmp_path)
+    one = family_in(tmp_path)
+    content = [{"type": "image"}, {"type": "text", "text": "a"}]
+    inside = "<|vision_pad|>" * 4
+    whole = f"<tile_global_thumbnail>{inside}"
+    for size, expected in (((16, 16), whole), ((32, 16), f"<tile_1>{inside}<tile_2>{inside}{whole}")):
+        told, _ = one.prompt([{"role": "user", "content": content}], [picture(*size)])
+        text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+        assert text == f"<|im_start|>user\n<Image>{expected}</Image>\na<|im_end|>\n<|im_start|>assistant\n"
+
+
 def test_a_picture_of_molmo_is_written_row_by_row_whole_and_as_a_canvas(tmp_path: Path) -> None:
     WHOLE["molmo"](tmp_path)
     one = family_in(tmp_path)
