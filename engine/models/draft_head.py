@@ -54,6 +54,13 @@ class DraftHead:
             self._fc = product("fc", hidden, embedded + spec.hidden_size, bias=spec.bias)
         else:
             self._fc = product("fc", hidden, len(spec.taps) * spec.hidden_size, bias=spec.bias)
+        copies, size = len(spec.taps), spec.hidden_size
+        self._taps_norm = norm("input_norm", copies * size) if spec.norms_taps else None
+        self._each_norm = [norm(f"fc_norm.{number}", size) for number in range(copies)] if spec.norms_each else []
+        self._mask_hidden: torch.Tensor | None = None
+        if spec.masks_hidden:
+            self._mask_hidden = context.empty(copies * size)
+            self.weights.add("mask_hidden", self._mask_hidden)
         rotary = RotaryTables(own.max_position, max_model_len + spec.block, context)
         self._layers = [Layer(self.weights, number, own, rotary, context) for number in range(len(own.layers))]
         self._norm = norm("norm", hidden) if spec.final_norm else None
@@ -77,6 +84,7 @@ class DraftHead:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load the weights from a checkpoint's tensors. Raises :class:`..layers.linear.weights.WeightError`."""
         named = ((self.spec.name_of(name), tensor) for name, tensor in tensors)
+        named = ((name, tensor.flatten() if name == "mask_hidden" else tensor) for name, tensor in named)
         passed = _PASSED_OVER if self.spec.embeds else (*_PASSED_OVER, "embed_tokens.weight")
         self.weights.load(named, ignore=passed)
 
@@ -91,7 +99,20 @@ class DraftHead:
     def combined(self, features: torch.Tensor) -> torch.Tensor:
         """The model's input to :meth:`forward`, [tokens, hidden]."""
         x = features.to(self.context.dtype)
-        return x if self.spec.joins else self._fc(x)
+        if self.spec.joins:
+            return x
+        if self._taps_norm is not None:
+            x = self._taps_norm.plain(x)
+        if self._each_norm:
+            parts = x.split(self.spec.hidden_size, dim=1)
+            each = zip(self._each_norm, parts, strict=True)
+            x = torch.cat([norm.plain(part.contiguous()) for norm, part in each], dim=1)
+        return self._fc(x)
+
+    def masks(self) -> torch.Tensor:
+        """What :meth:`combined` makes of a mask, [1, hidden], for heads that draft in parallel."""
+        assert self._mask_hidden is not None
+        return self.combined(self._mask_hidden[None])
 
     def keep(self, batch: ForwardBatch, features: torch.Tensor) -> None:
         """Write the keys and values of tokens with these features to the batch's cache (what drafts blocks)."""

@@ -11,8 +11,8 @@ from typing import Final
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec, Norms
-from ..spec.model import ModelSpec, with_layers, with_mixers
-from .common import attention_bias, common
+from ..spec.model import ModelSpec, with_mixers
+from .common import attention_bias, common, expect, sliding_layers
 
 _LAYER: Final = "layers.0."
 _EAGLE: Final = (("model.", ""),)
@@ -55,6 +55,10 @@ class DraftHeadSpec:
     residual is the hidden state (EAGLE-3)."""
     bias: bool = False
     """Whether that projection has a bias."""
+    norms_taps: bool = False
+    """Whether all copies are normed as one before they are projected."""
+    norms_each: bool = False
+    """Whether each copy is normed by itself."""
     norms: bool = False
     """Whether embedding and hidden state are normed before."""
     hidden_first: bool = False
@@ -79,6 +83,8 @@ class DraftHeadSpec:
     """Tokens of a block, which is drafted in one pass: the row's last token and masks, that see the keys of all tokens
     before (DFlash). Those keys are made of the model's hidden states alone. 0: one token is drafted a pass."""
     mask_token: int = 0
+    masks_hidden: bool = False
+    """Whether all tokens are drafted in one pass, as behind masks that have a stored hidden state (P-EAGLE)."""
     clusters: int = 0
     """Clusters of equally many tokens, of which it drafts from the ``chosen_clusters`` that score best; 0: none."""
     chosen_clusters: int = 0
@@ -112,39 +118,82 @@ def eagle_head(
 
     ``config``: the config.json. ``stored``: names of its tensors. Raises :class:`..config_fields.ConfigError`.
     """
-    fields = Fields(config)
+    given = Fields(config)
+    fields = _told(given) if third else given
+    names = {name.removeprefix("model.") for name in stored}
     if third and model.streams is not None:
         raise ConfigError(f"{model.architecture} has {model.streams.streams} residual streams, expected one to copy")
     own = attention_bias(fields, common(fields, "EAGLE-3" if third else "EAGLE"))
-    if len(own.layers) != 1:
+    if len(own.layers) != 1 and not third:
         raise ConfigError(f"num_hidden_layers is {len(own.layers)}, expected 1: a head has one layer")
     if own.vocab_size != model.vocab_size:
         raise ConfigError(f"vocab_size is {own.vocab_size}, expected {model.vocab_size}, the model's")
     hidden = fields.integer("target_hidden_size", own.hidden_size)
     if hidden != model.hidden_size:
         raise ConfigError(f"it is made for hidden states of {hidden}, expected {model.hidden_size}, the model's")
-    own = with_layers(own, norms=Norms(mlp_in="post_attention_layernorm"))
+    first = replace(own.layers[0], norms=Norms(mlp_in="post_attention_layernorm"))
+    own = replace(own, layers=(first, *own.layers[1:]))
     head = DraftHeadSpec(
         backbone=replace(own, prefix="layers", max_position=model.max_position),
         hidden_size=hidden,
-        bias="fc.bias" in {name.removeprefix("model.") for name in stored},
+        bias="fc.bias" in names,
         final_norm=False,
-        embeds=any(name.endswith("embed_tokens.weight") for name in stored),
+        embeds="embed_tokens.weight" in names,
         renamed=_EAGLE,
     )
     if not third:
         return replace(head, vocab_size=own.vocab_size if "lm_head.weight" in stored else 0)
+    parallel = next((name for name in fields.texts("architectures") or () if name.lower().startswith("peagle")), "")
+    parallel = parallel or ("peagle" if fields.text("speculators_model_type", "") == "peagle" else "")
+    if parallel and "mask_hidden" not in names:
+        raise ConfigError(f"{parallel} drafts in parallel, and it has no mask_hidden; expected the masks' hidden state")
+    layers = len(own.layers)
+    backbone = with_mixers(head.backbone, [True] + [False] * (layers - 1), inputs=2)
+    if any(name.endswith("self_attn.q_norm.weight") for name in names):
+        backbone = with_mixers(backbone, qk_norm="head")
     return replace(
         head,
-        backbone=with_mixers(head.backbone, inputs=2),
-        taps=_taps(config.get("eagle_config"), len(model.layers)),
+        backbone=backbone,
+        taps=_taps(fields, len(model.layers)),
         joins=False,
         norms=True,
+        norms_taps=fields.flag("norm_before_fc"),
+        norms_each=fields.flag("fc_norm"),
         norm_before_residual=fields.flag("norm_before_residual"),
+        feeds_normed=fields.flag("norm_output"),
         final_norm=True,
         vocab_size=fields.integer("draft_vocab_size", own.vocab_size),
+        mask_token=_mask_token(fields, model) if "mask_hidden" in names else 0,
+        masks_hidden="mask_hidden" in names,
         renamed=_EAGLE3,
     )
+
+
+def _told(given: Fields) -> Fields:
+    """The fields of an EAGLE-3 head, also of speculators' form. Raises :class:`ConfigError` for what is not known."""
+    kind = given.text("speculators_model_type", "")
+    if kind not in ("", "eagle3", "peagle"):
+        raise ConfigError(f"speculators_model_type is {kind!r}, expected 'eagle3' or 'peagle'")
+    own = {name: value for name, value in given.values.items() if value is not None}
+    if kind:
+        own = {"norm_before_residual": kind == "eagle3", **(given.table("transformer_layer_config") or {}), **own}
+    table = Fields(given.table("eagle_config") or {})
+    expect(table, {"use_aux_hidden_state": True})
+    chosen = "eagle_aux_hidden_state_layer_ids"
+    fields = Fields({**{name: table.get(name) for name in (chosen, "norm_before_fc") if table.has(name)}, **own})
+    expect(fields, {"logit_scale": 1.0, "use_aux_hidden_state": True})
+    if any(sliding_layers(fields)):
+        raise ConfigError("layer_types has a 'sliding_attention', expected heads that see all tokens")
+    return fields
+
+
+def _mask_token(fields: Fields, model: ModelSpec) -> int:
+    """The token of masks, which every head that drafts in parallel has."""
+    names = ("mask_token_id", "pard_token", "ptd_token_id")
+    found = next((fields.token_id(name) for name in names if fields.has(name)), None)
+    if found is None or found >= model.vocab_size:
+        raise ConfigError(f"mask_token_id is {found}, expected a token of the {model.vocab_size} of the vocabulary")
+    return found
 
 
 def mtp_head(model: ModelSpec) -> DraftHeadSpec:
@@ -169,9 +218,9 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
     )
 
 
-def _taps(config: object, layers: int) -> tuple[int, ...]:
-    """The layers in ``eagle_config``; by default the second, the middle one and the third from the end."""
-    chosen = config.get("eagle_aux_hidden_state_layer_ids") if isinstance(config, Mapping) else None
+def _taps(fields: Fields, layers: int) -> tuple[int, ...]:
+    """The layers that are named; by default the second, the middle one and the third from the end."""
+    chosen = fields.get("eagle_aux_hidden_state_layer_ids")
     found = chosen if isinstance(chosen, list) else [2, layers // 2, layers - 3]
     if not all(isinstance(layer, int) and 0 <= layer < layers for layer in found) or sorted(set(found)) != found:
         raise ConfigError(f"hidden states are taken before layers {found} of {layers}; expected ascending ones")

@@ -7,7 +7,8 @@ from typing import Final
 from ..config_fields import ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
 from ..spec.mlp import APART, STACKED
-from ..spec.model import ModelSpec, dense_mlp, with_layers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.mtp_form import HUNYUAN_V4
 from ..spec.streams import HyperSpec
 from .common import check_silu, common
 from .latent import index_shares, latent
@@ -51,8 +52,19 @@ def hunyuan_v4(fields: Fields, name: str) -> ModelSpec:
         assert isinstance(layer.mixer, LatentAttentionSpec)
         mixer = replace(layer.mixer, gate="linear_gate", gate_by_value=True, sinks="learnable_sink_param")
         layers.append(replace(layer, mixer=replace(mixer, index=replace(index, shared=shared))))
-    spec = replace(spec, layers=tuple(layers), streams=_streams(fields), draft_prefix="model.mtp_layers.")
-    return _with_networks(fields, spec)
+    spec = replace(spec, layers=tuple(layers), streams=_streams(fields), draft_prefix=HUNYUAN_V4.prefix)
+    return _with_head(fields, _with_networks(fields, spec))
+
+
+def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """The spec with the head's layer, the model's last with an index of its own, if it is quantised as the model is."""
+    if fields.text("mtp_quant_algo", "NONE").upper() != "NONE":
+        return spec
+    last = spec.layers[-1]
+    assert isinstance(last.mixer, LatentAttentionSpec)
+    assert last.mixer.index is not None
+    head = replace(last, mixer=replace(last.mixer, index=replace(last.mixer.index, shared=False)))
+    return with_mtp(spec, HUNYUAN_V4, fields.integer("num_nextn_predict_layers", 1, least=0), head)
 
 
 def _streams(fields: Fields) -> HyperSpec:

@@ -10,7 +10,7 @@ from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.lightning import LightningSpec, lightning_rates
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
-from ..spec.mtp_form import LING, LONGCAT
+from ..spec.mtp_form import HUNYUAN, LONGCAT
 from ..spec.positions import alibi_slopes
 from ..spec.token_input import NGramInputSpec
 from .common import check_silu, common, expect, renamed, softcap_of
@@ -399,5 +399,5 @@ def ling25(fields: Fields, name: str) -> ModelSpec:
         names=(replace(APART, correction="mlp.gate.expert_bias"),),
         correction=fields.flag("moe_router_enable_expert_bias", True),
     )
-    spec = with_mtp(spec, LING, fields.integer("num_nextn_predict_layers", 0, least=0))
+    spec = with_mtp(spec, HUNYUAN, fields.integer("num_nextn_predict_layers", 0, least=0))
     return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", 1, least=0)))

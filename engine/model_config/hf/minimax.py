@@ -7,7 +7,8 @@ from ..spec.attention_parts import BlockIndexSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.lightning import LightningSpec, lightning_rates
 from ..spec.mlp import FUSED_MLP, STACKED, ExpertNames, MLPSpec, RouterSpec
-from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
+from ..spec.mtp_form import MINIMAX_M3
 from .common import check_silu, common, expect, slide
 from .hybrid import kinds_of
 from .moe import MIXTRAL, experts_of, with_experts
@@ -117,7 +118,10 @@ def minimax_m3(fields: Fields, name: str) -> ModelSpec:
         where = "block_sparse_moe.shared_experts"
         shared = replace(shared, into=(f"{where}.gate_proj", f"{where}.up_proj"), out=f"{where}.down_proj")
     moe = replace(moe, activation="swiglu_oai", correction=True, names=names, shared=shared)
-    return replace(with_experts(with_layers(spec, mlp=dense), moe, experts), draft_prefix="mtp.")
+    spec = replace(with_experts(with_layers(spec, mlp=dense), moe, experts), draft_prefix=MINIMAX_M3.prefix)
+    both = [layer for layer, *of in zip(spec.layers, sparse, experts, strict=True) if all(of)]
+    # its head has an index and experts
+    return with_mtp(spec, MINIMAX_M3, fields.integer("num_mtp_modules", 1, least=0), both[-1]) if both else spec
 
 
 def _fused(mlp: MLPSpec, name: str) -> MLPSpec:

@@ -63,6 +63,7 @@ QWEN: Final = MTPForm(
 """Also EXAONE's and Mellum 2's."""
 LING: Final = MTPForm(norm="final_layernorm.")
 HUNYUAN: Final = replace(LING, skips_first=True)
+"""Also Ling 2.5's."""
 STEP: Final = MTPForm(norm="transformer.shared_head.norm.", head="transformer.shared_head.output.", feeds_normed=False)
 ERNIE: Final = MTPForm(
     prefix="model.mtp_",
@@ -92,6 +93,17 @@ MIMO_V2: Final = MTPForm(
     fc="layers.0.eh_proj.",
     norm="layers.0.final_layernorm.",
 )
+MINIMAX_M3: Final = replace(MIMO_V2, layer="layers.0.transformer_layer.", skips_first=True, feeds_normed=False)
+HUNYUAN_V4: Final = MTPForm(
+    prefix="model.mtp_layers.",
+    layer="0.",
+    embedding_norm="0.enorm.",
+    hidden_norm="0.hnorm.",
+    fc="0.eh_proj.",
+    norm="0.final_layernorm.",
+    skips_first=True,
+)
+"""Its layer has one stream, though the model has several."""
 LONGCAT: Final = replace(MIMO_V2, embedding_norm="layers.0.enorm.m.", hidden_norm="layers.0.hnorm.m.", norm="norm.")
 NEMOTRON: Final = replace(MIMO_V2, prefix="mtp.", norm="layers.1.final_layernorm.", also=("layers.1.", "experts."))
 """Two layers of the model are the two parts of the head's."""

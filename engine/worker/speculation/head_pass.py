@@ -51,6 +51,32 @@ class _Features:
         return torch.cat(parts)
 
 
+class _Drafted:
+    """The logits of all drafts of a pass."""
+
+    def __init__(self) -> None:
+        self._logits: dict[int, tuple[int, torch.Tensor]] = {}
+        """By slot: the position of the first draft, and logits [drafts, vocabulary]."""
+
+    def remove(self, slot: int) -> None:
+        self._logits.pop(slot, None)
+
+    def keep(self, rows: Sequence[RowStep], logits: Sequence[torch.Tensor]) -> PassResult:
+        """Keep the ``logits`` [drafts, vocabulary] of each row; returns those of first drafts."""
+        for row, of_row in zip(rows, logits, strict=True):
+            self._logits[row.slot] = row.start + row.count + 1, of_row
+        return PassResult(torch.stack([of_row[0] for of_row in logits]))
+
+    def behind(self, rows: Sequence[RowStep]) -> PassResult:
+        """The logits behind each row's last draft."""
+        found = []
+        for row in rows:
+            first, logits = self._logits[row.slot]
+            # the token that is predicted stands two behind the position of a head
+            found.append(logits[row.start + 2 - first])
+        return PassResult(torch.stack(found))
+
+
 class HeadPass:
     """Runs a draft head: from the model's hidden state at a position and the token behind it, it predicts the one
     after.
@@ -108,8 +134,7 @@ class BlockPass:
         self._rows = rows
         self._device = device
         self._features = _Features(head)
-        self._logits: dict[int, tuple[int, torch.Tensor]] = {}
-        """By slot: the position of the first draft, and logits [drafts, vocabulary]."""
+        self._drafted = _Drafted()
 
     def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
         """Keep the model's hidden states of these rows."""
@@ -117,7 +142,7 @@ class BlockPass:
 
     def remove(self, slot: int) -> None:
         self._features.remove(slot)
-        self._logits.pop(slot, None)
+        self._drafted.remove(slot)
 
     def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
         """Write the keys of positions whose hidden states are kept; run the blocks of rows that sample."""
@@ -127,7 +152,8 @@ class BlockPass:
         if not drafting:
             return PassResult()
         size = self._head.spec.block
-        slots, starts = zip(*((rows[at].slot, rows[at].start + rows[at].count) for at in drafting), strict=True)
+        asking = [rows[at] for at in drafting]
+        slots, starts = zip(*((row.slot, row.start + row.count) for row in asking), strict=True)
         tokens = torch.full((len(slots), size), self._head.spec.mask_token)
         tokens[:, 0] = torch.from_numpy(self._rows.tokens[slots, starts])
         positions = torch.tensor(starts)[:, None] + torch.arange(size)
@@ -144,19 +170,56 @@ class BlockPass:
         hidden = self._head.block(batch).unflatten(0, (-1, size))
         counts = [drafts[at] for at in drafting]
         wanted = [of_row[1 : 1 + count] for of_row, count in zip(hidden, counts, strict=True)]
-        logits = self._head.logits(torch.cat(wanted)).split(counts)
-        for slot, start, of_row in zip(slots, starts, logits, strict=True):
-            self._logits[slot] = start + 1, of_row
-        return PassResult(torch.stack([of_row[0] for of_row in logits]))
+        return self._drafted.keep(asking, self._head.logits(torch.cat(wanted)).split(counts))
 
     def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """The logits behind each row's last draft, which :meth:`run` made."""
-        found = []
-        for row in rows:
-            first, logits = self._logits[row.slot]
-            # the token that is predicted stands two behind the position of a head
-            found.append(logits[row.start + 2 - first])
-        return PassResult(torch.stack(found))
+        return self._drafted.behind(rows)
+
+
+class MaskPass:
+    """Runs a head that drafts in parallel: one pass over what a row lacks and masks behind it, a draft each.
+
+    See :class:`HeadPass`. Keys of masks are overwritten as those of drafts are.
+    """
+
+    def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
+        self._head = head
+        self._caches = caches
+        self._device = device
+        self._rows = copy.copy(rows)
+        self._rows.tokens = rows.tokens[:, 1:]
+        self._features = _Features(head)
+        self._drafted = _Drafted()
+
+    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
+        """Keep the model's hidden states of these rows."""
+        self._features.observed(rows, passed)
+
+    def remove(self, slot: int) -> None:
+        self._features.remove(slot)
+        self._drafted.remove(slot)
+
+    def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
+        """Run positions whose hidden states are kept, and the masks of rows that sample."""
+        known = self._head.combined(self._features.take(rows)).split([row.count for row in rows])
+        mask, steps, hidden = self._head.masks(), [], []
+        for row, of_row, count in zip(rows, known, drafts, strict=True):
+            masks, end = max(count - 1, 0), row.start + row.count
+            self._rows.tokens[row.slot, end : end + masks] = self._head.spec.mask_token
+            steps.append(RowStep(row.slot, row.start, row.count + masks, [], row.sample, masks))
+            hidden += [of_row, mask.expand(masks, -1)]
+        batch = build_batch(steps, self._rows, self._caches, self._device)
+        left = self._head.forward(batch.forward, torch.cat(hidden))
+        if not len(batch.last):
+            return PassResult()
+        counts = [count for row, count in zip(rows, drafts, strict=True) if row.sample]
+        logits = self._head.logits(left[batch.last]).split(counts)
+        return self._drafted.keep([row for row in rows if row.sample], logits)
+
+    def go_on(self, rows: Sequence[RowStep]) -> PassResult:
+        """The logits behind each row's last draft, which :meth:`run` made."""
+        return self._drafted.behind(rows)
 
 
 class AssistantPass:
@@ -220,11 +283,13 @@ class AssistantPass:
         return PassResult(self._head.logits(left))
 
 
-AnyHeadPass = HeadPass | BlockPass | AssistantPass
+AnyHeadPass = HeadPass | BlockPass | MaskPass | AssistantPass
 
 
-def head_pass_of(spec: DraftHeadSpec) -> type[HeadPass] | type[BlockPass] | type[AssistantPass]:
+def head_pass_of(spec: DraftHeadSpec) -> type[HeadPass] | type[BlockPass] | type[MaskPass] | type[AssistantPass]:
     """What runs a head of this spec."""
     if spec.shares_keys:
         return AssistantPass
+    if spec.masks_hidden:
+        return MaskPass
     return BlockPass if spec.block else HeadPass

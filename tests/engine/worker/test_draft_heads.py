@@ -386,7 +386,6 @@ def test_a_head_that_does_not_fit_its_model_says_why(tmp_path: Path) -> None:
     tiny.make("llama", target)
     _refused(target, SpeculativeConfig("mtp", 2), "LlamaForCausalLM comes without heads for multi-token prediction")
     cases: Sequence[tuple[dict[str, Any], str]] = (
-        ({"num_hidden_layers": 2}, "num_hidden_layers is 2, expected 1"),
         ({"vocab_size": 256}, "vocab_size is 256, expected 320, the model's"),
         ({"hidden_size": 32}, "it is made for hidden states of 32, expected 64"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 1]}}, r"before layers \[2, 1\] of 3; expected asc"),
@@ -397,3 +396,7 @@ def test_a_head_that_does_not_fit_its_model_says_why(tmp_path: Path) -> None:
         config.save_pretrained(head)
         save_file({"fc.weight": torch.zeros(64, 192)}, head / "model.safetensors", {"format": "pt"})
         _refused(target, SpeculativeConfig("eagle3", 2, model=str(head)), why)
+    (head := tmp_path / "deep").mkdir()
+    tiny.transformers.LlamaConfig(**{**tiny.SHAPE, "num_hidden_layers": 2}).save_pretrained(head)
+    save_file({"fc.weight": torch.zeros(64, 128)}, head / "model.safetensors", {"format": "pt"})
+    _refused(target, SpeculativeConfig("eagle", 2, model=str(head)), "num_hidden_layers is 2, expected 1")

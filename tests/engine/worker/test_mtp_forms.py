@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers.models.hy_v4 import modeling_hy_v4
 from transformers.models.longcat_flash import modeling_longcat_flash
 
 from stentor.engine.model_config.hf.config import model_spec_from_hf
@@ -52,28 +53,38 @@ class Form:
     feeds_normed: bool = True
     build: Callable[[Any], nn.Module] | None = None
     """Of a configuration, in place of transformers' model of one layer."""
+    whole_experts: bool = False
+    """Whether the matrices of all experts are stored as one, as transformers has them."""
     stored: Callable[[str], str] = str
     """The stored name of a part of the layer."""
 
 
-class _LongcatLayer(nn.Module):
-    """LongCat's attention, and a dense network."""
+class _PlainLayer(nn.Module):
+    """Attention and a network, without what the models have around their layers."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, modeling: Any, family: str, attention: str, network: str) -> None:
         super().__init__()
-        norm = modeling_longcat_flash.LongcatFlashRMSNorm
+        config._attn_implementation = "eager"
+        norm = getattr(modeling, f"{family}RMSNorm")
         self.input_layernorm, self.post_attention_layernorm = (norm(config.hidden_size) for _ in range(2))
-        self.self_attn = modeling_longcat_flash.LongcatFlashMLA(config, 0)
-        self.mlp = modeling_longcat_flash.LongcatFlashMLP(config)
-        self.rotary = modeling_longcat_flash.LongcatFlashRotaryEmbedding(config)
+        self.self_attn = getattr(modeling, f"{family}{attention}")(config, 0)
+        self.mlp = getattr(modeling, f"{family}{network}")(config)
+        self.rotary = getattr(modeling, f"{family}RotaryEmbedding")(config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        count = x.shape[1]
-        mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
-        turns = self.rotary(x, torch.arange(count)[None])
-        attended = self.self_attn(self.input_layernorm(x), position_embeddings=turns, attention_mask=mask)[0]
-        x = x + attended
+        places = torch.arange(x.shape[1])[None]
+        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).triu(1)[None, None]
+        both = {"position_embeddings": self.rotary(x, places), "position_ids": places, "attention_mask": mask}
+        x = x + self.self_attn(self.input_layernorm(x), **both)[0]
         return torch.add(x, self.mlp(self.post_attention_layernorm(x)))
+
+
+def _longcat(config: Any) -> nn.Module:
+    return _PlainLayer(config, modeling_longcat_flash, "LongcatFlash", "MLA", "MLP")
+
+
+def _hy4(config: Any) -> nn.Module:
+    return _PlainLayer(config, modeling_hy_v4, "HYV4", "Attention", "MoE")
 
 
 def _renamed(**parts: str) -> Callable[[str], str]:
@@ -141,6 +152,35 @@ _FORMS: Mapping[str, Form] = {
         hidden_first=True,
         skips_first=True,
     ),
+    "minimax-m3": Form(
+        prefix="model.mtp.",
+        names={
+            "layer": "layers.0.transformer_layer",
+            **{part: f"layers.0.{name}" for part, name in _ENDING.items()},
+        },
+        one={"layer_types": ["minimax_m3_sparse"], "mlp_layer_types": ["sparse"]},
+        whole_experts=True,
+        skips_first=True,
+        feeds_normed=False,
+    ),
+    "hy-v4-shared": Form(
+        prefix="model.mtp_layers.",
+        names={"layer": "0", **{part: f"0.{name}" for part, name in _ENDING.items()}},
+        one={"indexer_types": ["full"], "mlp_layer_types": ["sparse"], "layer_types": ["indexed_attention"]},
+        build=_hy4,
+        skips_first=True,
+        stored=_renamed(
+            self_attn__gate_proj="self_attn.linear_gate", self_attn__sinks="self_attn.learnable_sink_param"
+        ),
+    ),
+    "ling2.5": Form(
+        names={"layer": "", **_ENDING},
+        one={"first_k_dense_replace": 0},
+        skips_first=True,
+        stored=_renamed(
+            e_score_correction_bias="expert_bias", self_attn__o_proj="attention.dense", self_attn="attention"
+        ),
+    ),
     "mimo-v2-flash": Form(
         prefix="model.mtp.",
         names={"layer": "layers.0", **{part: f"layers.0.{name}" for part, name in _ENDING.items()}},
@@ -156,7 +196,7 @@ _FORMS: Mapping[str, Form] = {
             "fc": "layers.0.eh_proj",
             "norm": "norm",
         },
-        build=_LongcatLayer,
+        build=_longcat,
         stored=_renamed(mlp__="transformer_layer.mlp."),
     ),
     "nemotron-h-moe": Form(
@@ -277,7 +317,8 @@ def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps(described))
     assert mtp_head_stored(model_spec_from_hf(described))
     weights = load_file(tmp_path / "model.safetensors")
-    weights |= {name: tensor.contiguous() for name, tensor in _by_expert(head.stored()).items()}
+    stored = head.stored() if form.whole_experts else _by_expert(head.stored())
+    weights |= {name: tensor.contiguous() for name, tensor in stored.items()}
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
     speculative = SpeculativeConfig("mtp", DRAFTS)
