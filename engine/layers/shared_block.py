@@ -11,7 +11,7 @@ from stentor.kernels.forward import Traced
 from ..model_config.spec.model import Backbone
 from ..model_config.spec.projection import Projection
 from ..model_config.spec.shared_block import SharedBlockSpec
-from .attention.attention import attend_cached, cache_scales
+from .attention.cached import attend_cached, cache_scales
 from .forward_batch import ForwardBatch
 from .linear.layer_context import LayerContext
 from .linear.linear import Linear

@@ -18,7 +18,7 @@ from ...model_config.spec.attention_parts import BlockIndexSpec
 from ...model_config.spec.model import Backbone
 from ..added_conv import AddedConv
 from ..elementwise import elementwise
-from ..forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
+from ..forward_batch import ForwardBatch, Texts
 from ..learned_factors import LearnedFactors
 from ..linear.layer_context import LayerContext
 from ..linear.parts import BeforePart, tiles
@@ -28,6 +28,7 @@ from ..norm import RMSNorm
 from ..rank_norm import SplitNorm, rms_over_ranks
 from ..rotary import RotaryTables, rotate_apart_
 from .block_index import BlockIndex
+from .cached import attend_cached, cache_scales
 from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
 from .distances import Distances
@@ -442,65 +443,6 @@ def _slopes(spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
     if not context.filled:
         slopes.copy_(torch.tensor(spec.slopes))
     return slopes
-
-
-def attend_cached(
-    q: torch.Tensor,
-    batch: ForwardBatch,
-    cache: LayerCache,
-    spec: AttentionSpec,
-    scales: CacheScales,
-    *,
-    window: int,
-    chunk: int = 0,
-    sinks: torch.Tensor | None = None,
-    slopes: torch.Tensor | None = None,
-    distances: torch.Tensor | None = None,
-    invariant: bool = False,
-) -> torch.Tensor:
-    """Attention of q [tokens, heads, head_dim] over each token's row; with ``spec.whole_spans`` within pictures in both
-    directions.
-
-    ``scales``: of keys and of values, if the cache has any.
-    """
-    attention, (k_scale, v_scale) = batch.attention[cache.group], scales
-    shared: dict[str, Any] = {
-        "scale": spec.scale,
-        "window": window,
-        "softcap": spec.softcap,
-        "sinks": sinks,
-        "k_scale": k_scale,
-        "v_scale": v_scale,
-    }
-    out = kernels.paged_attention(
-        q,
-        cache.k,
-        cache.v,
-        attention,
-        chunk=chunk,
-        slopes=slopes,
-        distances=distances,
-        invariant=invariant,
-        **shared,
-    )
-    if spec.whole_spans and batch.media is not None:
-        spans = batch.media.spans
-        kernels.attend_whole_spans_(out, q, cache.k, cache.v, attention, spans, windowed=spec.windowed_spans, **shared)
-    return out
-
-
-def cache_scales(
-    weights: WeightMap, prefix: str, kv_heads: int, context: LayerContext
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales of float8 keys and values of a layer, float32 [kv_heads] each: 1 unless stored."""
-    return _cache_scale(weights, prefix, "k", kv_heads, context), _cache_scale(weights, prefix, "v", kv_heads, context)
-
-
-def _cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:
-    scale = context.ones(kv_heads)
-    for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
-        weights.offer(f"{prefix}.{name}", scale)
-    return scale
 
 
 def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, scale: float) -> torch.Tensor:

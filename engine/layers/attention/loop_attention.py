@@ -14,7 +14,8 @@ from ..linear.linear import Linear
 from ..linear.quantized import Input, Stream
 from ..linear.weights import WeightMap
 from ..rotary import RotaryTables
-from .attention import Attention, attend_cached
+from .attention import Attention
+from .cached import attend_cached
 
 
 class LoopAttention:

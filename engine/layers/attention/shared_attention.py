@@ -15,7 +15,7 @@ from ..linear.quantized import Input, Stream
 from ..linear.weights import WeightMap
 from ..norm import RMSNorm
 from ..rotary import RotaryTables
-from .attention import attend_cached, cache_scales
+from .cached import attend_cached, cache_scales
 
 
 class SharedAttention:
