@@ -1,5 +1,5 @@
-"""Attention over a layer's blocks of the cache, and the scales of a cache of 8 bits: layers with keys of their own share
-these with layers that attend to another's."""
+"""Attention over a layer's blocks of the cache, and the scales of a cache of 8 bits: layers with keys of their own
+share these with layers that attend to another's."""
 
 from typing import Any
 

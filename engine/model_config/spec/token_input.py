@@ -53,7 +53,9 @@ class NGramInputSpec:
 
     def shapes(self, hidden: int) -> dict[str, tuple[int, ...]]:
         """Shapes of its stored tensors, by name."""
-        tables = {f"{self.name}.embedders.{at}.weight": (size, self.dim(hidden)) for at, size in enumerate(self.sizes)}
+        tables: dict[str, tuple[int, ...]] = {
+            f"{self.name}.embedders.{at}.weight": (size, self.dim(hidden)) for at, size in enumerate(self.sizes)
+        }
         return tables | {f"{self.name}.post_projs.{at}.weight": (hidden, self.dim(hidden)) for at in range(self.count)}
 
     @property
