@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
-from stentor.kernels.moe.reference import ALPHA, LIMITS, SITU_BOUNDS, bounded
+from stentor.kernels.moe.reference import ALPHA, LIMITS, SITU_BOUNDS
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.spec.mlp import OWN_ACTIVATIONS, Activation, MLPSpec
@@ -237,7 +237,10 @@ def _situ(up: torch.Tensor) -> torch.Tensor:
     """As :func:`_swiglu_oai`, with Kimi K3's smooth bounds."""
     gates, ups = up.float().chunk(2, dim=1)
     bound, up_bound = SITU_BOUNDS
-    return (bounded(gates, bound) * elementwise(torch.sigmoid, gates) * bounded(ups, up_bound)).to(up.dtype)
+    bounded = elementwise(torch.tanh, gates / bound) * bound
+    return (bounded * elementwise(torch.sigmoid, gates) * (elementwise(torch.tanh, ups / up_bound) * up_bound)).to(
+        up.dtype
+    )
 
 
 _OWN_GATES: Mapping[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {

@@ -95,7 +95,7 @@ def activate_experts(
     if activation == "situ":
         gates, up = gate_up.float().chunk(2, dim=1)
         bound, up_bound = SITU_BOUNDS
-        return (bounded(gates, bound) * torch.sigmoid(gates) * bounded(up, up_bound)).to(gate_up.dtype)
+        return (_bounded(gates, bound) * torch.sigmoid(gates) * _bounded(up, up_bound)).to(gate_up.dtype)
     limit = LIMITS.get(activation)
     if limit is None:
         return gate(gate_up, activation)  # type: ignore[arg-type]  # all others are gated kinds
@@ -109,7 +109,7 @@ def activate_experts(
     return (gates * torch.sigmoid(ALPHA * gates) * (up + 1)).to(gate_up.dtype)
 
 
-def bounded(x: Tensor, bound: float) -> Tensor:
+def _bounded(x: Tensor, bound: float) -> Tensor:
     """Returns bound · tanh(x / bound)."""
     return torch.tanh(x / bound) * bound
 

@@ -79,7 +79,7 @@ class Delta(nn.Module):
 
 
 def _by_head(x: torch.Tensor) -> torch.Tensor:
-    return x.unflatten(2, (_HEADS, _DIM))
+    return torch.unflatten(x, 2, (_HEADS, _DIM))
 
 
 class Latent(nn.Module):
@@ -147,6 +147,8 @@ class Expert(Dense):
 
 
 class Router(nn.Linear):
+    e_score_correction_bias: torch.Tensor
+
     def __init__(self, config: Any) -> None:
         super().__init__(config.hidden_size, config.num_experts, bias=False)
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
@@ -214,7 +216,7 @@ class Layer(nn.Module):
 
 def mixed(streams: list[torch.Tensor], norm: nn.RMSNorm, score: nn.Linear) -> torch.Tensor:
     every = torch.stack(streams, dim=2)  # [rows, tokens, streams, hidden]
-    return (every * score(norm(every)).softmax(2)).sum(2)
+    return torch.sum(every * score(norm(every)).softmax(2), 2)
 
 
 class Body(nn.Module):
@@ -284,7 +286,14 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 def _text(config: Any) -> Values:
-    kept = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank", "num_experts")
+    kept: tuple[str, ...] = (
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "num_experts",
+    )
     kept += ("num_experts_per_token", "num_shared_experts", "moe_intermediate_size", "routed_expert_hidden_size")
     kept += ("latent_moe_use_norm", "routed_scaling_factor", "first_k_dense_replace", "attn_res_block_size")
     kept += ("linear_attn_config", "hidden_act", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings")
@@ -303,7 +312,8 @@ def described(config: Any) -> Values:
 
 def _whole(config: Any) -> Values:
     """With the fields of texts in a table."""
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes: tuple[str, ...] = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    sizes += ("num_attention_heads",)
     sizes += ("max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
     text = {**{size: getattr(config, size) for size in sizes}, **_text(config)}
     text |= {"architectures": ["KimiLinearForCausalLM"]}

@@ -30,23 +30,30 @@ def _turned(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     return torch.stack(turned, dim=3).flatten(2)
 
 
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc0, self.fc1 = nn.Linear(_HIDDEN, _INNER, bias=False), nn.Linear(_INNER, _HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.fc1(functional.gelu(self.fc0(x), approximate="tanh"))
+        return found
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm0, self.norm1 = nn.RMSNorm(_HIDDEN), nn.RMSNorm(_HIDDEN)
         self.wqkv = nn.Linear(_HIDDEN, 3 * _WIDTH, bias=False)
         self.wo = nn.Linear(_WIDTH, _HIDDEN, bias=False)
-        self.mlp = nn.Module()
-        self.mlp.fc0 = nn.Linear(_HIDDEN, _INNER, bias=False)
-        self.mlp.fc1 = nn.Linear(_INNER, _HIDDEN, bias=False)
+        self.mlp = Network()
 
     def forward(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
         q, k, v = self.wqkv(self.norm0(x)).view(len(x), 3, _HEADS, -1).unbind(1)
         q, k = _turned(q, rows, columns), _turned(k, rows, columns)
         scores = torch.einsum("qhd,khd->hqk", q, k) * (_WIDTH // _HEADS) ** -0.5
         x = x + self.wo(torch.einsum("hqk,khd->qhd", scores.softmax(2), v).flatten(1))
-        inner = functional.gelu(self.mlp.fc0(self.norm1(x)), approximate="tanh")
-        return torch.add(x, self.mlp.fc1(inner))
+        return torch.add(x, self.mlp(self.norm1(x)))
 
 
 class Tower(nn.Module):
@@ -110,7 +117,7 @@ def _made(folder: Path) -> Any:
     tensors = {f"language_model.{name}": tensor for name, tensor in text.state_dict().items()}
     tensors = {name: each.contiguous() for name, each in (*tensors.items(), *tower.stored().items())}
     save_file(tensors, folder / "model.safetensors")
-    vision = {"vt_hidden_size": _HIDDEN, "vt_num_attention_heads": _HEADS, "vt_num_hidden_layers": 2}
+    vision: dict[str, Any] = {"vt_hidden_size": _HIDDEN, "vt_num_attention_heads": _HEADS, "vt_num_hidden_layers": 2}
     vision |= {"vt_intermediate_size": _INNER, "qkv_hidden_size": _WIDTH, "patch_size": PATCH, "norm_type": "rmsnorm"}
     vision |= {"init_pos_emb_height": _SIDE, "init_pos_emb_width": _SIDE, "merge_kernel_size": [2, 2]}
     described = {**kimi3.described(config), "media_placeholder_token_id": token(_PICTURE), "vision_config": vision}

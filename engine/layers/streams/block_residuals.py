@@ -35,12 +35,12 @@ class _Mix:
     def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
         """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens,
         hidden], float32"""
-        streams = x.view(len(x), -1, self._hidden)
+        streams = x.unflatten(1, (-1, self._hidden))
         if not kept:
             return streams[:, -1].float()
         seen = torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
-        normed = self._norm.exact(seen.view(-1, self._hidden))
-        scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), -1)
+        normed = self._norm.exact(seen.flatten(0, 1))
+        scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), kept + 1)
         shares = scores.softmax(1)
         first, *others = ((each * share[:, None]) for each, share in zip(seen.unbind(1), shares.unbind(1), strict=True))
         return sum(others, start=first)
