@@ -182,7 +182,8 @@ def test_a_step_5_whose_index_is_disabled_sees_everything_and_passes_its_tensors
 
 
 def test_the_first_head_of_step_5_is_read_unless_it_has_experts_or_an_index() -> None:
-    assert mtp_head(model_spec_from_hf({**STEP5, "layer_types": [*STEP["layer_types"][:45], *[_WINDOW] * 3]}))
+    read = mtp_head(model_spec_from_hf({**STEP5, "layer_types": [*STEP["layer_types"][:45], *[_WINDOW] * 3]}))
+    assert read.backbone.layers[0].attention.window == 512
     for other in ({"layer_types": [*STEP["layer_types"][:45], *[_FULL] * 3]}, {"moe_layer_list": [*range(3, 48)]}):
         with pytest.raises(ConfigError, match="in a form that is not known here"):
             mtp_head(model_spec_from_hf({**STEP5, **other}))
