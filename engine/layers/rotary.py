@@ -41,6 +41,7 @@ class RotaryTables:
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
         self._scales: dict[tuple[float, float, int, int, bool], torch.Tensor] = {}
         self._biases: dict[DistanceBias, torch.Tensor] = {}
+        self._roots: dict[tuple[float, ...], torch.Tensor] = {}
         self._axes: dict[RopeConfig, torch.Tensor] = {}
         """int64 [pairs]: the position axis of each pair; made once, since a pass must not wait."""
 
@@ -99,6 +100,16 @@ class RotaryTables:
             self._weights.add(name, table, shape=shape, read=lambda stored: stored.float()[buckets.to(stored.device)].T)
             self._biases[bias] = table
         return self._biases[bias]
+
+    def root_distances(self, slopes: tuple[float, ...]) -> torch.Tensor:
+        """float32 [heads, distances]: what scores lose with the root of the distance to a key (Step 1)."""
+        if slopes not in self._roots:
+            table = self._context.empty(len(slopes), self._max_model_len, dtype=torch.float32)
+            if not self._context.filled:
+                roots = torch.arange(self._max_model_len, device=table.device).float().sqrt()
+                table.copy_(-torch.tensor(slopes, device=table.device)[:, None] * roots)
+            self._roots[slopes] = table
+        return self._roots[slopes]
 
     def _make(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
         context, length = self._context, self._max_model_len

@@ -305,6 +305,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "SarvamMoEForCausalLM": ("sarvam-moe", "sarvam-moe-saved"),
     "SeedOssForCausalLM": ("seed-oss",),
     "SmolLM3ForCausalLM": ("smollm3",),
+    "Step1ForCausalLM": ("step1",),
     "Step3TextForCausalLM": ("step3",),
     "Step3VLForConditionalGeneration": ("step3-whole",),
     "Step3p5ForCausalLM": ("step3.5",),

@@ -69,7 +69,7 @@ def regions_in(batch: AttentionBatch, choice: BlockChoice, variant: Choice = "au
     table, seen = batch.block_tables.cpu().long(), seen_by(batch)
     q, weights = normal(batch.num_tokens, heads, DIM, seed=4), normal(batch.num_tokens, heads, seed=5)
     cache = normal(int(table.max()) + 1, size // choice.size, DIM, seed=6)
-    given = [each.to(DEVICE) for each in (q, weights, cache)]
+    given = q.to(DEVICE), weights.to(DEVICE), cache.to(DEVICE)
     found = top_regions(*given, batch, seen, choice, groups=KV_HEADS, block=size, variant=variant).cpu()
     expected = torch.full_like(found, -(-batch.max_seq_len // choice.size))
     for token, (row, count) in enumerate(zip(seen.rows.tolist(), seen.counts.tolist(), strict=True)):

@@ -35,6 +35,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "orion": lambda: transformers.StableLmConfig(**own_heads, layer_norm_eps=1e-5, partial_rotary_factor=1.0),
         "qwen1": lambda: transformers.Qwen2Config(**own_heads),
         "baichuan": lambda: llama(**own_heads),
+        "step1": lambda: llama(**{**shape, "num_attention_heads": 6, "hidden_size": 96}, rms_norm_eps=1e-5),
         "baichuan-13b": lambda: llama(**own_heads),
         "baichuan2-13b": lambda: llama(**own_heads),
         "chatglm": lambda: transformers.GlmConfig(**shape, **biased),
@@ -177,8 +178,8 @@ def _rnj1(config: Any) -> Values:
 
 
 @torch.no_grad()
-def _with_alibi(model: Any) -> None:
-    """The model with ALiBi in place of rotation."""
+def _with_alibi(model: Any, *, roots: bool = False) -> None:
+    """The model with ALiBi in place of rotation, of distances or of their ``roots``."""
     config = model.config
     slopes = torch.tensor(alibi_slopes(config.num_attention_heads))[:, None, None]
 
@@ -187,12 +188,14 @@ def _with_alibi(model: Any) -> None:
         key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
         at = torch.arange(key.shape[2])
         far = at[-query.shape[2] :, None] - at
-        scores = (query @ key.transpose(2, 3)) * scaling - slopes * far
+        lost = far.clamp(min=0).float().sqrt() if roots else far
+        scores = (query @ key.transpose(2, 3)) * scaling - slopes * lost
         weights = scores.masked_fill(far < 0, -torch.inf).softmax(-1).to(value.dtype)
         return (weights @ value).transpose(1, 2), None
 
-    transformers.AttentionInterface.register("alibi", attend)
-    config._attn_implementation = "alibi"
+    kind = "alibi of roots" if roots else "alibi"
+    transformers.AttentionInterface.register(kind, attend)
+    config._attn_implementation = kind
     model.model.rotary_emb.inv_freq.zero_()
 
 
@@ -424,6 +427,12 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "orion": Published("OrionForCausalLM", {}, _orion),
     "qwen1": Published("QWenLMHeadModel", _QWEN1_NAMES, _qwen1, _joined("c_attn")),
+    "step1": Published(
+        "Step1ForCausalLM",
+        {},
+        lambda config: {**_llama("step1")(config), "num_key_value_heads": ..., "num_attention_groups": 2},
+        prepared=partial(_with_alibi, roots=True),
+    ),
     "baichuan": Published("BaiChuanForCausalLM", {}, _baichuan, _joined("W_pack")),
     "baichuan-13b": Published("BaichuanForCausalLM", {}, _baichuan_13b, _joined("W_pack"), _with_alibi),
     "baichuan2-13b": Published(

@@ -121,6 +121,7 @@ CALLED = {
     "ling-unbound": {"a gated delta rule", "latent attention"},
     **{name: {"attention with a gate", "gates with a limit"} for name in ("step3.5", "step3.7-seeing")},
     "step5": {"attention to chosen blocks", "attention with a gate", "gates with a limit"},
+    "step1": {"attention with a bias by distance"},
     **{name: {"queries of a latent"} for name in ("step3", "step3-whole")},
     "iquest-loop": {"attention to two loops"},
     "solar": {"a stream kept", "a blend of streams"},

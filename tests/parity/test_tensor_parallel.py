@@ -105,6 +105,7 @@ EXPERTS = (
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
+    "step1",
     "step3",
     "step3.5",
     "step5",

@@ -70,6 +70,8 @@ class Attention:
         self._distance_bias: torch.Tensor | None = None
         if spec.distance_bias is not None:
             self._distance_bias = rotary.distance_bias(spec.distance_bias, spec.heads)
+        elif spec.slopes_of_roots:
+            self._distance_bias = rotary.root_distances(spec.slopes)
         self._head_out = RMSNorm(weights, None, spec.head_dim, self._eps, context) if spec.head_out_norm else None
         self._out_norm: SplitNorm | None = None
         if spec.out_norm:
@@ -373,7 +375,6 @@ class Attention:
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
         """:meth:`attend` while a pass is recorded."""
         spec, norms = self._spec, self._head_norms
-        assert self._distance_bias is None, "programs have no bias by distance"
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
@@ -382,6 +383,8 @@ class Attention:
             beside = [part for part in index if isinstance(part, Traced)]
             what = "attention to chosen blocks" if self._distances is None else "attention with numbers by distance"
             return q.beside(k, v, *beside).call(what, self._attend_rows, spec.q_size)
+        if self._distance_bias is not None:
+            return q.beside(k, v).call("attention with a bias by distance", self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms or spec.v_dim:
             what = "attention with layer norms of heads" if self._layer_norms else "attention with narrow values"
             what = "attention with a gate" if spec.gated else what
@@ -437,7 +440,7 @@ def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerC
 
 def _slopes(spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
     """float32 [heads]: what a head's scores lose with distance (ALiBi)."""
-    if not spec.slopes:
+    if not spec.slopes or spec.slopes_of_roots:
         return None
     slopes = context.empty(spec.heads, dtype=torch.float32)
     if not context.filled:

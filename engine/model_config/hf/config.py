@@ -273,6 +273,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Gemma3nForCausalLM": DecoderFamily("gemma3n_text", hf_gemma3n.gemma3n),
     "Gemma4ForCausalLM": DecoderFamily("gemma4_text", hf_gemma4.gemma4),
     "Gemma4UnifiedForCausalLM": DecoderFamily("gemma4_unified_text", hf_gemma4.gemma4_unified),
+    "Step1ForCausalLM": DecoderFamily("step1", hf_step.step1),
     "Step3TextForCausalLM": DecoderFamily("step3_text", hf_step.step3),
     "Step3p5ForCausalLM": DecoderFamily("step3p5", hf_step.step),
     "K2HorizonForCausalLM": DecoderFamily("k2_horizon", hf_k2_horizon.k2_horizon),

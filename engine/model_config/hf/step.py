@@ -1,6 +1,7 @@
-"""Reads Step 3: queries of all heads are made of one latent; experts routed by a softmax. And Step 3.5, 3.7 and 5: full
-attention, or a window with more heads and a rotation of its own; a gate of each head; experts routed by a sigmoid, the
-last layers' with limits. In Step 5 an index chooses the regions of tokens that full attention sees.
+"""Reads Step 1: scores lose with the root of the distance. Step 3: queries of all heads are made of one latent; experts
+routed by a softmax. And Step 3.5, 3.7 and 5: full attention, or a window with more heads and a rotation of its own; a
+gate of each head; experts routed by a sigmoid, the last layers' with limits. In Step 5 an index chooses the regions of
+tokens that full attention sees.
 
 Published files give a number for each layer, with those of the draft heads behind the last, and call some fields
 otherwise than transformers."""
@@ -12,9 +13,9 @@ from typing import Final
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention_parts import QueryLatentSpec, RegionIndexSpec
 from ..spec.mlp import STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
-from ..spec.model import ModelSpec, dense_mlp, with_mixers, with_mtp
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import STEP
-from ..spec.positions import RopeConfig
+from ..spec.positions import RopeConfig, alibi_slopes
 from .common import attention_bias, check_silu, common, expect, slide, sliding_layers
 from .moe import experts_of, shared_experts, sparse_kinds, with_experts
 from .rope import rope_from_hf
@@ -97,6 +98,19 @@ _PER_LAYER: Final = (
     *("swiglu_limits", "swiglu_limits_shared"),
 )
 _WINDOW, _FULL = "sliding_attention", "full_attention"
+
+
+def step1(fields: Fields, name: str) -> ModelSpec:
+    """Step 1: a Llama without positions, whose scores lose a multiple of the root of the distance (Step-Audio)."""
+    check_silu(fields)
+    values = _usual_names(fields)
+    values.setdefault("num_key_value_heads", 1)
+    values.setdefault("tie_word_embeddings", True)
+    fields = Fields({field: value for field, value in values.items() if field != "head_dim"})
+    spec = attention_bias(fields, common(fields, name, eps=1e-5))
+    slopes = alibi_slopes(spec.layers[0].attention.heads)
+    spec = with_mixers(spec, rope=None, slopes=slopes, slopes_of_roots=True)
+    return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
 
 
 def step3(fields: Fields, name: str) -> ModelSpec:

@@ -83,6 +83,8 @@ class AttentionSpec:
     """Most that a projected query, key or value may be in magnitude (MPT); 0: any."""
     slopes: tuple[float, ...] = ()
     """Of each head, times the distance back to a key, taken from its score (ALiBi, arXiv:2108.12409); empty: none."""
+    slopes_of_roots: bool = False
+    """Whether the square root of the distance takes its place (Step 1)."""
     distance_bias: DistanceBias | None = None
     """What scores get by the distance to a key (T5); None: nothing."""
     qk_norm: QKNorm = "none"

@@ -114,8 +114,6 @@ class Backbone:
     def states(self) -> dict[int, tuple[StateTensor, ...]]:
         """The recurrent states of each layer that has some."""
         found = {number: layer.states(self.hidden_size) for number, layer in enumerate(self.layers)}
-        if self.input.ngrams is not None:
-            found[0] = *found[0], self.input.ngrams.state
         return {number: tensors for number, tensors in found.items() if tensors}
 
     def layer_prefix(self, layer: int) -> str:
@@ -217,6 +215,14 @@ class ModelSpec(Backbone):
     """Prefix of these heads if they are not stored as layers behind the last."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def states(self) -> dict[int, tuple[StateTensor, ...]]:
+        """As of its layers; the first one's end with that of n-grams of its input."""
+        found = super().states
+        if self.input.ngrams is None:
+            return found
+        return {**found, 0: (*found.get(0, ()), self.input.ngrams.state)}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all tensors of a plain checkpoint, by name."""

@@ -53,10 +53,11 @@ class NGramInputSpec:
 
     def shapes(self, hidden: int) -> dict[str, tuple[int, ...]]:
         """Shapes of its stored tensors, by name."""
-        tables: dict[str, tuple[int, ...]] = {
-            f"{self.name}.embedders.{at}.weight": (size, self.dim(hidden)) for at, size in enumerate(self.sizes)
-        }
-        return tables | {f"{self.name}.post_projs.{at}.weight": (hidden, self.dim(hidden)) for at in range(self.count)}
+        found: dict[str, tuple[int, ...]] = {}
+        for at, size in enumerate(self.sizes):
+            found[f"{self.name}.embedders.{at}.weight"] = size, self.dim(hidden)
+            found[f"{self.name}.post_projs.{at}.weight"] = hidden, self.dim(hidden)
+        return found
 
     @property
     def state(self) -> StateTensor:

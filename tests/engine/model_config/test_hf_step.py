@@ -1,4 +1,4 @@
-"""Step 3, Step 3.5 Flash and Step 5 as their authors' files describe them."""
+"""Step 1, Step 3, Step 3.5 Flash and Step 5 as their authors' files describe them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -182,7 +182,8 @@ def test_a_step_5_whose_index_is_disabled_sees_everything_and_passes_its_tensors
 
 
 def test_the_first_head_of_step_5_is_read_unless_it_has_experts_or_an_index() -> None:
-    assert mtp_head(model_spec_from_hf({**STEP5, "layer_types": [*STEP["layer_types"][:45], *[_WINDOW] * 3]}))
+    read = mtp_head(model_spec_from_hf({**STEP5, "layer_types": [*STEP["layer_types"][:45], *[_WINDOW] * 3]}))
+    assert read.backbone.layers[0].attention.window == 512
     for other in ({"layer_types": [*STEP["layer_types"][:45], *[_FULL] * 3]}, {"moe_layer_list": [*range(3, 48)]}):
         with pytest.raises(ConfigError, match="in a form that is not known here"):
             mtp_head(model_spec_from_hf({**STEP5, **other}))
@@ -225,6 +226,28 @@ def test_an_index_that_step_5_cannot_have_is_refused_by_its_field(changed: dict[
 def test_what_step_5_cannot_be_is_refused_by_its_field(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf({**STEP5, **changed})
+
+
+STEP1: Mapping[str, Any] = {
+    "architectures": ["Step1ForCausalLM"],
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_seq_len": 32768,
+    "num_attention_groups": 4,
+    "num_attention_heads": 48,
+    "num_hidden_layers": 2,
+    "vocab_size": 74_752,
+}
+
+
+def test_scores_of_step_1_lose_with_the_root_of_the_distance() -> None:
+    spec = model_spec_from_hf(STEP1)
+    mixer = spec.layers[0].attention
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.rope, mixer.slopes_of_roots) == (48, 4, 64, None, True)
+    assert mixer.slopes[:2] == (2**-0.25, 2**-0.5)
+    assert mixer.slopes[32] == 2**-0.125
+    assert (spec.tie_embeddings, spec.max_position) == (True, 32768)
+    assert model_spec_from_hf({**STEP1, "num_attention_groups": None}).layers[0].attention.kv_heads == 1
 
 
 STEP3: dict[str, Any] = {
