@@ -148,7 +148,7 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
         where = "in a form that is not known here" if unread else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
     return DraftHeadSpec(
-        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1, loops=1),
+        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1, runs=()),
         hidden_size=model.hidden_size,
         norms=True,
         hidden_first=form.hidden_first,

@@ -57,9 +57,7 @@ from .images.phi4 import Phi4Images
 from .images.step import StepImages
 from .inkling import InklingProcessor
 from .model_files import GivenFiles, ModelFiles, Source
-from .model_videos import (
-    VideoSettings,
-)
+from .model_videos import VideoSettings
 from .pictures import (
     Blip2Processor,
     ColModernVBertProcessor,
