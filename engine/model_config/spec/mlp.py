@@ -65,9 +65,8 @@ class MLPSpec:
     transposed: bool = False
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     norm: str = ""
-    """Stored name of an RMS norm of the last product's input (BitNet); "": none."""
     norm_weighted: bool = True
-    """Whether it has weights."""
+    """Stored name of an RMS norm of the last product's input (BitNet), and whether it has weights; "": none."""
     scales: tuple[str, str] | None = None
     """Stored names of learned factors on each gate and each up (Dory); None: none."""
     factor: str = ""
@@ -295,8 +294,7 @@ class MoESpec:
     correction: bool = False
     """Whether a number an expert is added to the scores for the choice, but not for the weights."""
     table: int = 0
-    """Tokens of a stored table of the experts that each token uses, if scores only weight them (DeepSeek-V4); 0: scores
-    choose."""
+    """Tokens of a stored table of the experts that each uses, if scores only weight them (DeepSeek-V4); 0: none."""
     table_name: str = "mlp.gate.tid2eid"
     """Its stored name."""
     correction_stored: bool = True

@@ -25,12 +25,13 @@ SIZES: dict[str, Any] = {
     "n_output_layers": 1,
     "layer_types": KINDS,
 }
-TWICE: Final = {
+BLOCKS: Final = [each for kind in KINDS for each in (kind, "mlp")]
+TWICE: Final[dict[str, Any]] = {
     "num_hidden_layers": 8,
     "n_input_layers": 2,
     "n_output_layers": 2,
     "n_recurrent_layers": 4,
-    "layer_types": [each for kind in KINDS for each in (kind, "mlp")],
+    "layer_types": BLOCKS,
 }
 """As files have them."""
 
@@ -61,7 +62,7 @@ def test_files_may_count_attention_and_network_of_a_layer_one_by_one() -> None:
         ({"n_recurrent_layers": 3}, "1 layers before, 3 that run several times and 1 behind are not the 4"),
         ({"n_input_layers": 3}, "3 layers before, 0 that run several times and 1 behind"),
         ({"layer_types": KINDS[:3]}, "layer_types has 3 types, expected 4"),
-        ({**TWICE, "layer_types": ["mlp", *TWICE["layer_types"][1:]]}, "is not a type of attention and 'mlp' in turn"),
+        ({**TWICE, "layer_types": ["mlp", *BLOCKS[1:]]}, "is not a type of attention and 'mlp' in turn"),
         ({**TWICE, "n_input_layers": 3}, "n_input_layers is 3, expected an even number"),
         ({"n_recurrent_loops": 4096}, "2 layers run 4096 times, expected at most 4096 in all"),
     ],
