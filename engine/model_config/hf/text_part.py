@@ -384,6 +384,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "VoxtralForConditionalGeneration": MediaFamily("voxtral", "llama", "audio"),
 }
 ALIASES: Final[Mapping[str, str]] = {
+    "Cosmos3ForConditionalGeneration": "Cosmos3OmniForConditionalGeneration",
     "HCXVisionV2ForCausalLM": "HyperCLOVAXVisionV2ForConditionalGeneration",
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
     "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
