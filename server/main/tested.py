@@ -364,6 +364,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "ChameleonForConditionalGeneration": ("chameleon", "chameleon_swin"),
     "Cohere2VisionForConditionalGeneration": ("cohere2_vision",),
     "Cosmos3EdgeForConditionalGeneration": ("cosmos3_edge", "cosmos3_edge_film"),
+    "Cosmos3ForConditionalGeneration": ("cosmos3_published",),
     "Cosmos3OmniForConditionalGeneration": ("cosmos3",),
     "DeepseekOCRForCausalLM": ("deepseek_ocr",),
     "DeepseekOcr2ForConditionalGeneration": ("deepseek_ocr2",),

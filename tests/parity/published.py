@@ -19,13 +19,13 @@ from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_pic
 from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_ling import LINGS
 from stentor.tests.parity.published_molmo import POOLED
+from stentor.tests.parity.published_names import RENAMED, named
 from stentor.tests.parity.published_rows import IN_ROWS
 from stentor.tests.parity.published_siglip2 import IN_SHAPES
 from stentor.tests.parity.published_slices import IN_SLICES
 from stentor.tests.parity.published_sounds import HEARING
 from stentor.tests.parity.published_tiles import IN_TILES
-from stentor.tests.parity.reading import READING
-from stentor.tests.support.vision_models import FAMILIES, PATCH, SIDE, SIZES, TEXT, Maker, randomised, token
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -339,35 +339,6 @@ def _lighton(folder: Path) -> Any:
     return model
 
 
-def _named(folder: Path, *, architecture: str, make: Maker) -> Any:
-    """A model whose config.json names another architecture."""
-    model, file = make(folder), folder / "config.json"
-    named = {"architectures": [architecture], "model_type": "as_published"}
-    file.write_text(json.dumps({**json.loads(file.read_text()), **named}))
-    return model
-
-
-def _interns2(folder: Path) -> Any:
-    from stentor.tests.parity.seeing import MAKERS  # late: it imports this module
-
-    model, file = MAKERS["qwen3_5_moe"](folder), folder / "model.safetensors"
-    save_file({**load_file(file), "model.time_series.conv1.weight": torch.zeros(4, 4)}, file)
-    return model
-
-
-def _hyperclovax(folder: Path) -> Any:
-    from stentor.tests.parity.seeing import MAKERS  # late: it imports this module
-
-    model = _named(folder, architecture="HCXVisionV2ForCausalLM", make=MAKERS["hyperclovax_vision"])
-    file, found = folder / "model.safetensors", {}
-    for name, tensor in model.state_dict().items():
-        part = name.replace("model.language_model.", "model.language_model.model.")
-        part = part.replace("model.projector.", "model.mm_projector.").replace("model.visual.", "model.vision_model.")
-        found[part.replace("lm_head.", "model.language_model.lm_head.")] = tensor.clone()
-    save_file(found, file)
-    return model
-
-
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 
@@ -438,6 +409,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     **IN_SHAPES,
     **LINGS,
     **POOLED,
+    **RENAMED,
     "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
     **{
         name: Published("mistral_pixtral", partial(_mistral_own, merge=merge), PICTURES[like])
@@ -448,24 +420,9 @@ PUBLISHED: Final[Mapping[str, Published]] = {
         "internvl_chat", partial(_internvl, name="internvl_internlm2"), PICTURES["internvl"]
     ),
     "qianfan_ocr": Published("qianfan_ocr", partial(_internvl, name="qianfan_ocr"), PICTURES["internvl"]),
-    "hyperclovax_published": Published(
-        "hyperclovax_vision_v2", _hyperclovax, READING["hyperclovax_vision"][1], "HCXVisionV2ForCausalLM"
-    ),
-    "interns1": Published(
-        "internvl",
-        partial(_named, architecture="InternS1ForConditionalGeneration", make=FAMILIES["internvl"]),
-        PICTURES["internvl"],
-        "InternS1ForConditionalGeneration",
-    ),
-    "interns2": Published(
-        "qwen3_5_moe",
-        partial(_named, architecture="InternS2PreviewForConditionalGeneration", make=_interns2),
-        Kind(qwen_picture, token("<|image_pad|>"), cat()),
-        "InternS2PreviewForConditionalGeneration",
-    ),
     "lighton_ocr_2": Published(
         "lighton_ocr",
-        partial(_named, architecture="LightOnOCRForConditionalGeneration", make=_lighton),
+        partial(named, architecture="LightOnOCRForConditionalGeneration", make=_lighton),
         PICTURES["mistral3"],
         "LightOnOCRForConditionalGeneration",
     ),

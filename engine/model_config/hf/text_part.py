@@ -359,6 +359,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
 }
 ALIASES: Final[Mapping[str, str]] = {
+    "Cosmos3ForConditionalGeneration": "Cosmos3OmniForConditionalGeneration",
     "HCXVisionV2ForCausalLM": "HyperCLOVAXVisionV2ForConditionalGeneration",
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
     "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
