@@ -68,6 +68,12 @@ class DraftHead:
         self._offsets: torch.Tensor | None = None
         if spec.vocab_size:
             self._head = product("lm_head", spec.vocab_size, hidden)
+        self._before: torch.Tensor | None = None
+        if spec.markov_rank:
+            self._before = context.empty(config.vocab_size, spec.markov_rank)
+            self.weights.add("markov_head.markov_w1.weight", self._before)
+            self._next = product("markov_head.markov_w2", spec.vocab_size or config.vocab_size, spec.markov_rank)
+            self.weights.pass_over("confidence_head.proj.weight", "confidence_head.proj.bias")
         self._back = product("back", spec.hidden_size, hidden) if spec.projects_back else None
         self._clusters: Linear | None = None
         self._by_cluster: torch.Tensor | None = None
@@ -171,11 +177,20 @@ class DraftHead:
         logits = self._head(x).float()
         if self._clusters is not None:
             logits = self._of_clusters(x, logits)
+        return self._of_all(logits, -torch.inf)
+
+    def transition(self, before: torch.Tensor) -> torch.Tensor:
+        """What tokens int64 [rows] add to the logits of those behind them, float32 [rows, vocabulary]."""
+        assert self._before is not None
+        return self._of_all(self._next(self._before[before]).float(), 0.0)
+
+    def _of_all(self, values: torch.Tensor, others: float) -> torch.Tensor:
+        """Values of tokens that it can draft → [rows, vocabulary], with ``others`` for the rest."""
         if self._offsets is None:
-            return logits
-        whole = logits.new_full((len(logits), self._vocab_size), -torch.inf)
-        ids = self._offsets + torch.arange(len(self._offsets), device=logits.device)
-        return whole.index_copy_(1, ids, logits)
+            return values
+        whole = values.new_full((len(values), self._vocab_size), others)
+        ids = self._offsets + torch.arange(len(self._offsets), device=values.device)
+        return whole.index_copy_(1, ids, values)
 
     def _of_clusters(self, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """The logits of tokens in the clusters that score best for x [rows, hidden]; -inf elsewhere."""

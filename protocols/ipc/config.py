@@ -21,8 +21,8 @@ CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
-DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "dflash", "mtp"]
-BY_MODELS: Final[frozenset[DraftMethod]] = frozenset({"draft_model", "eagle", "eagle3", "dflash", "mtp"})
+DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"]
+BY_MODELS: Final[frozenset[DraftMethod]] = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"})
 """Methods by which a model proposes, or a head."""
 MAX_DRAFTS: Final = 64
 
@@ -32,8 +32,8 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     method: DraftMethod
     """``ngram``: continuations of the last tokens' earlier matches in the sequence; ``suffix``: also matches in
-    finished answers; ``draft_model``: samples of a smaller model; ``eagle``, ``eagle3``, ``dflash``: samples of a head
-    for the model's hidden states; ``mtp``: samples of the checkpoint's own head, or of Gemma 4's assistant."""
+    finished answers; ``draft_model``: samples of a smaller model; ``eagle``, ``eagle3``, ``dflash``, ``dspark``: of a
+    head for the model's hidden states; ``mtp``: of the checkpoint's own head, or of Gemma 4's assistant."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 0
     """Most drafts of a sequence in a step. Only ``suffix`` may omit it; then it is the suffix depth."""
     model: str = ""
@@ -309,8 +309,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Flag(
             "speculative decoding, as JSON with vLLM's keys: method is ngram (continuations of earlier "
             "matches in the prompt or answer), suffix (also in earlier answers with the same cache salt), "
-            "draft_model (a smaller model with the same tokenizer), eagle, eagle3 or dflash (a separate head) or mtp "
-            "(MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of draft_model, a separate "
+            "draft_model (a smaller model with the same tokenizer), eagle, eagle3, dflash or dspark (a head) or mtp "
+            "(MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of draft_model, a "
             "head and an assistant, named as MODEL is); prompt_lookup_min and prompt_lookup_max; "
             "num_speculative_tokens_per_batch_size; and the four suffix_decoding keys; by default none",
             kind="speculative",

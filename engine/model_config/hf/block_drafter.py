@@ -1,5 +1,5 @@
-"""Reads the config.json of heads that draft blocks (DFlash, arXiv:2602.06036): a few layers of Qwen3's, whose keys and
-values of earlier tokens are made of the model's hidden states. Torch-free."""
+"""Reads the config.json of heads that draft blocks (DFlash, arXiv:2602.06036, and DSpark): a few layers of Qwen3's,
+whose keys and values of earlier tokens are made of the model's hidden states. Torch-free."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -11,31 +11,34 @@ from .common import attention_bias, common, expect, sliding_layers, with_default
 from .draft_head import DraftHeadSpec
 
 _MUSE: Final = "MuseGlimmerAssistantModel"
-_ARCHITECTURES: Final = ("DFlashDraftModel", _MUSE)
+_ARCHITECTURES: Final = {"dflash": ("DFlashDraftModel", _MUSE), "dspark": ("Qwen3DSparkModel", "Qwen3OmniDSparkModel")}
 _NAMES: Final = (
     ("model.", ""),
     ("encoder.fc.", "fc."),
     ("encoder.output_norm_enc.", "hidden_norm."),
 )
+_KIND: Final = "speculators_model_type"
 _TABLE: Final = frozenset(
     ("mask_token_id", "target_layer_ids", "causal", "use_swa", "swa_window_size", "attention_sink_bias", "block_size")
 )
 """Fields of ``dflash_config`` that are honoured."""
 _FIXED: Final[Mapping[str, object]] = {
     "use_aux_hidden_state": True,
-    "sample_from_anchor": False,
     "attention_value_scale": 1.0,
 }
 """Values of others that change nothing."""
 
 
-def dflash_head(config: Mapping[str, object], stored: Collection[str], model: ModelSpec, most: int) -> DraftHeadSpec:
+def block_head(
+    config: Mapping[str, object], stored: Collection[str], model: ModelSpec, most: int, method: str = "dflash"
+) -> DraftHeadSpec:
     """The head of a checkpoint for this ``model``, as z-lab, Muse Glimmer's assistants and speculators have it.
 
-    ``config``: the config.json. ``stored``: names of its tensors. ``most``: most tokens that it is asked for. Raises
+    ``config``: the config.json. ``stored``: names of its tensors. ``most``: most tokens that it is asked for.
+    ``method``: ``dspark`` for what also has a bias by the token before. Raises
     :class:`..config_fields.ConfigError`.
     """
-    fields, table = _joined(Fields(config), model)
+    fields, table = _joined(Fields(config), model, method)
     names = {name.removeprefix("model.") for name in stored}
     spec = attention_bias(fields, common(fields, "DFlash", head_dim=128, theta=1e6))
     spec = _seeing(with_mixers(spec, qk_norm="head"), fields, table)
@@ -55,9 +58,10 @@ def dflash_head(config: Mapping[str, object], stored: Collection[str], model: Mo
     mask = table.token_id("mask_token_id")
     if mask is None or mask >= model.vocab_size:
         raise ConfigError(f"mask_token_id is {mask}, expected a token of the {model.vocab_size} of the vocabulary")
-    block = table.integer("block_size", fields.integer("block_size", most + 1))
-    if most >= block:
-        raise ConfigError(f"num_speculative_tokens is {most}, expected at most {block - 1}: a block has {block} tokens")
+    anchored = method == "dspark" and fields.flag("sample_from_anchor", default=not fields.has(_KIND))
+    block = table.integer("block_size", fields.integer("block_size", most + (not anchored)))
+    if most > (fitting := block if anchored else block - 1):
+        raise ConfigError(f"num_speculative_tokens is {most}, expected at most {fitting}: a block has {block} tokens")
     windows = [layer.attention.window for layer in spec.layers if layer.attention.window]
     if windows and block > min(windows):
         raise ConfigError(f"a block has {block} tokens, expected at most {min(windows)}, those that a token sees")
@@ -71,27 +75,29 @@ def dflash_head(config: Mapping[str, object], stored: Collection[str], model: Mo
         vocab_size=drafted if heads else 0,
         block=block,
         mask_token=mask,
+        anchored=anchored,
+        markov_rank=fields.integer("markov_rank") if method == "dspark" else 0,
         renamed=_NAMES,
     )
 
 
-def _joined(fields: Fields, model: ModelSpec) -> tuple[Fields, Fields]:
+def _joined(fields: Fields, model: ModelSpec, method: str) -> tuple[Fields, Fields]:
     """The fields of the layers, and those of drafting."""
-    if (kind := fields.text("speculators_model_type", "")) not in ("", "dflash"):
-        raise ConfigError(f"speculators_model_type is {kind!r}, expected 'dflash'")
-    named = fields.texts("architectures") or ()
-    if not kind and not {*named} & {*_ARCHITECTURES}:
-        raise ConfigError(f"its architecture is {', '.join(named) or 'not said'}, expected {_ARCHITECTURES[0]}")
+    if (kind := fields.text(_KIND, "")) not in ("", method):
+        raise ConfigError(f"speculators_model_type is {kind!r}, expected {method!r}")
+    named, known = fields.texts("architectures") or (), _ARCHITECTURES[method]
+    if not kind and not {*named} & {*known}:
+        raise ConfigError(f"its architecture is {', '.join(named) or 'not said'}, expected {known[0]}")
     if kind:
         layers = fields.table("transformer_layer_config") or {}
         before = fields.get("aux_hidden_state_layer_ids")
         behind = [layer - 1 for layer in before if isinstance(layer, int)] if isinstance(before, list) else None
         table: dict[str, Any] = {
             "mask_token_id": fields.get("mask_token_id"),
-            "sample_from_anchor": fields.get("sample_from_anchor"),
             "target_layer_ids": behind,
-            "causal": not fields.flag("sliding_window_non_causal", default=True),
         }
+        if method == "dflash":
+            table["causal"] = not fields.flag("sliding_window_non_causal", default=True)
         fields = Fields({**layers, **{name: value for name, value in fields.values.items() if value is not None}})
     else:
         table = dict(fields.table("dflash_config") or {})
@@ -109,11 +115,16 @@ def _joined(fields: Fields, model: ModelSpec) -> tuple[Fields, Fields]:
         # as in transformers, where a token sees as many before it as the window has
         fields = Fields({**fields.values, "sliding_window": fields.integer("sliding_window", 2048) + 1})
         table = {"causal": False, "mask_token_id": 201_818, **table}
-    unknown = [name for name in table if name not in _TABLE and name not in _FIXED]
+    fixed = {**_FIXED, "sample_from_anchor": False} if method == "dflash" else _FIXED
+    unknown = [name for name in table if name not in _TABLE and name not in fixed]
     if unknown:
         raise ConfigError(f"dflash_config has {unknown[0]}, which is not known here; expected {', '.join(_TABLE)}")
     found = Fields(table)
-    expect(found, _FIXED)
+    expect(found, fixed)
+    if method == "dflash":
+        expect(fields, {"sample_from_anchor": False})
+    else:
+        expect(fields, {"markov_head_type": "vanilla", "dspark_draft_topk": None})
     expect(fields, {"is_neox_style": True, "logit_scale": 1.0, "use_aux_hidden_state": True, "hidden_act": "silu"})
     return fields, found
 

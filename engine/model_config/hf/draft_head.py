@@ -83,6 +83,11 @@ class DraftHeadSpec:
     """Tokens of a block, which is drafted in one pass: the row's last token and masks, that see the keys of all tokens
     before (DFlash). Those keys are made of the model's hidden states alone. 0: one token is drafted a pass."""
     mask_token: int = 0
+    anchored: bool = False
+    """Whether a block's tokens predict those behind them, its first one the first draft (DSpark); otherwise masks
+    predict the token in their place."""
+    markov_rank: int = 0
+    """Rank of what the token before adds to a block's logits (DSpark); 0: nothing."""
     masks_hidden: bool = False
     """Whether all tokens are drafted in one pass, as behind masks that have a stored hidden state (P-EAGLE)."""
     clusters: int = 0

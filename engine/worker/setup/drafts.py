@@ -20,7 +20,7 @@ from ...loading.safetensors_index import read_json
 from ...loading.weight_files import weight_format, weight_index
 from ...model_config.config_fields import ConfigError
 from ...model_config.hf.assistant import assistant
-from ...model_config.hf.block_drafter import dflash_head
+from ...model_config.hf.block_drafter import block_head
 from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefix
 from ...model_config.spec.cache import CacheSpec
 from ...model_config.spec.model import ModelSpec
@@ -168,10 +168,10 @@ def _headed(source: DraftSource, path: Path | None, method: DraftMethod) -> Draf
     checkpoint = Checkpoint(weight_format(files), path, files, model, dtype, GenerationConfig())
     if method == "mtp":
         spec = assistant(described, model)
-    elif method == "dflash":
+    elif method in ("dflash", "dspark"):
         if (path / "mask_embedding.pt").exists():
             raise ConfigError("it has a mask_embedding.pt, which is not read here; expected masks that are a token")
-        spec = dflash_head(described, names, model, source.most)
+        spec = block_head(described, names, model, source.most, method)
     else:
         spec = eagle_head(described, names, model, third=method == "eagle3")
     return replace(source, checkpoint=checkpoint, spec=spec)

@@ -169,12 +169,22 @@ class BlockPass:
         )
         hidden = self._head.block(batch).unflatten(0, (-1, size))
         counts = [drafts[at] for at in drafting]
-        wanted = [of_row[1 : 1 + count] for of_row, count in zip(hidden, counts, strict=True)]
-        return self._drafted.keep(asking, self._head.logits(torch.cat(wanted)).split(counts))
+        first = 0 if self._head.spec.anchored else 1
+        wanted = [of_row[first : first + count] for of_row, count in zip(hidden, counts, strict=True)]
+        found = self._drafted.keep(asking, self._head.logits(torch.cat(wanted)).split(counts))
+        return self._behind(slots, starts, found)
 
     def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """The logits behind each row's last draft, which :meth:`run` made."""
-        return self._drafted.behind(rows)
+        slots, lasts = [row.slot for row in rows], [row.start + 1 for row in rows]
+        return self._behind(slots, lasts, self._drafted.behind(rows))
+
+    def _behind(self, slots: Sequence[int], lasts: Sequence[int], found: PassResult) -> PassResult:
+        """The logits with what the token before adds; ``lasts``: its position in each slot."""
+        if not self._head.spec.markov_rank or found.logits is None:
+            return found
+        before = torch.from_numpy(self._rows.tokens[slots, lasts]).to(self._device)
+        return PassResult(found.logits + self._head.transition(before))
 
 
 class MaskPass:

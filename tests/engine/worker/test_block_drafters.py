@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup.setup import set_up
-from stentor.protocols.ipc.config import SpeculativeConfig
+from stentor.protocols.ipc.config import DraftMethod, SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _few, _proposals
@@ -30,7 +30,10 @@ LAYERS = {
     **{"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5, "max_position_embeddings": 128},
 }
-LAYOUTS = ("dflash", "dflash-causal", "muse", "speculators")
+LAYOUTS = ("dflash", "dflash-causal", "muse", "speculators", "dspark", "speculators-dspark")
+RANK = 8
+IDS = (*ALLOWED, *range(20, tiny.VOCAB, 2))
+"""Tokens that heads of speculators' form draft here."""
 
 
 def described(layout: str, **changes: Any) -> dict[str, Any]:
@@ -42,10 +45,19 @@ def described(layout: str, **changes: Any) -> dict[str, Any]:
         return {**told, **LAYERS, "rope_parameters": rope, "layer_types": KINDS, "sliding_window": WINDOW, **changes}
     layers = {**LAYERS, "model_type": "qwen3", "vocab_size": tiny.VOCAB, "rope_parameters": rope, "layer_types": KINDS}
     layers["sliding_window"] = WINDOW + 1
-    if layout == "speculators":
+    markov = {"markov_rank": RANK, "markov_head_type": "vanilla", "enable_confidence_head": True}
+    if layout == "dspark":
+        return {**layers, **own, **markov, "architectures": ["Qwen3DSparkModel"], "is_causal": False, **changes}
+    if layout.startswith("speculators"):
         before = [layer + 1 for layer in BEHIND]
-        told = {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": before, "block_size": BLOCK}
-        told["draft_vocab_size"] = tiny.VOCAB // 2
+        if layout == "speculators-dspark":
+            changes = {**markov, "is_causal": False, **changes}
+        told = {
+            "speculators_model_type": "dspark" if "dspark" in layout else "dflash",
+            "aux_hidden_state_layer_ids": before,
+            "block_size": BLOCK,
+        }
+        told["draft_vocab_size"] = len(IDS)
         return {**told, "mask_token_id": MASK, "transformer_layer_config": layers, **changes}
     table: dict[str, Any] = {"mask_token_id": MASK, "target_layer_ids": BEHIND}
     if layout == "dflash":
@@ -59,6 +71,10 @@ class Head:
 
     def __init__(self, target: Any, layout: str) -> None:
         self.target, self.causal = target, layout == "dflash-causal"
+        self.first = 0 if layout == "dspark" else 1
+        self.ids = torch.tensor(IDS if layout.startswith("speculators") else range(tiny.VOCAB))
+        self.repeats_nothing = layout == "speculators-dspark"
+        self.markov: tuple[torch.Tensor, torch.Tensor] | None = None
         config = transformers.MuseGlimmerAssistantConfig(
             **LAYERS, layer_types=KINDS, sliding_window=WINDOW, block_size=BLOCK, target_layer_ids=BEHIND
         )
@@ -71,6 +87,12 @@ class Head:
                 if "q_norm" in name:
                     tensor.mul_(3)  # so that attention tells the places of a block apart
 
+        if "dspark" in layout:
+            before, behind = torch.randn(tiny.VOCAB, RANK), torch.randn(len(self.ids), RANK)
+            if len(self.ids) < tiny.VOCAB:  # a token makes itself unlikely behind it
+                behind -= before[self.ids]
+            self.markov = before, behind
+
     def stored(self, layout: str) -> dict[str, torch.Tensor]:
         own = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         if layout == "muse":
@@ -78,9 +100,12 @@ class Head:
         names = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}
         for old, new in names.items():
             own = {name.replace(old, new): tensor for name, tensor in own.items()}
-        if layout == "speculators":  # with a head of its own, for some of the tokens
-            ids = torch.arange(0, tiny.VOCAB, 2)
-            self.ids, offsets = ids, ids - torch.arange(len(ids))
+        if self.markov is not None:
+            own |= {f"markov_head.markov_w{at}.weight": tensor for at, tensor in enumerate(self.markov, 1)}
+            own |= {"confidence_head.proj.weight": torch.ones(1, 2), "confidence_head.proj.bias": torch.ones(1)}
+        if layout.startswith("speculators"):  # with a head of its own, for some of the tokens
+            ids = self.ids
+            offsets = ids - torch.arange(len(ids))
             return {**own, "lm_head.weight": self.target.lm_head.weight.detach()[ids].contiguous(), "d2t": offsets}
         return own
 
@@ -109,11 +134,15 @@ class Head:
             attention_mask=masks,
             cache=cache,
             position_ids=torch.arange(known + BLOCK)[None],
-        ).last_hidden_state[0, 1 : 1 + most]
-        allowed = torch.tensor([each for each in ALLOWED if each in self.ids]) if hasattr(self, "ids") else None
-        allowed = torch.tensor(ALLOWED) if allowed is None else allowed
-        best = self.target.lm_head(left)[:, allowed].argmax(dim=1)
-        return [int(allowed[each]) for each in best]
+        ).last_hidden_state[0, self.first : self.first + most]
+        found: list[int] = []
+        for logits in self.target.lm_head(left)[:, self.ids]:
+            if self.markov is not None:
+                of_token, to_token = self.markov
+                logits = logits + to_token @ of_token[found[-1] if found else text[-1]]
+            whole = torch.full((tiny.VOCAB,), -torch.inf).index_copy(0, self.ids, logits)
+            found.append(ALLOWED[int(whole[list(ALLOWED)].argmax())])
+        return found
 
 
 class Made:
@@ -124,7 +153,8 @@ class Made:
         self.head = Head(tiny.make(architecture, folder / "target"), layout)
         (folder / "head" / "config.json").write_text(json.dumps(described(layout)))
         save_file(self.head.stored(layout), folder / "head" / "model.safetensors", {"format": "pt"})
-        self.speculative = SpeculativeConfig("dflash", DRAFTS, model=str(folder / "head"))
+        method: DraftMethod = "dspark" if "dspark" in layout else "dflash"
+        self.speculative = SpeculativeConfig(method, DRAFTS, model=str(folder / "head"))
         self.plain = LocalEngine(model_config(folder / "target", batch_invariant=True, max_model_len=CONTEXT))
         self.drafting = self.engine(batch_invariant=True)
 
@@ -156,7 +186,8 @@ def test_a_block_drafter_proposes_what_transformers_assistant_says(made: Made, p
     engine = made.engine() if packed else made.drafting
     _as_transformers_says(made, engine, _prompt(37, 2), 30)
     right, drafted = accepted(engine)
-    assert 0 < right < drafted
+    assert right < drafted
+    assert right > 0 or made.head.repeats_nothing, "the model's text repeats itself"
 
 
 @pytest.mark.parametrize("made", ["muse"], indirect=True)
@@ -189,6 +220,7 @@ def test_texts_are_the_same_with_a_block_drafter_that_preemptions_and_crashes_in
 @pytest.mark.parametrize("made", ["dflash"], indirect=True)
 def test_a_block_drafter_that_does_not_fit_says_why(made: Made, tmp_path: Path) -> None:
     table = described("dflash")["dflash_config"]
+    dspark = {"architectures": ["Qwen3DSparkModel"], "markov_rank": RANK}
     cases: Sequence[tuple[dict[str, Any], str]] = (
         ({"architectures": ["DFlash2DraftModel"]}, "its architecture is DFlash2DraftModel, expected DFlashDraftModel"),
         ({"speculators_model_type": "eagle3"}, "speculators_model_type is 'eagle3', expected 'dflash'"),
@@ -215,9 +247,24 @@ def test_a_block_drafter_that_does_not_fit_says_why(made: Made, tmp_path: Path) 
         _refused(made, folder, why)
     torch.save(torch.zeros(64), folder / "mask_embedding.pt")
     _refused(made, folder, "it has a mask_embedding.pt, which is not read here")
+    for number, (changes, why) in enumerate(
+        (
+            ({}, "its architecture is DFlashDraftModel, expected Qwen3DSparkModel"),
+            (
+                {**dspark, "block_size": DRAFTS - 1},
+                f"num_speculative_tokens is {DRAFTS}, expected at most {DRAFTS - 1}",
+            ),
+            ({**dspark, "markov_head_type": "gated"}, "markov_head_type is 'gated', expected 'vanilla'"),
+            ({**dspark, "dspark_draft_topk": 4}, "dspark_draft_topk is 4, expected None"),
+        )
+    ):
+        (folder := tmp_path / f"dspark-{number}").mkdir()
+        (folder / "config.json").write_text(json.dumps(described("dflash", **changes)))
+        save_file({"fc.weight": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+        _refused(made, folder, why, "dspark")
 
 
-def _refused(made: Made, folder: Path, why: str) -> None:
-    speculative = SpeculativeConfig("dflash", DRAFTS, model=str(folder))
+def _refused(made: Made, folder: Path, why: str, method: DraftMethod = "dflash") -> None:
+    speculative = SpeculativeConfig(method, DRAFTS, model=str(folder))
     with pytest.raises(SetupError, match=f"--speculative-config: .*{why}"):
         set_up(model_config(made.folder / "target", max_model_len=CONTEXT, speculative=speculative), lambda *_: None)
