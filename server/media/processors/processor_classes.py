@@ -186,7 +186,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "phi4mm": "Phi4MMProcessor",
     "qwen2_5_omni_thinker": "Qwen2_5OmniProcessor",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
-    "step_vl": "Step3VLProcessor",
+    **dict.fromkeys(("step5_vl", "step_vl"), "Step3VLProcessor"),
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
