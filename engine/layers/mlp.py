@@ -121,8 +121,8 @@ class MLP:
         if spec.norm:
             # it norms what has the stream's dtype
             own = replace(context, dtype=context.stream)
-            name = f"{prefix}.{spec.norm}" if spec.norm_weighted else None
-            self._norm = SplitNorm(weights, name, spec.inner, eps, own)
+            stored = f"{prefix}.{spec.norm}" if spec.norm_weighted else None
+            self._norm = SplitNorm(weights, stored, spec.inner, eps, own)
         self._scales: LearnedFactors | None = None
         if spec.scales is not None:
             names = tuple(f"{prefix}.{name}" for name in spec.scales)

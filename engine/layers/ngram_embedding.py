@@ -63,7 +63,6 @@ class NGramEmbedding:
         for number, part in enumerate(self._table.split_with_sizes(list(sizes))):
             weights.add(f"{name}.embedders.{number}.weight", part)
             weights.add(f"{name}.post_projs.{number}.weight", self._out[number])
-        weights.alias(f"{name}.word_embeddings.weight", f"{model.embedding}.weight")
         self._powers = torch.tensor(spec.powers, device=context.place)
         self._sizes = torch.tensor(sizes, device=context.place)
         self._firsts = self._sizes.cumsum(0) - self._sizes

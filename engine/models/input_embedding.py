@@ -159,6 +159,8 @@ def decoder_input(weights: WeightMap, config: ModelSpec, context: LayerContext) 
     words = word_table(weights, config.embedding, config, context)
     if config.embedding == "embed":
         weights.alias("embed_tokens.weight", "embed.weight")  # as transformers saves them
+    if (ngrams := config.input.ngrams) is not None:
+        weights.alias(f"{ngrams.name}.word_embeddings.weight", f"{config.embedding}.weight")
     adapted: AdaptedLinear | None = None
     if config.per_layer is None:
         adapted = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)

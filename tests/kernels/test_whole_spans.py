@@ -57,7 +57,9 @@ def test_a_span_sees_itself_whole_and_what_its_window_reaches_before_it(
     apart = torch.empty_like(q)
     kernels.attend_whole_spans_(
         *(apart, q, k_cache, v_cache, batch, spans),
-        **{"scale": 0.3, "window": window, "windowed": windowed},
+        scale=0.3,
+        window=window,
+        windowed=windowed,
         own=(k[start:], v[start:]),
     )
     assert torch.equal(apart[:count], out[:count]), "keys and values that are in no cache"

@@ -41,12 +41,12 @@ class _Words(nn.Module):
 
     def _text(self, tokens: list[int]) -> torch.Tensor:
         total = self.words.weight[tokens]
-        for length, table, out in zip(self.lengths, self.embedders, self.post_projs, strict=True):
+        for length, embedder, out in zip(self.lengths, self.embedders, self.post_projs, strict=True):
+            table = torch.as_tensor(embedder.weight)
             rows = [
-                hashed(tokens, at, length, len(self.words.weight), len(table.weight), self.eos)
-                for at in range(len(tokens))
+                hashed(tokens, at, length, len(self.words.weight), len(table), self.eos) for at in range(len(tokens))
             ]
-            total = total + out(table.weight[rows])
+            total = total + out(table[rows])
         return total / (1 + len(self.lengths))
 
 

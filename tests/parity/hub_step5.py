@@ -48,7 +48,7 @@ class _Index(nn.Module):
         """[tokens, hidden] → bool [groups, tokens, tokens]: whether the first sees the second."""
         tokens = len(x)
         q = self.q(x).view(tokens, _GROUPS * _HEADS, _DIM)
-        q = q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + self.eps) * (1 + self.q_norm.weight)
+        q = q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + self.eps) * (1 + torch.as_tensor(self.q_norm.weight))
         k = layer_norm(self.k(x), (_DIM,), self.k_norm.weight, self.k_norm.bias, self.eps)
         q, k = _turned(q, cos[:, None], sin[:, None]), _turned(k, cos, sin)
         z, weights = self.z(x), self.w(x).view(tokens, _GROUPS, _HEADS) * _HEADS**-0.5
@@ -139,7 +139,12 @@ def _described(config: Any) -> Values:
     own |= {"swiglu_limits": [*routed, 0.0], "swiglu_limits_shared": [*shared, 0.0], "moe_layer_list": sparse}
     own |= {"swa_num_attention_heads": text.num_sliding_attention_heads, "fp32_residual_connection": True}
     turning = int(text.head_dim * full.get("partial_rotary_factor", 1.0))
-    index = {"enabled": True, "proxy_dim": _DIM, "sparse_indexer_rope_dim": turning, "sparse_indexer_num_k_heads": 1}
+    index: dict[str, Any] = {
+        "enabled": True,
+        "proxy_dim": _DIM,
+        "sparse_indexer_rope_dim": turning,
+        "sparse_indexer_num_k_heads": 1,
+    }
     index |= {"sparse_indexer_num_heads": _GROUPS * _HEADS, "num_provider_groups": _GROUPS, "topk": _BEST}
     index |= {"region_block_size": _SIZE, "compression_method": "csa_block_compress"}
     own |= {"sparse_config": {**index, "apply_to_layer_types": ["full_attention"]}}
@@ -169,7 +174,7 @@ def step5_vl(folder: Path) -> Any:
     own["max_position_embeddings"] = text["max_position_embeddings"]
     seen = {"width": vision.hidden_size, "layers": vision.num_hidden_layers, "heads": vision.num_attention_heads}
     seen |= {field: getattr(vision, field) for field in ("mlp_ratio", "image_size", "patch_size")}
-    whole = {"architectures": ["Step5ForConditionalGeneration"], "model_type": "step5_vl"}
+    whole: dict[str, Any] = {"architectures": ["Step5ForConditionalGeneration"], "model_type": "step5_vl"}
     whole |= {"text_config": own, "vision_config": seen, "image_token_id": config.image_token_id}
     (folder / "config.json").write_text(
         json.dumps({**whole, "projector_bias": False, "understand_projector_stride": 2})

@@ -22,9 +22,9 @@ _SAMPLES: Final = 4
 
 def _apertus() -> Any:
     """With a token for each code of pictures and sounds, which no answer has."""
-    pictures = {"codebook_size": _CODES, "embed_dim": 8, "latent_channels": 8, "base_channels": 32}
+    pictures: dict[str, Any] = {"codebook_size": _CODES, "embed_dim": 8, "latent_channels": 8, "base_channels": 32}
     pictures |= {"channel_multiplier": [1, 1, 2], "num_res_blocks": 1, "attn_resolutions": [4], "resolution": 16}
-    sounds = {"model_type": "wavtokenizer_encoder", "codebook_size": _SOUND_CODES, "codebook_dim": 16}
+    sounds: dict[str, Any] = {"model_type": "wavtokenizer_encoder", "codebook_size": _SOUND_CODES, "codebook_dim": 16}
     sounds |= {"hidden_size": 16, "num_filters": 4, "upsampling_ratios": [2, 2], "num_lstm_layers": 1}
     first = VOCAB - _SOUND_CODES - _CODES
     return transformers.Apertus1p5Config(

@@ -239,7 +239,8 @@ class _Timed(torch.nn.Module):
         unit = self.head_dim // 32
         frequencies = 10_000.0 ** (-torch.arange(6 * unit) / (6 * unit))
         angles = torch.cat((torch.zeros(len(at), 4 * unit), *(at[:, each, None] * frequencies for each in (0, 1))), 1)
-        for layer in self.encoder["layers"]:  # type: ignore[union-attr]
+        layers: Any = self.encoder["layers"]
+        for layer in layers:
             x = layer(x, torch.cat((angles, angles), 1))
         found: torch.Tensor = self.merger["mlp"](self.merger["ln_q"](x).view(-1, 4 * x.shape[1]))
         return found

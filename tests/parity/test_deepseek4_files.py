@@ -57,8 +57,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         parts, values[whole] = quantise(tensor)
         stored |= {f"{kept.removesuffix('weight')}{ending}": each for ending, each in parts.items()}
     stored["mtp.0.norm.weight"] = torch.ones(64)
-    seeing = ("patch_embed.proj.bias", "blocks.0.attn.wqkv.weight", "blocks.0.mlp.w2.weight", "norm.weight")
-    seeing = (*(f"vision.{name}" for name in seeing), "aligner.w1.weight", "image_start", "layers.0.ffn.gate.bias_vl")
+    tower = ("patch_embed.proj.bias", "blocks.0.attn.wqkv.weight", "blocks.0.mlp.w2.weight", "norm.weight")
+    seeing = (*(f"vision.{name}" for name in tower), "aligner.w1.weight", "image_start", "layers.0.ffn.gate.bias_vl")
     stored |= {name: torch.ones(2) for name in seeing}
     save_file(stored, published / "model.safetensors")
     save_file(values, plain / "model.safetensors")

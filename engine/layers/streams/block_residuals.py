@@ -37,7 +37,8 @@ class _Mix:
         hidden], float32"""
         streams = x.unflatten(1, (-1, self._hidden))
         if not kept:
-            return streams[:, -1].float()
+            last: torch.Tensor = streams[:, -1].float()
+            return last
         seen = torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
         normed = self._norm.exact(seen.flatten(0, 1))
         scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), kept + 1)

@@ -216,7 +216,8 @@ class IsaacProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        return "<|image_pad|>" * (patches // self.image_processor.merge_size**2)
+        count: int = patches // self.image_processor.merge_size**2
+        return "<|image_pad|>" * count
 
 
 class Phi4SiglipProcessor(OwnProcessor):

@@ -75,8 +75,9 @@ class Head:
         self.ids = torch.tensor(IDS if layout.startswith("speculators") else range(tiny.VOCAB))
         self.repeats_nothing = layout == "speculators-dspark"
         self.markov: tuple[torch.Tensor, torch.Tensor] | None = None
+        layers: dict[str, Any] = {**LAYERS}
         config = transformers.MuseGlimmerAssistantConfig(
-            **LAYERS, layer_types=KINDS, sliding_window=WINDOW, block_size=BLOCK, target_layer_ids=BEHIND
+            **layers, layer_types=KINDS, sliding_window=WINDOW, block_size=BLOCK, target_layer_ids=BEHIND
         )
         config._attn_implementation = "eager"
         torch.manual_seed(7)
@@ -245,8 +246,9 @@ def test_a_block_drafter_that_does_not_fit_says_why(made: Made, tmp_path: Path) 
         (folder / "config.json").write_text(json.dumps(described("dflash", **changes)))
         save_file({"fc.weight": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
         _refused(made, folder, why)
-    torch.save(torch.zeros(64), folder / "mask_embedding.pt")
-    _refused(made, folder, "it has a mask_embedding.pt, which is not read here")
+    last = tmp_path / str(len(cases) - 1)
+    torch.save(torch.zeros(64), last / "mask_embedding.pt")
+    _refused(made, last, "it has a mask_embedding.pt, which is not read here")
     for number, (changes, why) in enumerate(
         (
             ({}, "its architecture is DFlashDraftModel, expected Qwen3DSparkModel"),

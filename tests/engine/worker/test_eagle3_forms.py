@@ -108,7 +108,8 @@ class Head(nn.Module):
 
     def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
-        (first, *others), count, model = self.layers, len(following), self.whole[0].model
+        layers: list[Any] = [*self.layers]
+        (first, *others), count, model = layers, len(following), self.whole[0].model
         mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
         both = {
             "attention_mask": mask,
