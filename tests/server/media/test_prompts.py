@@ -298,7 +298,7 @@ def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(
 def _theirs_of_nemotron(one: Family) -> Any:
     kind = transformers.NemotronH_Omni_Reasoning_V3Processor
     made = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
-    video = SimpleNamespace(model_input_names=[])
+    video = SimpleNamespace(model_input_names=[], patch_size=4, downsample_ratio=0.5)
     sounds = transformers.ParakeetFeatureExtractor(feature_size=8)
     tokenizer = transformers.AutoTokenizer.from_pretrained(one.folder)
     return made(one.processor._processor.image_processor, video, tokenizer, sounds)
@@ -321,7 +321,9 @@ def test_a_video_of_nemotron_3_nano_omni_is_a_picture_of_each_two_frames_behind_
     frames, facts = np.zeros((3, 12, 20, 3), np.uint8), VideoFacts(90, 29.97, 20, 12)
     found = one.processor.video(DecodedVideo(frames, [0, 45, 89], facts))
     stated = SimpleNamespace(fps=29.97, frames_indices=[0, 45, 89])
-    expected = _theirs_of_nemotron(one).replace_video_token({"num_tokens": [6]}, 0, num_frames=3, video_metadata=stated)
+    pairs = np.zeros((1, 2, 3, 4 * 4, 6 * 4))  # as transformers arranges them
+    given = {"num_frames": [3], "video_metadata": [stated], "pixel_values_videos": pairs}
+    expected = _theirs_of_nemotron(one).replace_video_token(given, 0)
     assert found.replacement == expected
     assert load(bytes(found.payload))["pixel_values_videos"].shape == (3, 3, 4 * 4, 6 * 4)
 
